@@ -1,0 +1,1 @@
+"""What all of Nereid's services agree on; knows no service."""

@@ -1,0 +1,1 @@
+"""Generated protobuf stubs (`make proto`), in a descriptor pool of their own."""

@@ -1,0 +1,281 @@
+from nereid.pb import kserve_pb2 as _kserve_pb2
+from nereid.pb import model_config_pb2 as _model_config_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Payload(_message.Message):
+    __slots__ = ("inline", "shared_memory")
+    INLINE_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    inline: bytes
+    shared_memory: SharedMemory
+    def __init__(self, inline: _Optional[bytes] = ..., shared_memory: _Optional[_Union[SharedMemory, _Mapping]] = ...) -> None: ...
+
+class SharedMemory(_message.Message):
+    __slots__ = ("slab", "offset", "size_bytes")
+    SLAB_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    slab: str
+    offset: int
+    size_bytes: int
+    def __init__(self, slab: _Optional[str] = ..., offset: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class Fault(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class RequestFrame(_message.Message):
+    __slots__ = ("requests", "cancelled_ids")
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_IDS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[InferRequest]
+    cancelled_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class InferRequest(_message.Message):
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "fault")
+    class ParametersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _kserve_pb2.InferParameter
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_kserve_pb2.InferParameter, _Mapping]] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_US_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    head: bytes
+    payloads: _containers.RepeatedCompositeFieldContainer[Payload]
+    request_id: str
+    parameters: _containers.MessageMap[str, _kserve_pb2.InferParameter]
+    priority: int
+    timeout_us: int
+    remaining_us: int
+    trace_context: bytes
+    fault: Fault
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+
+class AnswerFrame(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[Answer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("id", "head", "payloads", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    head: bytes
+    payloads: _containers.RepeatedCompositeFieldContainer[Payload]
+    error: Fault
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("id", "members")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    members: _containers.RepeatedCompositeFieldContainer[BatchMember]
+    def __init__(self, id: _Optional[int] = ..., members: _Optional[_Iterable[_Union[BatchMember, _Mapping]]] = ...) -> None: ...
+
+class BatchMember(_message.Message):
+    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context")
+    class ParametersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _kserve_pb2.InferParameter
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_kserve_pb2.InferParameter, _Mapping]] = ...) -> None: ...
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_US_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    head: bytes
+    payloads: _containers.RepeatedCompositeFieldContainer[Payload]
+    request_id: str
+    parameters: _containers.MessageMap[str, _kserve_pb2.InferParameter]
+    remaining_us: int
+    trace_context: bytes
+    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ...) -> None: ...
+
+class Executed(_message.Message):
+    __slots__ = ("id", "answers", "compute_input_ns", "compute_infer_ns", "compute_output_ns")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_INPUT_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_INFER_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_OUTPUT_NS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    answers: _containers.RepeatedCompositeFieldContainer[Answer]
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    def __init__(self, id: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ...) -> None: ...
+
+class ExecutorEvent(_message.Message):
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBED_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_UNLOADED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    described: Described
+    instance_failed: InstanceFailed
+    instance_unloaded: InstanceUnloaded
+    leaving: Leaving
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("name", "host", "devices", "backends")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    BACKENDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    host: str
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    backends: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CPU: _ClassVar[Device.Kind]
+        GPU: _ClassVar[Device.Kind]
+    CPU: Device.Kind
+    GPU: Device.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    kind: Device.Kind
+    id: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    def __init__(self, kind: _Optional[_Union[Device.Kind, str]] = ..., id: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class Described(_message.Message):
+    __slots__ = ("command", "inputs", "outputs", "error")
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    command: int
+    inputs: _containers.RepeatedCompositeFieldContainer[TensorDescription]
+    outputs: _containers.RepeatedCompositeFieldContainer[TensorDescription]
+    error: Fault
+    def __init__(self, command: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+
+class TensorDescription(_message.Message):
+    __slots__ = ("name", "data_type", "dims", "unknown_rank", "optional")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_RANK_FIELD_NUMBER: _ClassVar[int]
+    OPTIONAL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    data_type: _model_config_pb2.DataType
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    unknown_rank: bool
+    optional: bool
+    def __init__(self, name: _Optional[str] = ..., data_type: _Optional[_Union[_model_config_pb2.DataType, str]] = ..., dims: _Optional[_Iterable[int]] = ..., unknown_rank: bool = ..., optional: bool = ...) -> None: ...
+
+class InstanceFailed(_message.Message):
+    __slots__ = ("instance", "error")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    error: Fault
+    def __init__(self, instance: _Optional[int] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+
+class InstanceUnloaded(_message.Message):
+    __slots__ = ("instance",)
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    def __init__(self, instance: _Optional[int] = ...) -> None: ...
+
+class Leaving(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExecutorCommand(_message.Message):
+    __slots__ = ("describe", "load", "unload")
+    DESCRIBE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    UNLOAD_FIELD_NUMBER: _ClassVar[int]
+    describe: Describe
+    load: LoadInstance
+    unload: UnloadInstance
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ...) -> None: ...
+
+class Describe(_message.Message):
+    __slots__ = ("command", "config", "version_path")
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    VERSION_PATH_FIELD_NUMBER: _ClassVar[int]
+    command: int
+    config: _model_config_pb2.ModelConfig
+    version_path: str
+    def __init__(self, command: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version_path: _Optional[str] = ...) -> None: ...
+
+class LoadInstance(_message.Message):
+    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings")
+    class BackendSettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_PATH_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    config: _model_config_pb2.ModelConfig
+    version: int
+    version_path: str
+    instance_name: str
+    kind: Device.Kind
+    device_id: int
+    backend_settings: _containers.ScalarMap[str, str]
+    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class UnloadInstance(_message.Message):
+    __slots__ = ("instance",)
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    def __init__(self, instance: _Optional[int] = ...) -> None: ...

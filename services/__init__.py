@@ -1,0 +1,1 @@
+"""The deployable services; each is a package that knows nothing of the others."""
