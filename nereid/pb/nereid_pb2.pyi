@@ -28,12 +28,14 @@ class SharedMemory(_message.Message):
     def __init__(self, slab: _Optional[str] = ..., offset: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class Fault(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "late")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    late: bool
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., late: bool = ...) -> None: ...
 
 class RequestFrame(_message.Message):
     __slots__ = ("requests", "cancelled_ids")

@@ -1,0 +1,207 @@
+"""Settings from flags and environment: a frozen dataclass says what there is, this reads it.
+
+Every fault is reported at once, one line each, with exit code 2, before a port opens. A flag's
+environment variable is NEREID_ and its name in capitals (--http-port: NEREID_HTTP_PORT); the flag
+wins. Knows no service's settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Parse = Callable[[str], Any]
+
+Settings = TypeVar("Settings")
+
+_TRUE = frozenset({"true", "1", "yes", "on"})
+_FALSE = frozenset({"false", "0", "no", "off"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """How one setting is read; parse raises ValueError with the reason a text is refused."""
+
+    help: str
+    parse: Parse
+    aliases: tuple[str, ...] = ()
+    # Given several times, the values gather in a tuple; in the environment they are separated by ;.
+    repeated: bool = False
+    # "--flag" alone stands for this text.
+    bare: str | None = None
+
+
+def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
+    default: Any,
+    help: str,  # noqa: A002 - argparse's own word for it
+    parse: Parse = str,
+    *,
+    aliases: tuple[str, ...] = (),
+    repeated: bool = False,
+    bare: str | None = None,
+) -> Any:
+    """A dataclass field that is read from --its-name. A default of `...` makes it required."""
+    metadata = {"flag": Flag(help, parse, aliases, repeated, bare)}
+    if default is ...:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def boolean(text: str) -> bool:
+    """true/false, 1/0, yes/no, on/off."""
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError("expected true or false")
+
+
+def integer(least: int, most: int | None = None) -> Parse:
+    """A parser of whole numbers within bounds."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("expected a whole number") from None
+        if value < least or (most is not None and value > most):
+            bound = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise ValueError(f"expected a whole number {bound}")
+        return value
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """A time in seconds, not negative."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("expected a number of seconds") from None
+    if not 0 <= value < float("inf"):
+        raise ValueError("expected a number of seconds, not negative")
+    return value
+
+
+def choice(*names: str) -> Parse:
+    """A parser of one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"expected one of {', '.join(names)}")
+        return text
+
+    return parse
+
+
+def address(text: str) -> str:
+    """host:port, [v6]:port or unix:/path."""
+    if text.startswith("unix:"):
+        if len(text) == len("unix:"):
+            raise ValueError("expected a path after unix:")
+        return text
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError("expected host:port or unix:/path")
+    return text
+
+
+port = integer(0, 65535)
+
+
+def flag_name(field: dataclasses.Field[Any]) -> str:
+    """--exit-timeout-secs for exit_timeout_secs."""
+    return "--" + field.name.replace("_", "-")
+
+
+def read(
+    settings: type[Settings], argv: Sequence[str], environ: Mapping[str, str], program: str
+) -> Settings:
+    """The settings that argv and environ ask for; on faults, tell them all and exit with 2."""
+    fields = dataclasses.fields(settings)  # type: ignore[arg-type]
+    given, surplus = _parser(fields, settings.__doc__, program).parse_known_args(argv)
+    faults = [f"unknown argument '{text}'" for text in surplus]
+    values: dict[str, Any] = {}
+    for field in fields:
+        option: Flag = field.metadata["flag"]
+        texts, source = _texts(field, option, vars(given)[field.name], environ)
+        if texts is None:
+            if field.default is dataclasses.MISSING:
+                faults.append(f"{flag_name(field)} is required")
+            continue
+        parsed = []
+        for text in texts:
+            try:
+                parsed.append(option.parse(text))
+            except ValueError as error:
+                faults.append(f"{source}: '{text}': {error}")
+        if len(parsed) == len(texts):
+            values[field.name] = tuple(parsed) if option.repeated else parsed[-1]
+    refuse(faults, program)
+    return settings(**values)
+
+
+def refuse(faults: Sequence[str], program: str) -> None:
+    """If there are faults, print a line for each and exit with code 2."""
+    for fault in faults:
+        sys.stderr.write(f"{program}: {fault}\n")
+    if faults:
+        sys.exit(2)
+
+
+def arguments(settings: Any, names: Sequence[str] | None = None) -> list[str]:
+    """The argv that read() turns back into these settings (or only the named ones of them)."""
+    argv = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value is None or value == field.default or (names and field.name not in names):
+            continue
+        option: Flag = field.metadata["flag"]
+        each = value if option.repeated else (value,)
+        argv.extend(f"{flag_name(field)}={_text(one)}" for one in each)
+    return argv
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parser(
+    fields: Sequence[dataclasses.Field[Any]], doc: str | None, program: str
+) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(program, description=doc, allow_abbrev=False)
+    for field in fields:
+        option: Flag = field.metadata["flag"]
+        default = field.default
+        shown = "" if default in (dataclasses.MISSING, None, (), "") else f" (default: {default})"
+        parser.add_argument(
+            flag_name(field),
+            *option.aliases,
+            dest=field.name,
+            action="append",
+            nargs=None if option.bare is None else "?",
+            const=option.bare,
+            metavar=field.name.upper(),
+            help=(option.help + shown).replace("%", "%%"),
+        )
+    return parser
+
+
+def _texts(
+    field: dataclasses.Field[Any],
+    option: Flag,
+    given: list[str] | None,
+    environ: Mapping[str, str],
+) -> tuple[list[str] | None, str]:
+    if given is not None:
+        return given, flag_name(field)
+    variable = "NEREID_" + field.name.upper()
+    text = environ.get(variable)
+    if text is None:
+        return None, variable
+    return (text.split(";") if option.repeated else [text]), variable

@@ -1,0 +1,185 @@
+"""Requests and answers to frames and back: the codecs of the links between services.
+
+Deadlines become remaining time on the wire, since clocks of two machines do not agree.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nereid.messages import Answer, Cancel, Fault, InferRequest, SharedMemory
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, MutableMapping, Sequence
+
+    from nereid.messages import Parameter, Payload, ToScheduler
+    from nereid.pb import kserve_pb2
+
+
+class RequestCodec:
+    """Frames from a gateway to the scheduler."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+
+    def encode(self, items: list[ToScheduler]) -> bytes:
+        frame = pb.RequestFrame()
+        now = self._clock()
+        for item in items:
+            if isinstance(item, Cancel):
+                frame.cancelled_ids.append(item.id)
+            else:
+                _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
+        return frame.SerializeToString()
+
+    def decode(self, frame: bytes) -> list[ToScheduler]:
+        """Requests first, then cancellations: a cancellation never overtakes its request."""
+        parsed = pb.RequestFrame.FromString(frame)
+        now = self._clock()
+        items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests]
+        items.extend(map(Cancel, parsed.cancelled_ids))
+        return items
+
+
+class AnswerCodec:
+    """Frames from the scheduler to a gateway."""
+
+    def encode(self, items: list[Answer]) -> bytes:
+        frame = pb.AnswerFrame()
+        for item in items:
+            write_answer(item, frame.answers.add(id=item.id))
+        return frame.SerializeToString()
+
+    def decode(self, frame: bytes) -> list[Answer]:
+        return [read_answer(message) for message in pb.AnswerFrame.FromString(frame).answers]
+
+
+def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> None:
+    write_payloads(item.payloads, message.payloads)
+    if item.request_id:
+        message.request_id = item.request_id
+    if item.parameters:
+        write_parameters(item.parameters, message.parameters)
+    if item.priority:
+        message.priority = item.priority
+    if item.timeout_us:
+        message.timeout_us = item.timeout_us
+    message.remaining_us = remaining_us(item.deadline, now)
+    if item.trace_context:
+        message.trace_context = item.trace_context
+    if item.fault:
+        write_fault(item.fault, message.fault)
+
+
+def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
+    request = InferRequest(message.id, message.head, read_payloads(message.payloads))
+    request.request_id = message.request_id
+    if message.parameters:
+        request.parameters = read_parameters(message.parameters)
+    request.priority = message.priority
+    request.timeout_us = message.timeout_us
+    request.deadline = deadline_of(message.remaining_us, now)
+    request.trace_context = message.trace_context
+    if message.HasField("fault"):
+        request.fault = read_fault(message.fault)
+    return request
+
+
+def write_answer(item: Answer, message: pb.Answer) -> None:
+    """Fill message with everything of item but its id."""
+    if item.error is not None:
+        write_fault(item.error, message.error)
+        return
+    message.head = item.head
+    write_payloads(item.payloads, message.payloads)
+
+
+def read_answer(message: pb.Answer) -> Answer:
+    """The answer that message holds."""
+    if message.HasField("error"):
+        return Answer(message.id, error=read_fault(message.error))
+    return Answer(message.id, message.head, read_payloads(message.payloads))
+
+
+def write_payloads(payloads: Sequence[Payload], messages: _Payloads) -> None:
+    """Append payloads to a repeated Payload field."""
+    for payload in payloads:
+        if isinstance(payload, SharedMemory):
+            slab, offset, size_bytes = payload
+            memory = messages.add().shared_memory
+            memory.slab, memory.offset, memory.size_bytes = slab, offset, size_bytes
+        else:
+            messages.add(inline=payload)
+
+
+def read_payloads(messages: Iterable[pb.Payload]) -> list[Payload]:
+    """The payloads of a repeated Payload field."""
+    return [
+        _read_shared_memory(message.shared_memory)
+        if message.HasField("shared_memory")
+        else message.inline
+        for message in messages
+    ]
+
+
+def _read_shared_memory(message: pb.SharedMemory) -> SharedMemory:
+    return SharedMemory(message.slab, message.offset, message.size_bytes)
+
+
+def write_parameters(
+    parameters: dict[str, Parameter], messages: MutableMapping[str, kserve_pb2.InferParameter]
+) -> None:
+    """Fill a map of InferParameter; integers past int64 are written as uint64."""
+    for key, value in parameters.items():
+        message = messages[key]
+        if isinstance(value, bool):
+            message.bool_param = value
+        elif isinstance(value, int):
+            if value < 1 << 63:
+                message.int64_param = value
+            else:
+                message.uint64_param = value
+        elif isinstance(value, float):
+            message.double_param = value
+        else:
+            message.string_param = value
+
+
+def read_parameters(
+    messages: MutableMapping[str, kserve_pb2.InferParameter],
+) -> dict[str, Parameter]:
+    """The values of a map of InferParameter; one without a value is left out."""
+    parameters: dict[str, Parameter] = {}
+    for key, message in messages.items():
+        choice = message.WhichOneof("parameter_choice")
+        if choice:
+            parameters[key] = getattr(message, choice)
+    return parameters
+
+
+def write_fault(fault: Fault, message: pb.Fault) -> None:
+    """Fill message with fault."""
+    message.code, message.message, message.late = fault
+
+
+def read_fault(message: pb.Fault) -> Fault:
+    """The fault that message holds."""
+    return Fault(message.code, message.message, message.late)
+
+
+def remaining_us(deadline: float | None, now: float) -> int:
+    """What is left of a deadline, at least 1; 0 stands for no deadline."""
+    return 0 if deadline is None else max(1, int((deadline - now) * 1e6))
+
+
+def deadline_of(remaining: int, now: float) -> float | None:
+    """The deadline (monotonic seconds) that remaining microseconds stand for."""
+    return now + remaining / 1e6 if remaining else None
+
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    _Payloads = RepeatedCompositeFieldContainer[pb.Payload]

@@ -1,0 +1,87 @@
+"""What travels between gateway and scheduler, as objects.
+
+The memory link hands these over as they are; nereid.frames turns them into frames for a wire.
+A head is a protobuf message serialised without the parts that differ from request to request, so
+that each service can remember, by its bytes, what it derived from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from nereid.errors import NereidError
+
+Parameter = bool | int | float | str
+
+
+class SharedMemory(NamedTuple):
+    """A range of a slab that both ends of a hop can map."""
+
+    slab: str
+    offset: int
+    size_bytes: int
+
+
+Payload = bytes | SharedMemory
+
+
+class Fault(NamedTuple):
+    """A failure to be told to the client; code is a gRPC status code."""
+
+    code: int
+    message: str
+    # Found after the request was accepted; see errors.NereidError.
+    late: bool = False
+
+
+def fault_of(error: NereidError) -> Fault:
+    """The fault that tells this error."""
+    return Fault(error.code, error.message, error.late)
+
+
+@dataclass(slots=True, eq=False)
+class InferRequest:
+    """One inference request on its way from a gateway to the scheduler.
+
+    id is the gateway's own number for it, request_id the client's text. head is a
+    ModelInferRequest without id, parameters and tensor data; payloads holds one raw tensor for each
+    of its inputs. timeout_us is Triton's limit on queueing time, deadline (time.monotonic seconds)
+    the client's limit on everything.
+    """
+
+    id: int
+    head: bytes
+    payloads: list[Payload]
+    request_id: str = ""
+    parameters: dict[str, Parameter] | None = None
+    priority: int = 0
+    timeout_us: int = 0
+    deadline: float | None = None
+    trace_context: bytes = b""
+    # A defect found in the body at the edge, to be told once the model is known to exist.
+    fault: Fault | None = None
+
+
+class Cancel(NamedTuple):
+    """The client of request id is gone; its answer would have no taker."""
+
+    id: int
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """The answer to the request of the same id: outputs, or an error.
+
+    head is a ModelInferResponse without id and tensor data; payloads holds one raw tensor for each
+    of its outputs.
+    """
+
+    id: int
+    head: bytes = b""
+    payloads: list[Payload] = field(default_factory=list)
+    error: Fault | None = None
+
+
+ToScheduler = InferRequest | Cancel
