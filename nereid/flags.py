@@ -156,7 +156,7 @@ def refuse(faults: Sequence[str], program: str) -> None:
 
 def arguments(settings: Any, names: Sequence[str] | None = None) -> list[str]:
     """The argv that read() turns back into these settings (or only the named ones of them)."""
-    argv = []
+    argv: list[str] = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if value is None or value == field.default or (names and field.name not in names):
