@@ -1,0 +1,1 @@
+"""The scheduler service: every model's life, every request's life."""
