@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,28 +122,54 @@ def flag_name(field: dataclasses.Field[Any]) -> str:
 def read(
     settings: type[Settings], argv: Sequence[str], environ: Mapping[str, str], program: str
 ) -> Settings:
-    """The settings that argv and environ ask for; on faults, tell them all and exit with 2."""
-    fields = dataclasses.fields(settings)  # type: ignore[arg-type]
-    given, surplus = _parser(fields, settings.__doc__, program).parse_known_args(argv)
+    """The settings that argv and environ ask for; on faults, tell them all and exit with 2.
+
+    Settings may have a method `faults()`: what is wrong with them as a whole, a line each.
+    """
+    (result,) = read_all((settings,), argv, environ, program)
+    return cast("Settings", result)
+
+
+def read_all(
+    classes: Sequence[type[Any]], argv: Sequence[str], environ: Mapping[str, str], program: str
+) -> list[Any]:
+    """As read(), for several settings that share one command line; equal names are one flag."""
+    fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
+    given, surplus = _parser(list(fields.values()), classes[0].__doc__, program).parse_known_args(
+        argv
+    )
     faults = [f"unknown argument '{text}'" for text in surplus]
     values: dict[str, Any] = {}
-    for field in fields:
-        option: Flag = field.metadata["flag"]
-        texts, source = _texts(field, option, vars(given)[field.name], environ)
-        if texts is None:
-            if field.default is dataclasses.MISSING:
-                faults.append(f"{flag_name(field)} is required")
-            continue
-        parsed = []
-        for text in texts:
-            try:
-                parsed.append(option.parse(text))
-            except ValueError as error:
-                faults.append(f"{source}: '{text}': {error}")
-        if len(parsed) == len(texts):
-            values[field.name] = tuple(parsed) if option.repeated else parsed[-1]
+    for field in fields.values():
+        texts, source = _texts(field, vars(given)[field.name], environ)
+        if texts is not None:
+            values |= _parsed(field, texts, source, faults)
+        elif field.default is dataclasses.MISSING:
+            faults.append(f"{flag_name(field)} is required")
     refuse(faults, program)
-    return settings(**values)
+    results = [
+        cls(**{f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})
+        for cls in classes
+    ]
+    for result in results:
+        faults += getattr(result, "faults", list)()
+    refuse(faults, program)
+    return results
+
+
+def _parsed(
+    field: dataclasses.Field[Any], texts: Sequence[str], source: str, faults: list[str]
+) -> dict[str, Any]:
+    option: Flag = field.metadata["flag"]
+    values = []
+    for text in texts:
+        try:
+            values.append(option.parse(text))
+        except ValueError as error:
+            faults.append(f"{source}: '{text}': {error}")
+    if len(values) < len(texts):
+        return {}
+    return {field.name: tuple(values) if option.repeated else values[-1]}
 
 
 def refuse(faults: Sequence[str], program: str) -> None:
@@ -193,10 +219,7 @@ def _parser(
 
 
 def _texts(
-    field: dataclasses.Field[Any],
-    option: Flag,
-    given: list[str] | None,
-    environ: Mapping[str, str],
+    field: dataclasses.Field[Any], given: list[str] | None, environ: Mapping[str, str]
 ) -> tuple[list[str] | None, str]:
     if given is not None:
         return given, flag_name(field)
@@ -204,4 +227,4 @@ def _texts(
     text = environ.get(variable)
     if text is None:
         return None, variable
-    return (text.split(";") if option.repeated else [text]), variable
+    return (text.split(";") if field.metadata["flag"].repeated else [text]), variable

@@ -1,0 +1,52 @@
+# make serve and make test do all the set-up they need, in .venv; README.md has the rest.
+PYTHON ?= python3
+BIN := .venv/bin
+MODELS ?= models
+
+.PHONY: install dev models serve test e2e check fmt proto bench clean
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nereid needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[serve,examples]'
+	touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+install: .venv/.installed
+
+dev: .venv/.installed-dev
+
+models: install
+	$(BIN)/python examples/make_models.py --output $(MODELS)
+
+serve: models
+	$(BIN)/nereid serve --model-repository $(MODELS) $(FLAGS)
+
+test: dev
+	$(BIN)/python -m pytest $(PYTEST)
+
+e2e: dev
+	$(BIN)/python -m pytest tests/e2e $(PYTEST)
+
+check: dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python protos/generate.py --check
+
+fmt: dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+
+proto: dev
+	$(BIN)/python protos/generate.py
+
+bench: dev
+	$(BIN)/python -m benchmarks $(BENCH)
+
+clean:
+	rm -rf .venv $(MODELS) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,20 @@
+"""The `nereid` command: starts services as processes and knows them only by their command lines."""
+
+from __future__ import annotations
+
+import sys
+
+from nereid.cli import serve
+
+_COMMANDS = {"serve": (serve.main, "start a whole mesh on this machine")}
+
+
+def main() -> None:
+    """Run the command that argv names."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in _COMMANDS:
+        sys.exit(_COMMANDS[name][0](sys.argv[2:]))
+    lines = [f"  nereid {each:8} {what}" for each, (_, what) in _COMMANDS.items()]
+    print("usage: nereid COMMAND [FLAGS]   (nereid COMMAND --help tells a command's flags)")
+    print(*lines, sep="\n")
+    sys.exit(0 if name in ("-h", "--help", "help") else 2)

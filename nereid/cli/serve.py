@@ -1,0 +1,69 @@
+"""`nereid serve`: the whole mesh on one machine, as child processes over unix sockets.
+
+What children there are and which flags each gets is planned by services.plan, in a process of its
+own, since only that knows the services' settings. It checks everything before anything starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.cli.greeting import greet
+from nereid.cli.supervisor import ChildSpec, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `python -m services.plan` prints, read back."""
+
+    children: tuple[ChildSpec, ...]
+    exit_timeout_s: float
+    http_address: str | None
+    grpc_address: str | None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start the mesh and keep it running until a signal; the exit code."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s nereid: %(message)s", level=logging.INFO)
+    with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
+        planned = subprocess.run(
+            [sys.executable, "-m", "services.plan", directory, *argv],
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        if planned.returncode or not planned.stdout.startswith(b"{"):
+            sys.stdout.buffer.write(planned.stdout)
+            return planned.returncode
+        return asyncio.run(_serve(_read_plan(planned.stdout)))
+
+
+def _read_plan(text: bytes) -> Plan:
+    plan = json.loads(text)
+    children = tuple(
+        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"])
+        for child in plan["children"]
+    )
+    return Plan(children, plan["exit_timeout_s"], plan["http_address"], plan["grpc_address"])
+
+
+async def _serve(plan: Plan) -> int:
+    supervisor = Supervisor(plan.children, plan.exit_timeout_s)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    greeter = asyncio.create_task(greet(plan.http_address, plan.grpc_address))
+    code = await supervisor.run()
+    greeter.cancel()
+    await asyncio.gather(greeter, return_exceptions=True)
+    return code

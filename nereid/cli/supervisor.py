@@ -1,0 +1,131 @@
+"""Keeps a set of child processes running: start, restart with back-off, ordered drain.
+
+Knows processes and signals only, not what they serve. A child is in a session of its own, so that
+a terminal's Ctrl-C reaches it by way of the drain and not behind its back, and dies with the
+supervisor even when that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 10.0
+# A child that lived this long starts again with the first pause.
+_SETTLED_S = 10.0
+_SETTINGS_FAULT = 2
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """One process to keep running. Children of a lower stage are drained before higher ones."""
+
+    name: str
+    argv: tuple[str, ...]
+    stage: int
+
+
+class Supervisor:
+    """Runs its children until stop() or until one refuses its settings (exit code 2)."""
+
+    def __init__(self, specs: Sequence[ChildSpec], exit_timeout_s: float) -> None:
+        self._specs = specs
+        self._exit_timeout_s = exit_timeout_s
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+        self._at_once = asyncio.Event()
+        self._exit_code = 0
+
+    def stop(self) -> None:
+        """Drain and end; called again, end at once."""
+        if self._stopping.is_set():
+            self._at_once.set()
+        self._stopping.set()
+
+    async def run(self) -> int:
+        """Keep the children running until stop(); the exit code to leave with."""
+        keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs]
+        await self._stopping.wait()
+        await self._drain()
+        await asyncio.gather(*keepers)
+        return self._exit_code
+
+    async def _keep(self, spec: ChildSpec) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = _FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            started = loop.time()
+            process = await asyncio.create_subprocess_exec(
+                *spec.argv, start_new_session=True, preexec_fn=_die_with_parent
+            )
+            self._processes[spec.name] = process
+            code = await process.wait()
+            if self._stopping.is_set():
+                return
+            if code == _SETTINGS_FAULT:
+                self._exit_code = _SETTINGS_FAULT
+                self._stopping.set()
+                return
+            if loop.time() - started > _SETTLED_S:
+                pause_s = _FIRST_PAUSE_S
+            _log.warning("%s ended (%s); it starts again in %g s", spec.name, _cause(code), pause_s)
+            await _first_of(self._stopping.wait(), timeout_s=pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _drain(self) -> None:
+        """SIGTERM stage by stage, each once the one before has ended; SIGKILL at the time limit."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._exit_timeout_s
+        for stage in sorted({spec.stage for spec in self._specs}):
+            members = [
+                self._processes[spec.name]
+                for spec in self._specs
+                if spec.stage == stage and spec.name in self._processes
+            ]
+            for process in members:
+                _signal(process, signal.SIGTERM)
+            # A later stage holds nothing of clients once the ones before it have ended.
+            limit_s = max(1.0, deadline - loop.time())
+            await _first_of(_all_ended(members), self._at_once.wait(), timeout_s=limit_s)
+            for process in members:
+                _signal(process, signal.SIGKILL)
+
+
+async def _first_of(*coroutines: Coroutine[Any, Any, object], timeout_s: float) -> None:
+    tasks = [asyncio.create_task(each) for each in coroutines]
+    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _all_ended(processes: Sequence[asyncio.subprocess.Process]) -> None:
+    for process in processes:
+        await process.wait()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        process.send_signal(number)
+
+
+def _cause(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _die_with_parent() -> None:
+    """In the child, before it executes: have the kernel end it when the supervisor ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,112 @@
+"""Settings from flags and environment."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from nereid import flags
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example's settings."""
+
+    repository: tuple[str, ...] = flags.flag(..., "where", repeated=True, aliases=("--store",))
+    http_port: int = flags.flag(8000, "port", flags.port)
+    strict: bool = flags.flag(True, "strictly", flags.boolean, bare="true")
+    wait: float = flags.flag(1.5, "100% of the time", flags.seconds)
+    engine: str = flags.flag("a", "which", flags.choice("a", "b"))
+    listen: str = flags.flag("x:1", "where", flags.address)
+
+    def faults(self) -> list[str]:
+        return ["strict needs port 8000"] if self.strict and self.http_port != 8000 else []
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another's settings."""
+
+    http_port: int = flags.flag(8000, "port", flags.port)
+    level: int = flags.flag(0, "level", flags.integer(0))
+
+
+def test_flags_win_over_the_environment() -> None:
+    environ = {"NEREID_REPOSITORY": "/a;/b", "NEREID_WAIT": "3", "NEREID_ENGINE": "b"}
+    settings = flags.read(Example, ["--wait=4", "--strict"], environ, "example")
+    assert settings == Example(("/a", "/b"), wait=4.0, engine="b")
+
+
+def test_aliases_and_repetition() -> None:
+    settings = flags.read(Example, ["--store", "/a", "--repository=/b"], {}, "example")
+    assert settings.repository == ("/a", "/b")
+
+
+def test_all_faults_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--http-port=70000", "--strict=maybe", "--wait=-1", "--nonsense", "--listen=nowhere"]
+    with pytest.raises(SystemExit) as exit_info:
+        flags.read(Example, argv, {"NEREID_ENGINE": "c"}, "example")
+    assert exit_info.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "example: unknown argument '--nonsense'",
+        "example: --repository is required",
+        "example: --http-port: '70000': expected a whole number from 0 to 65535",
+        "example: --strict: 'maybe': expected true or false",
+        "example: --wait: '-1': expected a number of seconds, not negative",
+        "example: NEREID_ENGINE: 'c': expected one of a, b",
+        "example: --listen: 'nowhere': expected host:port or unix:/path",
+    ]
+
+
+def test_faults_of_the_whole_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        flags.read(Example, ["--repository=/a", "--http-port=1"], {}, "example")
+    assert capsys.readouterr().err == "example: strict needs port 8000\n"
+
+
+def test_settings_that_share_a_command_line() -> None:
+    example, other = flags.read_all(
+        (Example, Other), ["--repository=/a", "--http-port=8000", "--level", "2"], {}, "example"
+    )
+    assert example == Example(("/a",))
+    assert other == Other(level=2)
+
+
+def test_arguments_are_read_back() -> None:
+    settings = Example(("/a", "/b c"), strict=False, listen="unix:/s")
+    assert flags.arguments(settings) == [
+        "--repository=/a",
+        "--repository=/b c",
+        "--strict=false",
+        "--listen=unix:/s",
+    ]
+    assert flags.read(Example, flags.arguments(settings), {}, "example") == settings
+    assert flags.arguments(settings, ["strict"]) == ["--strict=false"]
+
+
+@pytest.mark.parametrize("text", ["unix:", "host:", ":80", "host:80x", "h:99999", "host"])
+def test_bad_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        flags.address(text)
+
+
+@pytest.mark.parametrize("text", ["x", "nan", "inf"])
+def test_bad_seconds_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        flags.seconds(text)
+
+
+def test_bad_integers_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 3"):
+        flags.integer(3)("2")
+    with pytest.raises(ValueError, match="expected a whole number"):
+        flags.integer(3)("x")
+
+
+def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        flags.read(Example, ["--help"], {}, "example")
+    assert exit_info.value.code == 0
+    text = capsys.readouterr().out
+    assert "--http-port" in text
+    assert "100% of the time (default: 1.5)" in text

@@ -1,0 +1,72 @@
+"""Requests and answers as frames."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.frames import AnswerCodec, RequestCodec
+from nereid.messages import Answer, Cancel, Fault, InferRequest, SharedMemory
+
+ids = st.integers(0, 2**64 - 1)
+payloads = st.lists(
+    st.one_of(st.binary(max_size=30), st.builds(SharedMemory, st.text(max_size=5), ids, ids)),
+    max_size=4,
+)
+faults = st.builds(Fault, st.integers(0, 16), st.text(max_size=20), st.booleans())
+values = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(allow_nan=False),
+    st.text(max_size=9),
+)
+requests = st.builds(
+    InferRequest,
+    id=ids,
+    head=st.binary(max_size=30),
+    payloads=payloads,
+    request_id=st.text(max_size=10),
+    parameters=st.one_of(
+        st.none(), st.dictionaries(st.text(max_size=5), values, min_size=1, max_size=3)
+    ),
+    priority=ids,
+    timeout_us=ids,
+    deadline=st.one_of(st.none(), st.floats(1000, 2000)),
+    trace_context=st.binary(max_size=26),
+    fault=st.one_of(st.none(), faults),
+)
+answers = st.one_of(
+    st.builds(Answer, id=ids, head=st.binary(max_size=30), payloads=payloads),
+    st.builds(Answer, id=ids, error=faults),
+)
+
+
+@given(st.lists(requests, max_size=3), st.lists(st.builds(Cancel, ids), max_size=3))
+def test_requests_survive_the_wire(items: list[InferRequest], cancels: list[Cancel]) -> None:
+    codec = RequestCodec(clock=lambda: 500.0)
+    back = codec.decode(codec.encode([*cancels, *items]))
+    assert back[len(items) :] == cancels
+    for before, after in zip(items, back, strict=False):
+        assert isinstance(after, InferRequest)
+        was, is_ = dataclasses.asdict(before), dataclasses.asdict(after)
+        deadline, seen = was.pop("deadline"), is_.pop("deadline")
+        assert was == is_
+        assert (deadline is None) == (seen is None)
+        assert deadline is None or abs(deadline - seen) < 1e-5
+
+
+def test_a_deadline_in_the_past_stays_a_deadline() -> None:
+    codec = RequestCodec(clock=lambda: 10.0)
+    (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], deadline=3.0)]))
+    assert isinstance(back, InferRequest)
+    assert back.deadline is not None
+    assert back.deadline <= 10.00001
+
+
+@given(st.lists(answers, max_size=4))
+def test_answers_survive_the_wire(items: list[Answer]) -> None:
+    codec = AnswerCodec()
+    back = codec.decode(codec.encode(items))
+    assert [dataclasses.asdict(item) for item in back] == [
+        dataclasses.asdict(item) for item in items
+    ]
