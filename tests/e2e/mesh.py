@@ -1,0 +1,119 @@
+"""Starts `nereid serve` as a user does and finds its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+START_S = 60.0
+STOP_S = 45.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], object], what: str, limit_s: float = START_S) -> None:
+    """Wait for a state of another process that tells nobody of its changes."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {limit_s} s for {what}")
+        time.sleep(0.02)
+
+
+class Mesh:
+    """A running `nereid serve`."""
+
+    def __init__(self, repository: Path, log: Path, *flags: str) -> None:
+        self.http_port, self.grpc_port = free_port(), free_port()
+        self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
+        self.log = log
+        argv = [
+            str(Path(sys.executable).with_name("nereid")),
+            "serve",
+            f"--model-repository={repository}",
+            f"--http-port={self.http_port}",
+            f"--grpc-port={self.grpc_port}",
+            *flags,
+        ]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
+
+    def get(self, path: str, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.http, timeout=20)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def index(self) -> dict[str, dict[str, Any]]:
+        _, body = self.get("/v2/repository/index", "POST")
+        return {entry["name"]: entry for entry in json.loads(body)}
+
+    def await_settled(self, instances: int = 1) -> None:
+        """Until no model is loading and so many executors serve."""
+
+        def settled() -> bool:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the mesh ended:\n{self.log.read_text()}")
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                states = [entry.get("state") for entry in self.index().values()]
+                return bool(states) and "LOADING" not in states
+            return False
+
+        until(settled, f"the mesh to settle; its log: {self.log}")
+        until(lambda: len(self.children("services.executor")) >= instances, "the executors")
+
+    def children(self, module: str) -> list[int]:
+        """Process ids of the mesh's children that run this module."""
+        pids = []
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parent = int(status.read_text().rpartition(")")[2].split()[1])
+                words = (status.parent / "cmdline").read_bytes().split(b"\0")
+                if parent == self.process.pid and module.encode() in words:
+                    pids.append(int(status.parent.name))
+        return sorted(pids)
+
+    def kill(self, module: str) -> int:
+        """SIGKILL one child that runs this module; its process id."""
+        pid = self.children(module)[0]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def terminate(self) -> int:
+        """SIGTERM, as a container engine would; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_S)
+
+
+@contextlib.contextmanager
+def running(repository: Path, log: Path, *flags: str, executors: int = 1) -> Iterator[Mesh]:
+    mesh = Mesh(repository, log, f"--executors={executors}", *flags)
+    try:
+        mesh.await_settled(executors)
+        yield mesh
+    finally:
+        if mesh.process.poll() is None:
+            mesh.process.send_signal(signal.SIGTERM)
+            try:
+                mesh.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                mesh.process.kill()
+                mesh.process.wait()
+                raise

@@ -1,0 +1,125 @@
+"""A model repository of small ONNX models for tests that start the real mesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+# KServe's name, ONNX's type, numpy's type.
+DATATYPES = {
+    "BOOL": (TensorProto.BOOL, np.bool_),
+    "UINT8": (TensorProto.UINT8, np.uint8),
+    "UINT16": (TensorProto.UINT16, np.uint16),
+    "UINT32": (TensorProto.UINT32, np.uint32),
+    "UINT64": (TensorProto.UINT64, np.uint64),
+    "INT8": (TensorProto.INT8, np.int8),
+    "INT16": (TensorProto.INT16, np.int16),
+    "INT32": (TensorProto.INT32, np.int32),
+    "INT64": (TensorProto.INT64, np.int64),
+    "FP16": (TensorProto.FLOAT16, np.float16),
+    "FP32": (TensorProto.FLOAT, np.float32),
+    "FP64": (TensorProto.DOUBLE, np.float64),
+    "BYTES": (TensorProto.STRING, np.object_),
+}
+
+
+def make_repository(root: Path) -> Path:
+    """Identity models of every datatype, add_sub, a slow one, a broken one."""
+    for datatype, (onnx_type, _) in DATATYPES.items():
+        _save(root, f"identity_{datatype.lower()}", _identity(onnx_type), _batching(""))
+    _save(root, "add_sub", _add_sub(), None)
+    _save(root, "partial", _add_sub(), 'name: "partial"\nmax_batch_size: 8\n')
+    one_instance = "instance_group [{ count: 1 kind: KIND_CPU }]\n"
+    _save(root, "doubler", _doubler(), _batching("max_queue_delay_microseconds: 200", one_instance))
+    _save(root, "slow", _slow(), one_instance)
+    broken = root / "broken" / "1" / "model.onnx"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"this is no model")
+    return root
+
+
+def _batching(body: str, more: str = "") -> str:
+    return f"max_batch_size: 16\ndynamic_batching {{ {body} }}\n{more}"
+
+
+def _save(root: Path, name: str, graph: onnx.GraphProto, config: str | None) -> None:
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    directory = root / name / "1"
+    directory.mkdir(parents=True)
+    onnx.save(model, directory / "model.onnx")
+    if config is not None:
+        (root / name / "config.pbtxt").write_text(config)
+
+
+def _identity(onnx_type: int) -> onnx.GraphProto:
+    shape = ["batch", "length"]
+    return helper.make_graph(
+        [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])],
+        "identity",
+        [helper.make_tensor_value_info("INPUT0", onnx_type, shape)],
+        [helper.make_tensor_value_info("OUTPUT0", onnx_type, shape)],
+    )
+
+
+def _add_sub() -> onnx.GraphProto:
+    value = [
+        helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", 16])
+        for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")
+    ]
+    nodes = [
+        helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+        helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
+    ]
+    return helper.make_graph(nodes, "add_sub", value[:2], value[2:])
+
+
+def _doubler() -> onnx.GraphProto:
+    """OUTPUT0 = 2 * INPUT0, FP32 [8]."""
+    two = numpy_helper.from_array(np.array(2, np.float32), "two")
+    return helper.make_graph(
+        [helper.make_node("Mul", ["INPUT0", "two"], ["OUTPUT0"])],
+        "doubler",
+        [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, ["batch", 8])],
+        [two],
+    )
+
+
+def _slow() -> onnx.GraphProto:
+    """TURNS times a matrix product; OUTPUT0 = TURNS. A few hundred turns take a good second."""
+    matrix = numpy_helper.from_array(np.eye(256, dtype=np.float32), "eye")
+    yes = numpy_helper.from_array(np.array(True), "yes")
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["state_in", "eye"], ["state_out"]),
+            helper.make_node("Identity", ["go_in"], ["go_out"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go_in", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state_in", TensorProto.FLOAT, [256, 256]),
+        ],
+        [
+            helper.make_tensor_value_info("go_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state_out", TensorProto.FLOAT, [256, 256]),
+        ],
+    )
+    nodes = [
+        helper.make_node("Squeeze", ["TURNS"], ["count"]),
+        helper.make_node("Loop", ["count", "yes", "eye"], ["product"], body=body),
+        helper.make_node("ReduceMin", ["product"], ["least"], keepdims=0),
+        helper.make_node("Cast", ["least"], ["none"], to=TensorProto.INT64),
+        helper.make_node("Add", ["TURNS", "none"], ["OUTPUT0"]),
+    ]
+    return helper.make_graph(
+        nodes,
+        "slow",
+        [helper.make_tensor_value_info("TURNS", TensorProto.INT64, [1])],
+        [helper.make_tensor_value_info("OUTPUT0", TensorProto.INT64, [1])],
+        [matrix, yes],
+    )

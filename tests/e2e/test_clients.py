@@ -1,0 +1,170 @@
+"""NVIDIA's own clients against the whole mesh, on both edge engines."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.mesh import Mesh
+from tests.e2e.models import DATATYPES
+
+FLAVOURS = {
+    "http": tritonclient.http,
+    "grpc": tritonclient.grpc,
+    "http.aio": tritonclient.http.aio,
+    "grpc.aio": tritonclient.grpc.aio,
+}
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("flavour", FLAVOURS)]
+
+
+class Client:
+    """One face on the four flavours: every call is blocking."""
+
+    def __init__(self, mesh: Mesh, flavour: str) -> None:
+        self.module = FLAVOURS[flavour]
+        self._url = mesh.http if flavour.startswith("http") else mesh.grpc
+        self._is_async = flavour.endswith("aio")
+        self.is_http = flavour.startswith("http")
+
+    def __call__(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self._is_async:
+            return asyncio.run(self._call(method, *args, **kwargs))
+        with self.module.InferenceServerClient(self._url) as client:
+            return getattr(client, method)(*args, **kwargs)
+
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        async with self.module.InferenceServerClient(self._url) as client:
+            return await getattr(client, method)(*args, **kwargs)
+
+    def infer(self, model: str, arrays: dict[str, np.ndarray[Any, Any]], **kwargs: Any) -> Any:
+        inputs = []
+        for name, array in arrays.items():
+            datatype = tritonclient.utils.np_to_triton_dtype(array.dtype)
+            each = self.module.InferInput(name, list(array.shape), datatype)
+            each.set_data_from_numpy(array)
+            inputs.append(each)
+        return self("infer", model, inputs, **kwargs)
+
+
+@pytest.fixture
+def client(mesh: Mesh, flavour: str) -> Client:
+    return Client(mesh, flavour)
+
+
+def sample(datatype: str) -> np.ndarray[Any, Any]:
+    if datatype == "BYTES":
+        return np.array([[b"", b"abc", "é".encode()], [b"x" * 300, b"\0\xff", b"1"]], np.object_)
+    numpy_type = np.dtype(DATATYPES[datatype][1])
+    return np.arange(6).reshape(2, 3).astype(numpy_type)
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_every_datatype_comes_back_as_it_went(client: Client, datatype: str) -> None:
+    array = sample(datatype)
+    result = client.infer(f"identity_{datatype.lower()}", {"INPUT0": array}, request_id="mine")
+    answer = result.as_numpy("OUTPUT0")
+    assert answer.dtype == array.dtype
+    assert answer.tolist() == array.tolist()
+    response = result.get_response()
+    assert (response["id"] if client.is_http else response.id) == "mine"
+
+
+def test_two_inputs_two_outputs(client: Client) -> None:
+    left = np.arange(32, dtype=np.int32).reshape(2, 16)
+    right = np.ones((2, 16), np.int32)
+    result = client.infer("add_sub", {"INPUT0": left, "INPUT1": right})
+    assert (result.as_numpy("OUTPUT0") == left + right).all()
+    assert (result.as_numpy("OUTPUT1") == left - right).all()
+
+
+def test_only_the_requested_output_is_returned(client: Client) -> None:
+    array = np.ones((1, 16), np.int32)
+    result = client.infer(
+        "add_sub",
+        {"INPUT0": array, "INPUT1": array},
+        outputs=[client.module.InferRequestedOutput("OUTPUT1")],
+    )
+    assert result.as_numpy("OUTPUT0") is None
+    assert (result.as_numpy("OUTPUT1") == 0).all()
+
+
+def test_a_partial_configuration_is_completed(client: Client) -> None:
+    config = client("get_model_config", "partial")
+    fields = config if client.is_http else {"max_batch_size": config.config.max_batch_size}
+    assert fields["max_batch_size"] == 8
+    metadata = client("get_model_metadata", "partial")
+    inputs = metadata["inputs"] if client.is_http else metadata.inputs
+    shapes = [list(i["shape"] if client.is_http else i.shape) for i in inputs]
+    assert [[int(dim) for dim in shape] for shape in shapes] == [[-1, 16], [-1, 16]]
+
+
+def test_control_plane(client: Client) -> None:
+    assert client("is_server_live") is True
+    assert client("is_server_ready") is False  # one model of the repository is broken
+    assert client("is_model_ready", "add_sub") is True
+    assert client("is_model_ready", "broken") is False
+    metadata = client("get_server_metadata")
+    extensions = metadata["extensions"] if client.is_http else metadata.extensions
+    assert "binary_tensor_data" in extensions
+    index = client("get_model_repository_index")
+    entries = {
+        (e["name"] if client.is_http else e.name): (
+            (e.get("state"), e.get("reason")) if client.is_http else (e.state, e.reason)
+        )
+        for e in (index if client.is_http else index.models)
+    }
+    assert entries["add_sub"][0] == "READY"
+    state, reason = entries["broken"]
+    assert state == "UNAVAILABLE"
+    assert reason
+
+
+def test_statistics_count_what_ran(client: Client) -> None:
+    def counts() -> tuple[int, int, int]:
+        reply = client("get_inference_statistics", "doubler")
+        stats = reply["model_stats"][0] if client.is_http else reply.model_stats[0]
+        if client.is_http:
+            successes = stats["inference_stats"]["success"]["count"]
+            return stats["inference_count"], stats["execution_count"], successes
+        success = stats.inference_stats.success.count
+        return stats.inference_count, stats.execution_count, success
+
+    before = counts()
+    for _ in range(3):
+        client.infer("doubler", {"INPUT0": np.ones((4, 8), np.float32)})
+    after = counts()
+    assert tuple(b - a for a, b in zip(before, after, strict=True)) == (12, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "array", "text"),
+    [
+        ("nope", np.ones((1, 8), np.float32), "unknown model"),
+        ("doubler", np.ones((1, 8), np.int32), "data-type"),
+        ("doubler", np.ones((1, 7), np.float32), "unexpected shape"),
+        ("doubler", np.ones((17, 8), np.float32), "batch-size must be <= 16"),
+        ("broken", np.ones((1, 8), np.float32), "no available versions"),
+    ],
+)
+def test_bad_requests_are_told_why(
+    client: Client, model: str, array: np.ndarray[Any, Any], text: str
+) -> None:
+    with pytest.raises(InferenceServerException, match=text):
+        client.infer(model, {"INPUT0": array})
+
+
+def test_what_is_yet_to_come_says_so(client: Client) -> None:
+    with pytest.raises(InferenceServerException) as error_info:
+        client("load_model", "add_sub")
+    assert error_info.value.status() in (
+        "StatusCode.UNIMPLEMENTED",
+        "501",
+        "503",
+        "StatusCode.UNAVAILABLE",
+    )

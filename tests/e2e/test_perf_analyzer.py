@@ -1,0 +1,36 @@
+"""NVIDIA's perf_analyzer drives the mesh; NEREID_PERF_ANALYZER names the binary."""
+
+import csv
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.mesh import Mesh
+
+ANALYZER = os.environ.get("NEREID_PERF_ANALYZER", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer"),
+]
+
+
+@pytest.mark.parametrize("concurrency", [1, 16, 64])
+@pytest.mark.parametrize("mode", ["--sync", "--async"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_it_measures(
+    mesh: Mesh, tmp_path: Path, protocol: str, mode: str, concurrency: int
+) -> None:
+    url = mesh.http if protocol == "http" else mesh.grpc
+    report = tmp_path / "report.csv"
+    command = [ANALYZER, "-m", "doubler", "-u", url, "-i", protocol, mode, "-f", str(report)]
+    command += [f"--concurrency-range={concurrency}", "--measurement-interval=500"]
+    # Shared machines are restless: what counts is that windows agree within reason and none fails.
+    command += ["--stability-percentage=60", "--max-trials=20"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Failed to obtain stable measurement" not in result.stdout
+    (row,) = csv.DictReader(report.open())
+    assert float(row["Inferences/Second"]) > 0
+    assert float(row["Server Compute Infer"]) > 0

@@ -1,0 +1,63 @@
+"""`nereid serve` tells a fault in one line and exits with 2 before anything starts."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def serve(*flags: str) -> subprocess.CompletedProcess[str]:
+    nereid = Path(sys.executable).with_name("nereid")
+    return subprocess.run(
+        [str(nereid), "serve", *flags], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], *texts: str) -> None:
+    assert result.returncode == 2
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(texts), result.stderr
+    for line, text in zip(lines, texts, strict=True):
+        assert text in line
+
+
+def test_no_repository() -> None:
+    assert_refused(serve(), "--model-repository is required")
+
+
+def test_a_missing_repository() -> None:
+    assert_refused(serve("--model-repository=/does/not/exist"), "/does/not/exist")
+
+
+def test_all_bad_flags_at_once(repository: Path) -> None:
+    result = serve(
+        f"--model-repository={repository}", "--http-port=x", "--join=some", "--frobnicate"
+    )
+    assert_refused(result, "--frobnicate", "--join", "--http-port")
+
+
+def test_a_port_in_use(repository: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = serve(f"--model-repository={repository}", f"--http-port={port}")
+    assert_refused(result, f"{port}")
+
+
+def test_usage_without_a_command() -> None:
+    nereid = Path(sys.executable).with_name("nereid")
+    result = subprocess.run([str(nereid)], capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert "serve" in result.stdout
+
+
+def test_help_tells_the_flags() -> None:
+    result = serve("--help")
+    assert result.returncode == 0
+    assert "--model-repository" in result.stdout
+    assert "--executors" in result.stdout
