@@ -40,7 +40,7 @@ class Mesh:
     def __init__(self, repository: Path, log: Path, *flags: str) -> None:
         self.http_port, self.grpc_port = free_port(), free_port()
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
-        self.log = log
+        self.log, self.flags = log, flags
         argv = [
             str(Path(sys.executable).with_name("nereid")),
             "serve",
