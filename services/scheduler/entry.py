@@ -1,4 +1,4 @@
-"""A request inside the scheduler: what is queued, batched, executed and answered.
+"""A request inside the scheduler, and the batch that it runs in.
 
 Knows no socket and no clock; an entry is built by validation.Validator.accept alone, so that only a
 request that fits its model can be queued. Times are nanoseconds of one monotonic clock.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Where an entry is. Only the owner of the model's queue moves it.
+    """Where an entry is. The batcher moves it up to EXECUTING, the owner of the model from there.
 
-    QUEUED     built, or waiting in the queue    -> BATCHED, ANSWERED
-    BATCHED    in a batch that waits for an instance, or was just taken by one
-                                                 -> EXECUTING, QUEUED (put back), ANSWERED
-    EXECUTING  an instance has it                -> ANSWERED, QUEUED (its instance died)
-    ANSWERED   told its client, or given up by it; final
+    QUEUED     new, or waiting in the queue             -> BATCHED, EXECUTING, ANSWERED
+    BATCHED    in a batch that waits for an instance    -> EXECUTING, QUEUED (undone), ANSWERED
+    EXECUTING  an instance has it                       -> ANSWERED, QUEUED (its instance died)
+    ANSWERED   its client was told, or gave it up       final
     """
 
     QUEUED = 1
@@ -36,13 +35,16 @@ class State(Enum):
 class ValidHead:
     """What a model's configuration says of one head; shared by all requests with that head."""
 
-    # 1 for models without a batch dimension; it is what counts toward max_batch_size.
+    # What counts toward max_batch_size: 1 for a model without a batch dimension. 0 means that the
+    # shapes say so, which no request survives (see Validator.check_sizes).
     batch_size: int
-    # Two entries may share a batch if and only if theirs are equal.
+    # Equal if and only if the shapes and the set of inputs allow two requests to share a batch.
     shape_key: Hashable
     # The payload sizes that the shapes ask for, in head order; None where they vary (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
+    # Positions of the shape tensors, whose very bytes must be equal within a batch.
+    shape_tensors: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -54,15 +56,36 @@ class Entry:
     # Whoever waits for the answer; opaque to the core.
     on_answer: Callable[[Answer], None]
     received_ns: int
+    # Two entries may share a batch if and only if theirs are equal.
+    key: Hashable = None
     # 1 is the most urgent; models without priorities have only that one.
     level: int = 1
-    # When the queue gives it up, by the model's queue policy.
+    # When the model's queue policy gives it up, and when its client does.
     timeout_ns: int | None = None
-    # When the client gives it up.
     deadline_ns: int | None = None
     enqueued_ns: int = 0
     # How often an instance died with it.
     retries: int = 0
     state: State = State.QUEUED
-    # The batch that holds it, while it is BATCHED; the batcher's own note.
-    holder: Any = None
+    # The batcher's own note of where it keeps the entry; None: not in its hands.
+    holder: object = None
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Entries to be run together; size is the sum of their batch sizes.
+
+    reason: why it closed: full, preferred, shape, delay, immediate or single.
+    """
+
+    entries: list[Entry]
+    size: int
+    reason: str
+
+
+def hand_out(entries: list[Entry], size: int, reason: str) -> Batch:
+    """The batch of these entries, for the instance that takes them off the batcher's hands."""
+    for entry in entries:
+        entry.state = State.EXECUTING
+        entry.holder = None
+    return Batch(entries, size, reason)

@@ -5,6 +5,7 @@ Pure; an instance is any hashable object.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -13,26 +14,37 @@ T = TypeVar("T")
 class Router(Generic[T]):
     """The instances of one model version, each free or busy."""
 
+    def __init__(self) -> None:
+        self._all: set[T] = set()
+        # In the order of becoming free.
+        self._free: OrderedDict[T, None] = OrderedDict()
+
     def add(self, instance: T) -> None:
         """It is ready and free."""
-        raise NotImplementedError
+        self._all.add(instance)
+        self._free[instance] = None
 
     def remove(self, instance: T) -> bool:
         """It is gone; False if it was not here."""
-        raise NotImplementedError
+        if instance not in self._all:
+            return False
+        self._all.remove(instance)
+        self._free.pop(instance, None)
+        return True
 
     def take(self) -> T | None:
         """The instance that has been free for longest, now busy; None: all are busy."""
-        raise NotImplementedError
+        return self._free.popitem(last=False)[0] if self._free else None
 
     def release(self, instance: T) -> None:
         """It is free again; nothing happens if it is gone meanwhile."""
-        raise NotImplementedError
+        if instance in self._all:
+            self._free[instance] = None
 
     @property
     def free(self) -> int:
-        raise NotImplementedError
+        return len(self._free)
 
     @property
     def count(self) -> int:
-        raise NotImplementedError
+        return len(self._all)

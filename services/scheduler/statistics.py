@@ -1,19 +1,20 @@
 """What a model version has done, in the form of Triton's statistics extension.
 
-Pure: durations and the wall clock are handed in.
+Pure: durations and the wall clock are handed in. Requests that never were queued (refused by
+validation or by a full queue) do not count, as on Triton.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from nereid.pb import kserve_pb2
 
-    from nereid.pb import kserve_pb2
-    from services.scheduler.batcher import Batch
-    from services.scheduler.entry import Entry
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from services.scheduler.entry import Batch, Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +29,113 @@ class Execution:
     compute_output_ns: int
 
 
+@dataclass(slots=True)
+class Duration:
+    """How often something happened, and how long it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, count: int, ns: int) -> None:
+        self.count += count
+        self.ns += ns
+
+    def write(self, message: kserve_pb2.StatisticDuration) -> None:
+        # Readers expect the message even if nothing happened yet.
+        message.SetInParent()
+        message.count = self.count
+        message.ns = self.ns
+
+
+@dataclass(slots=True)
+class _Compute:
+    input: Duration = field(default_factory=Duration)
+    infer: Duration = field(default_factory=Duration)
+    output: Duration = field(default_factory=Duration)
+
+    def add(self, count: int, execution: Execution) -> None:
+        """A batch that counts so many times, each time with its whole duration."""
+        self.input.add(count, count * execution.compute_input_ns)
+        self.infer.add(count, count * execution.compute_infer_ns)
+        self.output.add(count, count * execution.compute_output_ns)
+
+    def write(self, message: kserve_pb2.InferStatistics | kserve_pb2.InferBatchStatistics) -> None:
+        self.input.write(message.compute_input)
+        self.infer.write(message.compute_infer)
+        self.output.write(message.compute_output)
+
+
 class ModelStatistics:
-    """The counters of one model version."""
+    """The counters of one model version. queue counts successes, compute those not cached."""
+
+    def __init__(self) -> None:
+        self.inference_count = 0
+        self.execution_count = 0
+        self.last_inference_ms = 0
+        self.success = Duration()
+        self.fail = Duration()
+        self.queue_ns = 0
+        self.cache_hit = Duration()
+        self.cache_miss = Duration()
+        self.compute = _Compute()
+        self.compute_by_batch_size: dict[int, _Compute] = {}
 
     def record_batch(
-        self, batch: Batch, execution: Execution, failed: Sequence[Entry] = ()
+        self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
     ) -> None:
         """A batch ran; failed: members that got an error from it instead of an answer."""
-        raise NotImplementedError
+        self.execution_count += 1
+        self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
+        by_size = self.compute_by_batch_size.get(batch.size)
+        if by_size is None:
+            by_size = self.compute_by_batch_size[batch.size] = _Compute()
+        by_size.add(1, execution)
+        size = batch.size
+        succeeded = batch.entries
+        if failed:
+            for entry in failed:
+                self.record_failure(entry, execution.finished_ns)
+                size -= entry.valid.batch_size
+            succeeded = [entry for entry in succeeded if entry not in failed]
+        received_ns = enqueued_ns = 0
+        for entry in succeeded:
+            received_ns += entry.received_ns
+            enqueued_ns += entry.enqueued_ns
+        count = len(succeeded)
+        self.inference_count += size
+        self.success.add(count, count * execution.finished_ns - received_ns)
+        self.queue_ns += count * execution.started_ns - enqueued_ns
+        self.compute.add(count, execution)
 
     def record_failure(self, entry: Entry, now_ns: int) -> None:
-        """A request failed that no execution answered: refused, expired, cancelled, lost."""
-        raise NotImplementedError
+        """A request failed that had been queued: expired, cancelled, lost, or with its batch."""
+        self.fail.add(1, now_ns - entry.received_ns)
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
-        raise NotImplementedError
+        """A request was answered from the cache; it was never queued."""
+        self.success.add(1, now_ns - entry.received_ns)
+        self.cache_hit.add(1, lookup_ns)
 
     def record_cache_miss(self, cost_ns: int) -> None:
         """Beside record_batch; cost_ns is lookup and insertion together."""
-        raise NotImplementedError
+        self.success.ns += cost_ns
+        self.cache_miss.add(1, cost_ns)
 
     def to_proto(self, name: str, version: str) -> kserve_pb2.ModelStatistics:
-        raise NotImplementedError
+        message = kserve_pb2.ModelStatistics(
+            name=name,
+            version=version,
+            last_inference=self.last_inference_ms,
+            inference_count=self.inference_count,
+            execution_count=self.execution_count,
+        )
+        stats = message.inference_stats
+        self.success.write(stats.success)
+        self.fail.write(stats.fail)
+        Duration(self.success.count, self.queue_ns).write(stats.queue)
+        self.compute.write(stats)
+        self.cache_hit.write(stats.cache_hit)
+        self.cache_miss.write(stats.cache_miss)
+        for size, compute in sorted(self.compute_by_batch_size.items()):
+            compute.write(message.batch_stats.add(batch_size=size))
+        return message
