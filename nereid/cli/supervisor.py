@@ -71,6 +71,9 @@ class Supervisor:
                 *spec.argv, start_new_session=True, preexec_fn=_die_with_parent
             )
             self._processes[spec.name] = process
+            if self._stopping.is_set():
+                # The drain may have begun while this one was on its way.
+                _signal(process, signal.SIGKILL)
             code = await process.wait()
             if self._stopping.is_set():
                 return
