@@ -1,0 +1,98 @@
+"""The model under test: a 256-512-512-10 FP32 perceptron with relu between, fixed weights.
+
+Writes the same graph and the same serving configuration into one repository per server, and knows
+the right answer. Must not know how a server is started or loaded.
+"""
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+NAME = "mlp"
+INPUT = "INPUT"
+OUTPUT = "OUTPUT"
+WIDTHS = (256, 512, 512, 10)
+MAX_BATCH_SIZE = 64
+
+Floats = npt.NDArray[np.float32]
+
+_CONFIG = f"""\
+name: "{NAME}"
+backend: "{{backend}}"
+max_batch_size: {MAX_BATCH_SIZE}
+input [ {{{{ name: "{INPUT}" data_type: TYPE_FP32 dims: [ {WIDTHS[0]} ] }}}} ]
+output [ {{{{ name: "{OUTPUT}" data_type: TYPE_FP32 dims: [ {WIDTHS[-1]} ] }}}} ]
+instance_group [ {{{{ kind: KIND_CPU count: 1 }}}} ]
+dynamic_batching {{{{ }}}}
+parameters {{{{ key: "intra_op_thread_count" value {{{{ string_value: "1" }}}} }}}}
+parameters {{{{ key: "inter_op_thread_count" value {{{{ string_value: "1" }}}} }}}}
+"""
+
+
+def weights() -> list[tuple[Floats, Floats]]:
+    """Each layer's matrix and bias, the same in every run."""
+    random = np.random.default_rng(20)
+    layers = []
+    for rows, columns in pairwise(WIDTHS):
+        matrix = random.normal(0, np.sqrt(2 / rows), (rows, columns)).astype(np.float32)
+        layers.append((matrix, random.normal(0, 0.1, columns).astype(np.float32)))
+    return layers
+
+
+def example(batch_size: int = 1) -> Floats:
+    return np.random.default_rng(7).normal(size=(batch_size, WIDTHS[0])).astype(np.float32)
+
+
+def answer(batch: Floats) -> Floats:
+    """The forward pass in numpy, which every server's answer is held against."""
+    *hidden, (last, bias) = weights()
+    for matrix, shift in hidden:
+        batch = np.maximum(batch @ matrix + shift, np.float32(0))
+    return batch @ last + bias
+
+
+def graph() -> bytes:
+    nodes, initializers, here = [], [], INPUT
+    layers = weights()
+    for index, (matrix, bias) in enumerate(layers):
+        initializers += [
+            numpy_helper.from_array(matrix, f"w{index}"),
+            numpy_helper.from_array(bias, f"b{index}"),
+        ]
+        last = index == len(layers) - 1
+        gemm = OUTPUT if last else f"gemm{index}"
+        nodes.append(helper.make_node("Gemm", [here, f"w{index}", f"b{index}"], [gemm]))
+        if not last:
+            nodes.append(helper.make_node("Relu", [gemm], [f"relu{index}"]))
+        here = f"relu{index}"
+    body = helper.make_graph(
+        nodes,
+        NAME,
+        [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["batch", WIDTHS[0]])],
+        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", WIDTHS[-1]])],
+        initializers,
+    )
+    # opset 17 and IR 8 are old enough for every onnxruntime that a peer's environment may hold
+    proto = helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(proto)
+    return bytes(proto.SerializeToString())
+
+
+def write_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(graph())
+    return path
+
+
+def write_repository(repository: Path, backend: str, python_model: Path | None = None) -> Path:
+    """A repository holding the one model; ``python_model`` becomes its model.py where given."""
+    write_file(repository / NAME / "1" / "model.onnx")
+    if python_model is not None:
+        shutil.copy(python_model, repository / NAME / "1" / "model.py")
+    (repository / NAME / "config.pbtxt").write_text(_CONFIG.format(backend=backend))
+    return repository

@@ -1,0 +1,193 @@
+"""Server processes: start a command, watch its tree's CPU by process, take all of it down.
+
+Linux only: reads /proc. Knows nothing of protocols, models or load.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.failure import BenchError
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_STOP_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run: ``environment`` is laid over the benchmark's own."""
+
+    argv: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One line of /proc/<pid>/stat, as far as it is of use here."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    cpu_s: float
+
+
+def parse_stat(text: str) -> Stat:
+    # the command's name stands in parentheses and may itself hold spaces and parentheses
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    return Stat(
+        pid=int(head.split(" ", 1)[0]),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+        cpu_s=(int(fields[11]) + int(fields[12])) * _TICK_S,
+    )
+
+
+def process_name(argv: Sequence[str]) -> str:
+    """A short name: the module of ``python -m``, the script of ``python x``, or the program."""
+    if not argv or not argv[0]:
+        return "?"
+    program = Path(argv[0].split()[0]).name
+    if not program.startswith("python"):
+        return program
+    if "-m" in argv[:-1]:
+        return argv[argv.index("-m") + 1]
+    script = next((part for part in argv[1:] if part and not part.startswith("-")), program)
+    return Path(script).name
+
+
+def _all_stats() -> dict[int, Stat]:
+    stats = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                stat = parse_stat(Path(entry.path, "stat").read_text())
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended while we looked
+            stats[stat.pid] = stat
+    return stats
+
+
+def _tree(root: int) -> list[Stat]:
+    """The root, its descendants, and whoever else shares the session that it was started in."""
+    stats = _all_stats()
+    members = {pid for pid, stat in stats.items() if pid == root or stat.session == root}
+    grown = True
+    while grown:
+        more = {pid for pid, stat in stats.items() if stat.parent in members} - members
+        members |= more
+        grown = bool(more)
+    return [stats[pid] for pid in sorted(members)]
+
+
+def _name_of(pid: int) -> str:
+    try:
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return "?"
+    return process_name(argv)
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct ports that were free a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class ServerProcess:
+    """One server and its children, from start to the last of them gone; use as a context."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        with command.log.open("wb") as log:
+            # a session of its own: Ctrl-C reaches the benchmark alone, which then stops the server
+            self._root = subprocess.Popen(
+                list(command.argv),
+                env={**os.environ, **command.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def require_alive(self) -> None:
+        code = self._root.poll()
+        if code is not None:
+            raise BenchError(
+                f"{self._command.argv[0]} ended with exit code {code}; the end of its log:\n"
+                + self.log_tail()
+            )
+
+    def log_tail(self, lines: int = 15) -> str:
+        text = self._command.log.read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def cpu_s(self) -> Counter[str]:
+        """CPU seconds used so far, by process name; equal names add up."""
+        used: Counter[str] = Counter()
+        for stat in _tree(self._root.pid):
+            used[_name_of(stat.pid)] += stat.cpu_s  # type: ignore[assignment]
+        return used
+
+    def stop(self) -> None:
+        members = _tree(self._root.pid)
+        if self._root.poll() is None:
+            self._root.send_signal(signal.SIGTERM)
+            try:
+                self._root.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                print(f"{self._command.argv[0]} did not stop in {_STOP_TIMEOUT_S:.0f} s: killed")
+        _kill_remaining(members, time.monotonic() + 2)
+        self._root.wait()
+
+
+def _kill_remaining(members: Sequence[Stat], kill_at: float) -> None:
+    """Waits until ``kill_at`` for the members to end by themselves, then kills who has not."""
+    while True:
+        now = _all_stats()
+        # same pid and same start time: never a stranger who was given the number since
+        left = [m for m in members if m.pid in now and now[m.pid].started == m.started]
+        left = [m for m in left if not _is_zombie(m.pid)]
+        if not left:
+            return
+        if time.monotonic() >= kill_at:
+            for member in left:
+                try:
+                    os.kill(member.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        time.sleep(0.02)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

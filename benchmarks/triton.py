@@ -1,0 +1,104 @@
+"""The peer: the real tritonserver that the wheel nvidia-pytriton carries, with its Python backend.
+
+Makes its environment on first use and knows its command line; nothing of load or figures.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks import model
+from benchmarks.failure import BenchError
+from benchmarks.process import Command, ServerProcess
+
+DEFAULT_VENV = Path(
+    os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "nereid-bench", "triton"
+)
+_PYTRITON = "0.7.0"  # carries tritonserver 2.51
+_PYTHON_MODEL = Path(__file__).with_name("triton_model.py")
+
+
+def ensure_venv(venv: Path) -> None:
+    """Makes the environment unless it is there: tritonserver, and onnxruntime as we have it."""
+    wanted = f"nvidia-pytriton=={_PYTRITON} onnxruntime=={version('onnxruntime')}"
+    mark = venv / "nereid-bench.txt"
+    if mark.exists() and mark.read_text() == wanted:
+        return
+    if venv.exists() and not mark.exists() and _dist_directories(venv):
+        return  # the user's own environment: left as it is
+    print(f"installing Triton into {venv} ({wanted}; once, about 500 MB)", flush=True)
+    try:
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "-q"]
+        subprocess.run([*pip, "--disable-pip-version-check", *wanted.split()], check=True)
+    except subprocess.CalledProcessError as error:
+        raise BenchError(f"Triton could not be installed into {venv}: {error}") from error
+    mark.write_text(wanted)
+
+
+def onnxruntime_version(venv: Path) -> str:
+    found = sorted(venv.glob("lib/python3*/site-packages/onnxruntime-*.dist-info"))
+    if not found:
+        raise BenchError(f"{venv} has no onnxruntime")
+    return found[-1].name.removeprefix("onnxruntime-").removesuffix(".dist-info")
+
+
+def _dist_directories(venv: Path) -> list[Path]:
+    return sorted(venv.glob("lib/python3*/site-packages/pytriton/tritonserver"))
+
+
+def _place_stub(dist: Path, python: str) -> None:
+    """The Python backend looks for its stub beside its library; the wheel keeps one per Python."""
+    stub = dist / "backends" / "python" / "triton_python_backend_stub"
+    source = dist / "python_backend_stubs" / python / "triton_python_backend_stub"
+    if not source.exists():
+        raise BenchError(f"nvidia-pytriton has no Python backend stub for Python {python}")
+    if not stub.exists():
+        shutil.copy2(source, stub)
+
+
+def command(venv: Path, repository: Path, log: Path, ports: tuple[int, int, int]) -> Command:
+    found = _dist_directories(venv)
+    if not found:
+        raise BenchError(f"{venv} has no nvidia-pytriton")
+    dist = found[-1]
+    _place_stub(dist, dist.parts[-4].removeprefix("python"))
+    libraries = dist.parents[1] / "nvidia_pytriton.libs"
+    path = f"{venv / 'bin'}:{os.environ.get('PATH', '')}"
+    # the stub embeds Python: it needs libpython, and finds the environment by the PATH's python3
+    library_path = f"{libraries}:{sysconfig.get_config_var('LIBDIR')}"
+    http_port, grpc_port, metrics_port = ports
+    argv = [
+        str(dist / "bin" / "tritonserver"),
+        f"--model-repository={repository}",
+        f"--http-port={http_port}",
+        f"--grpc-port={grpc_port}",
+        f"--metrics-port={metrics_port}",
+        "--http-address=127.0.0.1",
+        "--grpc-address=127.0.0.1",
+        f"--backend-directory={dist / 'backends'}",
+        f"--backend-config=python,shm-region-prefix-name={_shm_prefix(http_port)}",
+    ]
+    return Command(argv, log, {"PATH": path, "LD_LIBRARY_PATH": library_path})
+
+
+def _shm_prefix(http_port: int) -> str:
+    return f"nereid_bench_{http_port}_"
+
+
+@contextmanager
+def serve(venv: Path, work: Path, ports: tuple[int, int, int]) -> Iterator[ServerProcess]:
+    repository = model.write_repository(work / "triton-repository", "python", _PYTHON_MODEL)
+    try:
+        with ServerProcess(command(venv, repository, work / "triton.log", ports)) as server:
+            yield server
+    finally:
+        # Triton leaves its regions behind when it is killed
+        for region in Path("/dev/shm").glob(f"{_shm_prefix(ports[0])}*"):
+            region.unlink(missing_ok=True)
