@@ -1,0 +1,58 @@
+"""The gateway as a process of its own: settings, wiring, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from nereid.rpc import SocketChannel
+from services.gateway import settings as gateway_settings
+from services.gateway.service import GatewayService, dialled
+
+if TYPE_CHECKING:
+    from services.gateway.settings import GatewaySettings
+
+
+async def serve(settings: GatewaySettings) -> int:
+    """Serve until a signal says to end; the exit code to leave with."""
+    channel = SocketChannel(settings.scheduler_address)
+    service = GatewayService(settings, open_link=dialled(channel), channel=channel)
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    try:
+        await service.start()
+    except OSError as error:
+        sys.stderr.write(f"{gateway_settings.PROGRAM}: cannot listen: {error}\n")
+        await channel.close()
+        return 2
+    # What lives by now lives for good: keep the collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
+    await ending.wait()
+    await service.drain(settings.exit_timeout_secs)
+    await channel.close()
+    return 0
+
+
+def main() -> int:
+    """Run the process."""
+    settings = gateway_settings.read()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        return uvloop.run(serve(settings))
+    return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Control calls: what the gateway asks the scheduler beside inference, in KServe's own messages.
+
+Hands bytes through; errors arrive as the errors of nereid.errors, whichever way the call went.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from nereid.errors import Unavailable, error_of
+from nereid.pb import kserve_pb2
+from nereid.rpc import RpcError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from nereid.rpc import Channel
+
+    Response = TypeVar("Response", bound=Message)
+
+_SERVICE: Final = "/nereid.v1.Scheduler/"
+# What the scheduler offers besides the infer link.
+METHODS: Final = (
+    "ServerReady",
+    "ModelReady",
+    "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+    "RepositoryIndex",
+)
+
+
+class Control:
+    """The scheduler's control plane, seen from the gateway."""
+
+    def __init__(self, channel: Channel, timeout_s: float) -> None:
+        self._channel = channel
+        self._timeout_s = timeout_s
+
+    async def call_bytes(self, method: str, request: bytes) -> bytes:
+        """One call, bytes in and bytes out.
+
+        Raises:
+            NereidError: whatever the scheduler answered, or Unavailable when it did not.
+        """
+        try:
+            return await self._channel.unary(_SERVICE + method, request, timeout_s=self._timeout_s)
+        except RpcError as error:
+            raise error_of(int(error.status), error.message) from error
+        except OSError as error:
+            raise Unavailable("the scheduler cannot be reached") from error
+
+    async def call(self, method: str, request: Message, response: type[Response]) -> Response:
+        """One call with messages."""
+        return response.FromString(await self.call_bytes(method, request.SerializeToString()))
+
+    async def server_ready(self) -> bool:
+        """Whether the scheduler says so."""
+        answer = await self.call(
+            "ServerReady", kserve_pb2.ServerReadyRequest(), kserve_pb2.ServerReadyResponse
+        )
+        return answer.ready

@@ -1,0 +1,172 @@
+"""gRPC in front of the data plane: the tables of handlers that either edge engine serves.
+
+ModelInfer is one plain function and one callback; control methods hand bytes through to the
+scheduler. What later releases bring is answered UNIMPLEMENTED with its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.errors import NereidError
+from nereid.pb import kserve_pb2
+from nereid.rpc import Handlers, RpcError, Status
+from services.gateway import grpc_codec, health, reflection, request_head, trace_context
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nereid.messages import Answer
+    from nereid.rpc import Call
+    from services.gateway.data_plane import DataPlane
+
+    Respond = Callable[[bytes], Awaitable[bytes]]
+
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+_SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
+# Handed through to the scheduler as they are.
+_PASSED_ON: Final = (
+    "ModelReady",
+    "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+    "RepositoryIndex",
+)
+_UNSUPPORTED: Final = {
+    "RepositoryModelLoad": "loading and unloading models through the protocol",
+    "RepositoryModelUnload": "loading and unloading models through the protocol",
+    "TraceSetting": "the trace extension",
+    "LogSettings": "the logging extension",
+}
+_STREAM_INFER_UNSUPPORTED: Final = "ModelStreamInfer is not supported"
+
+
+class GrpcFront:
+    """Handlers of KServe's inference service, health and reflection."""
+
+    def __init__(self, data_plane: DataPlane) -> None:
+        self._data_plane = data_plane
+        self._decoder = grpc_codec.GrpcDecoder()
+
+    def handlers(self) -> Handlers:
+        """The table to serve."""
+        asynchronous: dict[str, Respond] = {
+            _SERVICE + "ServerLive": self._server_live,
+            _SERVICE + "ServerReady": self._server_ready,
+            _SERVICE + "ServerMetadata": self._server_metadata,
+            health.CHECK: health.Health(self._data_plane.ready).check,
+        }
+        for method in _PASSED_ON:
+            asynchronous[_SERVICE + method] = self._pass_on(method)
+        for method, what in _UNSUPPORTED.items():
+            asynchronous[_SERVICE + method] = _refuse(f"{what} is not supported")
+        asynchronous.update(_shared_memory())
+        return Handlers(
+            unary={_SERVICE + "ModelInfer": self._infer},
+            async_unary={path: self._guard(respond) for path, respond in asynchronous.items()},
+            stream={
+                _SERVICE + "ModelStreamInfer": _refuse_stream,
+                **reflection.handlers((_SERVICE.strip("/"), health.SERVICE)),
+            },
+        )
+
+    # --- infer ----------------------------------------------------------------------------------
+
+    def _infer(self, call: Call, message: bytes) -> None:
+        data_plane = self._data_plane
+        if data_plane.draining:
+            call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
+            return
+        try:
+            request = self._decoder.decode(message)
+        except NereidError as error:
+            call.fail(Status(error.code), error.message)
+            return
+        request.deadline = call.deadline
+        if call.metadata:
+            traceparent = call.get("traceparent")
+            if traceparent is not None:
+                request.trace_context = trace_context.binary(traceparent)
+
+        def on_answer(answer: Answer) -> None:
+            fault = answer.error
+            if fault is None:
+                call.reply(grpc_codec.encode(answer, request.request_id))
+            else:
+                call.fail(Status(fault.code), fault.message)
+
+        call.on_cancel = data_plane.infer(request, on_answer).cancel
+
+    # --- control --------------------------------------------------------------------------------
+
+    def _guard(self, respond: Respond) -> Callable[[Call, bytes], Awaitable[bytes]]:
+        """respond, refused while the server ends, with errors in gRPC's terms."""
+
+        async def handle(_call: Call, message: bytes) -> bytes:
+            if self._data_plane.draining:
+                raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN)
+            try:
+                return await respond(message)
+            except NereidError as error:
+                raise RpcError(Status(error.code), error.message) from error
+
+        return handle
+
+    def _pass_on(self, method: str) -> Respond:
+        control = self._data_plane.control
+
+        async def respond(message: bytes) -> bytes:
+            return await control.call_bytes(method, message)
+
+        return respond
+
+    async def _server_live(self, _message: bytes) -> bytes:
+        return kserve_pb2.ServerLiveResponse(live=self._data_plane.live).SerializeToString()
+
+    async def _server_ready(self, _message: bytes) -> bytes:
+        ready = await self._data_plane.ready()
+        return kserve_pb2.ServerReadyResponse(ready=ready).SerializeToString()
+
+    async def _server_metadata(self, _message: bytes) -> bytes:
+        return self._data_plane.server_metadata().SerializeToString()
+
+
+def _refuse(message: str) -> Respond:
+    async def respond(_message: bytes) -> bytes:
+        raise RpcError(Status.UNIMPLEMENTED, message)
+
+    return respond
+
+
+def _refuse_stream(call: Call) -> None:
+    call.fail(Status.UNIMPLEMENTED, _STREAM_INFER_UNSUPPORTED)
+
+
+def _shared_memory() -> dict[str, Respond]:
+    """No region can be registered, so none is known."""
+    table: dict[str, Respond] = {}
+    for kind in ("System", "Cuda"):
+        path = f"{_SERVICE}{kind}SharedMemory"
+        table[path + "Status"] = _region_status(kind)
+        table[path + "Register"] = _refuse(request_head.SHARED_MEMORY_DISABLED)
+        table[path + "Unregister"] = _unregistered
+    return table
+
+
+def _region_status(kind: str) -> Respond:
+    request_class: Any = getattr(kserve_pb2, f"{kind}SharedMemoryStatusRequest")
+
+    async def respond(message: bytes) -> bytes:
+        name = request_class.FromString(message).name
+        if name:
+            raise RpcError(
+                Status.NOT_FOUND, f"Unable to find {kind.lower()} shared memory region: '{name}'"
+            )
+        return b""
+
+    return respond
+
+
+async def _unregistered(_message: bytes) -> bytes:
+    """Unregistering what is not there succeeds; the response has no fields."""
+    return b""

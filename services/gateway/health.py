@@ -1,0 +1,31 @@
+"""grpc.health.v1 as Triton has it: Check says what ServerReady says, whatever the service's name.
+
+There is no Watch; the engine answers UNIMPLEMENTED for a method nobody serves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from grpc_health.v1 import health_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+SERVICE: Final = "grpc.health.v1.Health"
+CHECK: Final = f"/{SERVICE}/Check"
+
+_STATUS = health_pb2.HealthCheckResponse
+_SERVING: Final[bytes] = _STATUS(status=_STATUS.SERVING).SerializeToString()
+_NOT_SERVING: Final[bytes] = _STATUS(status=_STATUS.NOT_SERVING).SerializeToString()
+
+
+class Health:
+    """The health service."""
+
+    def __init__(self, ready: Callable[[], Awaitable[bool]]) -> None:
+        self._ready = ready
+
+    async def check(self, _message: bytes) -> bytes:
+        """One check."""
+        return _SERVING if await self._ready() else _NOT_SERVING

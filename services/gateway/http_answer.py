@@ -1,0 +1,93 @@
+"""An answer to an HTTP infer request: JSON header, binary tensors behind it.
+
+Where every output goes out as binary, all but the id and the tensors is a pure function of the
+answer's head, the sizes and the form asked for; it is remembered by them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from nereid.frames import read_parameters
+from nereid.pb import kserve_pb2
+from services.gateway import json_tensor, json_text
+from services.gateway.http_call import BINARY, JSON
+from services.gateway.request_head import KEY_LIMIT_BYTES, TABLE_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.messages import Answer
+    from services.gateway.http_request import ReplyForm
+
+_OK: Final = b"HTTP/1.1 200 OK\r\n"
+
+# The JSON text without its opening brace and without an id.
+_JsonTail = bytes
+
+
+class HttpEncoder:
+    """Encodes answers; remembers the headers it has written."""
+
+    def __init__(self) -> None:
+        self._tails: dict[tuple[Any, ...], _JsonTail] = {}
+
+    def encode(
+        self, answer: Answer, request_id: str, form: ReplyForm
+    ) -> tuple[bytes, bytes, Sequence[bytes]]:
+        """Content type, further header lines and body of an answer without error.
+
+        Raises:
+            InvalidArgument: an output has no JSON form and was not asked for as binary.
+        """
+        payloads: Sequence[Any] = answer.payloads
+        key = (answer.head, form, *map(len, payloads))
+        tail = self._tails.get(key)
+        if tail is None:
+            tail, payloads = self._write(answer, form, key)
+        start = b'{"id":%b,' % orjson.dumps(request_id) if request_id else b"{"
+        length = len(start) + len(tail)
+        if not any(payloads):
+            return JSON, b"", (start, tail)
+        extra = b"Inference-Header-Content-Length: %d\r\n" % length
+        return BINARY, extra, (start, tail, *payloads)
+
+    def _write(
+        self, answer: Answer, form: ReplyForm, key: tuple[Any, ...]
+    ) -> tuple[_JsonTail, Sequence[bytes]]:
+        head = kserve_pb2.ModelInferResponse.FromString(answer.head)
+        by_name = dict(form.binary_by_name)
+        binary, outputs, strict, inline = [], [], True, False
+        for output, payload in zip(head.outputs, answer.payloads, strict=True):
+            told: dict[str, Any] = {
+                "name": output.name,
+                "datatype": output.datatype,
+                "shape": list(output.shape),
+            }
+            if by_name.get(output.name, form.binary_by_default):
+                told["parameters"] = {"binary_data_size": len(payload)}
+                binary.append(payload)
+            else:
+                inline = True
+                told["data"], told_strictly = json_tensor.from_raw(
+                    payload,  # type: ignore[arg-type]
+                    output.name,
+                    output.datatype,
+                )
+                strict = strict and told_strictly
+            outputs.append(told)
+        document: dict[str, Any] = {
+            "model_name": head.model_name,
+            "model_version": head.model_version,
+        }
+        if head.parameters:
+            document["parameters"] = read_parameters(head.parameters)
+        document["outputs"] = outputs
+        tail = (orjson.dumps(document) if strict else json_text.write(document))[1:]
+        if not inline and len(tail) <= KEY_LIMIT_BYTES:
+            if len(self._tails) >= TABLE_LIMIT:
+                self._tails.clear()
+            self._tails[key] = tail
+        return tail, binary  # type: ignore[return-value]

@@ -1,0 +1,97 @@
+"""One HTTP request and its answer, as the front sees them; knows neither sockets nor routes."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from services.gateway.json_text import error_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+JSON: Final = b"application/json"
+TEXT: Final = b"text/plain"
+BINARY: Final = b"application/octet-stream"
+
+_LINES: Final = {
+    int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+}
+
+
+class HttpCall:
+    """A request that arrived whole. Answered once, by any of the methods; later answers are lost.
+
+    on_cancel, when set, is called once if the connection goes before the answer was given.
+    """
+
+    __slots__ = (
+        "_finished",
+        "body",
+        "done",
+        "headers",
+        "http_1_0",
+        "keep_alive",
+        "method",
+        "on_cancel",
+        "response",
+        "target",
+    )
+
+    def __init__(self, finished: Callable[[], None]) -> None:
+        self.method = b""
+        self.target = b""
+        # Lower-case names; of a repeated header the last one.
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.keep_alive = True
+        self.http_1_0 = False
+        self.done = False
+        self.on_cancel: Callable[[], None] | None = None
+        self.response: Sequence[bytes] = ()
+        self._finished = finished
+
+    def respond(
+        self,
+        status: int,
+        body: Sequence[bytes],
+        content_type: bytes = JSON,
+        extra: bytes = b"",
+    ) -> None:
+        """Answer with body, given in parts; extra is further header lines, each with its CRLF."""
+        size = sum(map(len, body))
+        head = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n" % (
+            _LINES[status],
+            content_type,
+            extra,
+            size,
+        )
+        self.respond_raw(head, body)
+
+    def respond_raw(self, head: bytes, body: Sequence[bytes]) -> None:
+        """Answer with a head that lacks only what the connection adds, and the blank line."""
+        if self.done:
+            return
+        self.done = True
+        self.on_cancel = None
+        if not self.keep_alive:
+            head += b"Connection: close\r\n"
+        elif self.http_1_0:
+            head += b"Connection: keep-alive\r\n"
+        self.response = (head + b"\r\n", *body)
+        self._finished()
+
+    def fail(
+        self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
+    ) -> None:
+        """Answer with an error body."""
+        self.respond(status, (error_body(message),), content_type, extra)
+
+    def cancel(self) -> None:
+        """The connection is gone."""
+        if self.done:
+            return
+        self.done = True
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is not None:
+            on_cancel()

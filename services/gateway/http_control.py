@@ -1,0 +1,156 @@
+"""The HTTP routes beside infer: health, metadata, configuration, statistics, index.
+
+Each handler asks the data plane and writes what it says as JSON. What later releases bring is
+answered 501 with its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.errors import InvalidArgument, NereidError, NotFound
+from nereid.model_config import config_json
+from nereid.pb import kserve_pb2
+from services.gateway import control_json, json_text, request_head
+from services.gateway.http_call import JSON, TEXT, HttpCall
+from services.gateway.http_routes import Kind, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from services.gateway.data_plane import DataPlane
+
+    Handler = Callable[[HttpCall, Route], Awaitable[None]]
+    Spawn = Callable[[HttpCall, Coroutine[Any, Any, None]], None]
+
+EXITING: Final = "Server exiting"
+
+_GET: Final = frozenset({b"GET"})
+_POST: Final = frozenset({b"POST"})
+_METHODS: Final = {
+    Kind.GENERATE: _POST,
+    Kind.REPOSITORY_INDEX: _POST,
+    Kind.REPOSITORY_CONTROL: _POST,
+    Kind.LOGGING: _GET | _POST,
+    Kind.TRACE_SETTING: _GET | _POST,
+    Kind.SHARED_MEMORY_REGISTER: _POST,
+    Kind.SHARED_MEMORY_UNREGISTER: _POST,
+}
+# Triton answers a wrong method on these as text.
+_TEXT_KINDS: Final = frozenset({Kind.LIVE, Kind.READY, Kind.MODEL_READY, Kind.GENERATE})
+_UNSUPPORTED: Final = frozenset(
+    {Kind.GENERATE, Kind.REPOSITORY_CONTROL, Kind.LOGGING, Kind.TRACE_SETTING}
+)
+
+
+class HttpControl:
+    """Handlers of the control routes."""
+
+    def __init__(self, data_plane: DataPlane) -> None:
+        self._data_plane = data_plane
+        self._control = data_plane.control
+        self._handlers: dict[Kind, Handler] = {
+            Kind.READY: self._ready,
+            Kind.MODEL_METADATA: self._model_metadata,
+            Kind.MODEL_READY: self._model_ready,
+            Kind.MODEL_CONFIG: self._model_config,
+            Kind.MODEL_STATISTICS: self._model_statistics,
+            Kind.REPOSITORY_INDEX: self._repository_index,
+        }
+
+    def dispatch(self, call: HttpCall, route: Route, spawn: Spawn) -> None:
+        """Answer at once where nobody needs to be asked, else in a task."""
+        kind = route.kind
+        if kind is Kind.NOT_FOUND:
+            call.fail(404, "Not Found", TEXT)
+        elif call.method not in _METHODS.get(kind, _GET):
+            call.fail(405, "Method Not Allowed", TEXT if kind in _TEXT_KINDS else JSON)
+        elif kind in self._handlers:
+            spawn(call, self._handlers[kind](call, route))  # type: ignore[arg-type]
+        elif kind in _UNSUPPORTED:
+            call.fail(501, f"{kind.value} is not supported")
+        else:
+            self._answer_here(call, route)
+
+    def _answer_here(self, call: HttpCall, route: Route) -> None:
+        if route.kind is Kind.LIVE:
+            if self._data_plane.live:
+                call.respond(200, (), TEXT)
+            else:
+                call.fail(503, EXITING, TEXT)
+        elif route.kind is Kind.SERVER_METADATA:
+            call.respond(200, (control_json.server_metadata(self._data_plane.server_metadata()),))
+        elif route.kind is Kind.SHARED_MEMORY_STATUS:
+            # No region can be registered, so none is known.
+            if route.version:
+                what = f"Unable to find {route.name} shared memory region: '{route.version}'"
+                call.fail(404, what)
+            else:
+                call.respond(200, (b"[]",))
+        elif route.kind is Kind.SHARED_MEMORY_REGISTER:
+            call.fail(501, request_head.SHARED_MEMORY_DISABLED)
+        else:
+            # Unregistering what is not there succeeds, as on Triton.
+            call.respond(200, ())
+
+    async def _ready(self, call: HttpCall, _route: Route) -> None:
+        if self._data_plane.draining:
+            call.fail(503, EXITING, TEXT)
+        else:
+            call.respond(200 if await self._data_plane.ready() else 400, (), TEXT)
+
+    async def _model_ready(self, call: HttpCall, route: Route) -> None:
+        try:
+            answer = await self._control.call(
+                "ModelReady",
+                kserve_pb2.ModelReadyRequest(name=route.name, version=route.version),
+                kserve_pb2.ModelReadyResponse,
+            )
+            ready, error = answer.ready, None
+        except NereidError as failure:
+            ready, error = False, failure
+        if ready:
+            call.respond(200, (), TEXT)
+        elif error is None or isinstance(error, NotFound):
+            call.fail(400, "Model version not ready", TEXT)
+        else:
+            raise error
+
+    async def _model_metadata(self, call: HttpCall, route: Route) -> None:
+        answer = await self._control.call(
+            "ModelMetadata",
+            kserve_pb2.ModelMetadataRequest(name=route.name, version=route.version),
+            kserve_pb2.ModelMetadataResponse,
+        )
+        call.respond(200, (control_json.model_metadata(answer),))
+
+    async def _model_config(self, call: HttpCall, route: Route) -> None:
+        answer = await self._control.call(
+            "ModelConfig",
+            kserve_pb2.ModelConfigRequest(name=route.name, version=route.version),
+            kserve_pb2.ModelConfigResponse,
+        )
+        call.respond(200, (config_json(answer.config),))
+
+    async def _model_statistics(self, call: HttpCall, route: Route) -> None:
+        answer = await self._control.call(
+            "ModelStatistics",
+            kserve_pb2.ModelStatisticsRequest(name=route.name, version=route.version),
+            kserve_pb2.ModelStatisticsResponse,
+        )
+        call.respond(200, (control_json.model_statistics(answer),))
+
+    async def _repository_index(self, call: HttpCall, _route: Route) -> None:
+        ready = False
+        if call.body:
+            document = json_text.parse(call.body)
+            if type(document) is dict and "ready" in document:
+                if type(document["ready"]) is not bool:
+                    raise InvalidArgument("Invalid value for 'ready': expected a boolean")
+                ready = document["ready"]
+        answer = await self._control.call(
+            "RepositoryIndex",
+            kserve_pb2.RepositoryIndexRequest(ready=ready),
+            kserve_pb2.RepositoryIndexResponse,
+        )
+        call.respond(200, (control_json.repository_index(answer),))

@@ -1,0 +1,212 @@
+"""HTTP in front of the data plane: finds the route, translates infer requests and their answers.
+
+The way of an infer request is one plain function and one callback; everything else runs as a task
+(http_control). Faults of a request's body travel with it to the scheduler, which may know better
+(the model does not exist).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.errors import (
+    INTERNAL_MESSAGE,
+    Internal,
+    NereidError,
+    NotFound,
+    Unimplemented,
+    http_status,
+)
+from nereid.messages import Fault, InferRequest, fault_of
+from nereid.pb import kserve_pb2
+from services.gateway import content_coding, raw_request, request_head, trace_context
+from services.gateway.http_answer import HttpEncoder
+from services.gateway.http_call import JSON, TEXT, HttpCall
+from services.gateway.http_control import HttpControl
+from services.gateway.http_request import ALL_BINARY, Header, HttpDecoder, ReplyForm, header_length
+from services.gateway.http_routes import Kind, Route, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from nereid.messages import Answer
+    from services.gateway.data_plane import DataPlane
+
+_log = logging.getLogger(__name__)
+
+# Bodies past this are compressed and decompressed beside the event loop.
+_INLINE_BYTES: Final = 262144
+# Targets and models remembered; past this the table starts anew.
+_TABLE_LIMIT: Final = 1024
+_TARGET_LIMIT_BYTES: Final = 1024
+
+
+class HttpFront:
+    """Answers HttpCalls. Calling it is dispatching one."""
+
+    def __init__(self, data_plane: DataPlane, max_input_bytes: int) -> None:
+        self._data_plane = data_plane
+        self._max_input_bytes = max_input_bytes
+        self._encoder = HttpEncoder()
+        self._control = HttpControl(data_plane)
+        # By exact target: the hot path finds its decoder in one look-up.
+        self._infer_targets: dict[bytes, HttpDecoder] = {}
+        self._headers: dict[tuple[bytes, bytes], Header] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, call: HttpCall) -> None:
+        decoder = self._infer_targets.get(call.target)
+        if decoder is not None and call.method == b"POST":
+            self._infer(call, decoder)
+            return
+        route = resolve(call.target)
+        if route.kind is not Kind.INFER:
+            self._control.dispatch(call, route, self._spawn)
+        elif call.method != b"POST":
+            call.fail(405, "Method Not Allowed", TEXT)
+        else:
+            self._infer(call, self._decoder(call.target, route))
+
+    def _decoder(self, target: bytes, route: Route) -> HttpDecoder:
+        decoder = HttpDecoder(route.name, route.version, self._headers)
+        if len(target) <= _TARGET_LIMIT_BYTES:
+            if len(self._infer_targets) >= _TABLE_LIMIT:
+                self._infer_targets.clear()
+            self._infer_targets[target] = decoder
+        return decoder
+
+    # --- infer ----------------------------------------------------------------------------------
+
+    def _infer(self, call: HttpCall, decoder: HttpDecoder) -> None:
+        headers, body = call.headers, call.body
+        if b"content-encoding" in headers:
+            self._spawn(call, self._infer_compressed(call, decoder))
+            return
+        try:
+            length = header_length(headers.get(b"inference-header-content-length"), len(body))
+        except NereidError as error:
+            self._submit(call, decoder.faulty(error), ReplyForm())
+            return
+        if length == 0:
+            self._spawn(call, self._infer_raw(call, decoder))
+            return
+        request, form = decoder.decode(body, length)
+        self._submit(call, request, form)
+
+    def _submit(self, call: HttpCall, request: InferRequest, form: ReplyForm) -> None:
+        """Send the request on its way, and its answer back."""
+        traceparent = call.headers.get(b"traceparent")
+        if traceparent is not None:
+            request.trace_context = trace_context.binary(traceparent)
+
+        def on_answer(answer: Answer) -> None:
+            if answer.error is not None:
+                _fail_infer(call, answer.error)
+            else:
+                self._reply(call, answer, request.request_id, form)
+
+        pending = self._data_plane.infer(request, on_answer)
+        if not call.done:
+            call.on_cancel = pending.cancel
+        # What the connection holds on to while the answer is awaited needs no body.
+        call.body = b""
+
+    def _reply(self, call: HttpCall, answer: Answer, request_id: str, form: ReplyForm) -> None:
+        try:
+            content_type, extra, body = self._encoder.encode(answer, request_id, form)
+        except NereidError as error:
+            _fail_infer(call, fault_of(error))
+            return
+        accepted = call.headers.get(b"accept-encoding")
+        encoding = content_coding.choose(accepted) if accepted else None
+        if encoding is None:
+            call.respond(200, body, content_type, extra)
+            return
+        extra += b"Content-Encoding: %b\r\n" % encoding
+        if sum(map(len, body)) <= _INLINE_BYTES:
+            call.respond(200, (content_coding.compress(body, encoding),), content_type, extra)
+            return
+        self._spawn(call, _reply_compressed(call, (content_type, extra, body), encoding))
+
+    async def _infer_compressed(self, call: HttpCall, decoder: HttpDecoder) -> None:
+        encoding = call.headers.pop(b"content-encoding")
+        try:
+            if len(call.body) <= _INLINE_BYTES // 16:
+                body = content_coding.decompress(call.body, encoding, self._max_input_bytes)
+            else:
+                body = await asyncio.to_thread(
+                    content_coding.decompress, call.body, encoding, self._max_input_bytes
+                )
+        except NereidError as error:
+            self._submit(call, decoder.faulty(error), ReplyForm())
+            return
+        call.body = body
+        self._infer(call, decoder)
+
+    async def _infer_raw(self, call: HttpCall, decoder: HttpDecoder) -> None:
+        """The model's configuration says what a body without a header is."""
+        try:
+            response = await self._data_plane.control.call(
+                "ModelConfig",
+                kserve_pb2.ModelConfigRequest(name=decoder.model, version=decoder.version),
+                kserve_pb2.ModelConfigResponse,
+            )
+        except NereidError as error:
+            _fail_infer(call, Fault(error.code, error.message, late=True))
+            return
+        try:
+            tensor, payload = raw_request.deduce(response.config, call.body)
+            checked = request_head.build(decoder.model, decoder.version, [tensor], ())
+        except NereidError as error:
+            self._submit(call, decoder.faulty(error), ReplyForm())
+            return
+        self._submit(call, InferRequest(0, checked.head, [payload]), ALL_BINARY)
+
+    # --- tasks ----------------------------------------------------------------------------------
+
+    def _spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
+        """Run work for a call; the client's going cancels it."""
+        task = asyncio.get_running_loop().create_task(_guard(call, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if not call.done:
+            call.on_cancel = task.cancel
+
+    @property
+    def tasks(self) -> int:
+        """How many calls run as tasks at this moment."""
+        return len(self._tasks)
+
+
+async def _guard(call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except NereidError as error:
+        call.fail(http_status(error.code), error.message)
+    except Exception:
+        _log.exception("a control call failed")
+        call.fail(http_status(Internal.code), INTERNAL_MESSAGE)
+
+
+async def _reply_compressed(
+    call: HttpCall, reply: tuple[bytes, bytes, Any], encoding: bytes
+) -> None:
+    content_type, extra, body = reply
+    packed = await asyncio.to_thread(content_coding.compress, body, encoding)
+    call.respond(200, (packed,), content_type, extra)
+
+
+def _fail_infer(call: HttpCall, fault: Fault) -> None:
+    # Unknown models are told before the body is looked at, in Triton's way for that.
+    late = fault.late or fault.code == NotFound.code
+    unsupported = (
+        fault.code == Unimplemented.code and fault.message == content_coding.UNSUPPORTED_MESSAGE
+    )
+    call.fail(
+        http_status(fault.code),
+        fault.message,
+        TEXT if late else JSON,
+        content_coding.SUPPORTED if unsupported else b"",
+    )

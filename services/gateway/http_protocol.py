@@ -1,0 +1,365 @@
+"""HTTP/1.1 on one connection: bytes in, whole requests out; answers in, bytes out, in order.
+
+One asyncio.Protocol on httptools' parser. Requests may be pipelined: up to a limit of them are
+under way at once, the rest wait, and reading stops while they do or while the client does not take
+its answers. A half-closed connection still gets its answers. A closed one looks the same to the
+kernel until something is written to it, so an interim 102 is written after a while: a live client
+skips it, a dead one's kernel resets the connection, and that cancels what is under way. Knows no
+routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+import httptools
+
+from nereid.errors import INTERNAL_MESSAGE
+from services.gateway.http_call import HttpCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Dispatch = Callable[[HttpCall], None]
+
+_log = logging.getLogger(__name__)
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
+_PROBE_DELAY_S: Final = 0.25
+_PROBE_INTERVAL_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    """What one connection may ask for."""
+
+    max_body_bytes: int
+    max_header_bytes: int = 65536
+    max_chunks: int = 65536
+    max_pipelined: int = 32
+    # A request's headers must be whole this long after its first byte.
+    header_timeout_s: float = 30.0
+    # A body must bring something at least this often.
+    body_timeout_s: float = 30.0
+    # A connection without a request is closed after this long.
+    idle_timeout_s: float = 600.0
+    # After a refusal that leaves a request unread: how long its bytes are still swallowed, so that
+    # the client gets to read the answer.
+    linger_s: float = 2.0
+
+
+class _Refused(Exception):
+    """Thrown through the parser to stop it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class HttpConnection(asyncio.Protocol):
+    """One client's connection. Owns its calls until each is answered or the connection is lost."""
+
+    def __init__(
+        self, dispatch: Dispatch, limits: HttpLimits, gone: Callable[[HttpConnection], None]
+    ) -> None:
+        self._dispatch = dispatch
+        self._limits = limits
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        # The request being parsed.
+        self._call: HttpCall | None = None
+        self._chunks: list[bytes] = []
+        self._body_bytes = 0
+        self._chunk_count = 0
+        self._header_bytes = 0
+        self._in_headers = False
+        # Dispatched and not yet written, in order; parsed and not yet dispatched.
+        self._under_way: deque[HttpCall] = deque()
+        self._waiting: deque[HttpCall] = deque()
+        self._continue_due = False
+        self._flushing = False
+        self._reading = True
+        self._writable = True
+        # No further requests; close once the answers are out.
+        self._ending = False
+        self._eof = False
+        self._lingering = False
+        # The server is ending: every answer closes its connection.
+        self._last_answers = False
+        self._since = self._loop.time()
+        self._probe: asyncio.TimerHandle | None = None
+
+    # --- asyncio.Protocol -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._gone(self)
+        self._transport = None
+        if self._probe is not None:
+            self._probe.cancel()
+        calls = [*self._under_way, *self._waiting]
+        self._under_way.clear()
+        self._waiting.clear()
+        for call in calls:
+            call.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._ending:
+            return
+        if self._call is not None and not self._in_headers:
+            self._since = self._loop.time()
+        try:
+            self._feed(data)
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            if isinstance(cause, _Refused):
+                self._refuse(cause.status, cause.message)
+            else:
+                _log.error("a request could not be taken in", exc_info=cause)
+                self._refuse(500, INTERNAL_MESSAGE)
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"malformed HTTP request: {error}")
+        self._settle()
+
+    def eof_received(self) -> bool:
+        self._eof = self._ending = True
+        # A request that was cut off is forgotten; those that arrived get their answers.
+        if not self.busy:
+            return False
+        self._probe = self._loop.call_later(_PROBE_DELAY_S, self._probe_peer)
+        return True
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._settle()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._settle()
+
+    # --- the parser's callbacks -----------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._call = HttpCall(self._on_answered)
+        self._in_headers = True
+        self._chunks.clear()
+        self._body_bytes = self._chunk_count = 0
+        self._since = self._loop.time()
+
+    def on_url(self, url: bytes) -> None:
+        self._current.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._current.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        call = self._current
+        parser = self._parser
+        call.method = parser.get_method()
+        call.keep_alive = parser.should_keep_alive() and not self._last_answers
+        call.http_1_0 = parser.get_http_version() == "1.0"
+        headers = call.headers
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > self._limits.max_body_bytes:
+            self._refuse_size(int(length))
+        if b"expect" in headers:
+            if headers[b"expect"].lower() != b"100-continue":
+                raise _Refused(417, "only 100-continue may be expected")
+            self._continue_due = not call.http_1_0
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.max_body_bytes:
+            self._refuse_size(self._body_bytes)
+        self._chunks.append(body)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_count += 1
+        if self._chunk_count > self._limits.max_chunks:
+            raise _Refused(400, f"request body has more than {self._limits.max_chunks} chunks")
+
+    def on_message_complete(self) -> None:
+        call, self._call = self._current, None
+        chunks = self._chunks
+        if chunks:
+            call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
+        self._continue_due = False
+        self._since = self._loop.time()
+        if self._ending:
+            # Behind the last request that this connection takes; the client may send it again.
+            return
+        if self._waiting or len(self._under_way) >= self._limits.max_pipelined:
+            self._waiting.append(call)
+        else:
+            self._start(call)
+        # The parser stops after a request that closes the connection by itself; this covers those
+        # that this side decided to be the last.
+        self._ending = self._ending or not call.keep_alive
+
+    # --- how it works ---------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> HttpCall:
+        if self._call is None:
+            raise _Refused(400, "malformed HTTP request")
+        return self._call
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                # No other protocol is spoken here: the request was answered as it is, and what
+                # follows is HTTP/1.1 again.
+                data = data[upgrade.args[0] :]
+                self._parser = httptools.HttpRequestParser(self)
+        self._header_bytes = self._header_bytes + len(data) if self._in_headers else 0
+        if self._header_bytes > self._limits.max_header_bytes:
+            self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
+
+    def _start(self, call: HttpCall) -> None:
+        self._under_way.append(call)
+        if call.done:
+            return
+        try:
+            self._dispatch(call)
+        except Exception:
+            _log.exception("a request failed in the front")
+            call.fail(500, INTERNAL_MESSAGE)
+
+    def _refuse_size(self, size: int) -> None:
+        raise _Refused(
+            400,
+            f"request JSON size of {size} bytes exceeds the maximum allowed input size of"
+            f" {self._limits.max_body_bytes} bytes. Use --http-max-input-size to increase the"
+            " limit.",
+        )
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what cannot be read on; the connection ends with that answer."""
+        if self._ending:
+            return
+        call = self._call or HttpCall(self._on_answered)
+        self._call = None
+        self._in_headers = self._continue_due = False
+        self._chunks.clear()
+        self._ending = self._lingering = True
+        call.keep_alive = False
+        (self._waiting or self._under_way).append(call)
+        call.fail(status, message)
+
+    def _on_answered(self) -> None:
+        """Some call was answered: write what is next in order."""
+        under_way = self._under_way
+        if self._flushing or not under_way or not under_way[0].done:
+            return
+        self._flushing = True
+        try:
+            while under_way and under_way[0].done:
+                call = under_way.popleft()
+                if self._transport is not None:
+                    self._transport.writelines(call.response)
+                if not call.keep_alive:
+                    self._ending = True
+                self._since = self._loop.time()
+                while self._waiting and len(under_way) < self._limits.max_pipelined:
+                    self._start(self._waiting.popleft())
+        finally:
+            self._flushing = False
+        self._settle()
+
+    def _settle(self) -> None:
+        """Whatever follows from the present state: end, read on, stop reading, ask for a body."""
+        transport = self._transport
+        if transport is None or self._flushing or transport.is_closing():
+            return
+        if not self._under_way and not self._waiting:
+            if self._ending:
+                self._end(transport)
+                return
+            if self._continue_due:
+                self._continue_due = False
+                transport.write(_CONTINUE)
+        wanted = self._writable and len(self._under_way) < self._limits.max_pipelined
+        if wanted is not self._reading and not self._eof:
+            self._reading = wanted
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        if self._eof or not self._lingering:
+            transport.close()
+        elif transport.can_write_eof():
+            # Closing with unread bytes would reset the connection and take the answer along.
+            self._lingering = False
+            transport.write_eof()
+            if not self._reading:
+                self._reading = True
+                transport.resume_reading()
+            self._loop.call_later(self._limits.linger_s, transport.close)
+        else:
+            transport.close()
+
+    def _probe_peer(self) -> None:
+        """Find out whether the client that sent its FIN is still there for its answer."""
+        self._probe = None
+        if self._transport is None or not self._under_way:
+            return
+        if not self._under_way[0].http_1_0:
+            self._transport.write(_PROCESSING)
+        self._probe = self._loop.call_later(_PROBE_INTERVAL_S, self._probe_peer)
+
+    # --- for the server -------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests are under way."""
+        return bool(self._under_way or self._waiting)
+
+    def sweep(self, now: float) -> None:
+        """Close the connection when its client has been silent for too long."""
+        quiet_s = now - self._since
+        if self.busy or self._transport is None:
+            return
+        if self._ending or self._call is None:
+            if quiet_s > self._limits.idle_timeout_s:
+                # Not close: it would wait for a client that does not take its answers.
+                self._transport.abort()
+        elif quiet_s > (
+            self._limits.header_timeout_s if self._in_headers else self._limits.body_timeout_s
+        ):
+            self._refuse(408, "the request did not arrive in time")
+
+    def say_goodbye(self) -> None:
+        """The next answer that can tell it tells the client to close."""
+        self._last_answers = True
+        for calls in (self._waiting, self._under_way):
+            if calls and not calls[-1].done:
+                calls[-1].keep_alive = False
+                self._ending = True
+                return
+
+    def end(self) -> None:
+        """Take no further request; close once what is under way is answered."""
+        self._ending = True
+        self._settle()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()

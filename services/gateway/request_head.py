@@ -1,0 +1,95 @@
+"""The head of a request: which parts of a ModelInferRequest the services behind share and cache.
+
+Both fronts build heads here, so that the same request over HTTP and gRPC has the same head. What is
+derived from a head is remembered by its bytes in a bounded table.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Final, NamedTuple, Never
+
+from nereid.datatypes import BYTES
+from nereid.errors import InvalidArgument, Unimplemented
+from nereid.pb import kserve_pb2
+from services.gateway.string_elements import StringInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Entries of a table of derived things; past it the table starts anew, which bounds memory without
+# the bookkeeping of an LRU on the hot path.
+TABLE_LIMIT: Final = 2048
+# Longer keys are derived each time, so that a table's memory is bounded as well.
+KEY_LIMIT_BYTES: Final = 8192
+
+SHARED_MEMORY_DISABLED: Final = (
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+)
+CLASSIFICATION_UNSUPPORTED: Final = "the classification extension is not supported"
+
+
+class CheckedHead(NamedTuple):
+    """What one look at a head found."""
+
+    head: bytes
+    input_names: tuple[str, ...]
+    strings: tuple[StringInput, ...]
+
+
+def naming(model: str, version: str) -> bytes:
+    """The head that names a model and nothing else; faults travel with it."""
+    return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
+
+
+class HeadInput(NamedTuple):
+    """One input as a head tells it."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+def build(
+    model: str, version: str, inputs: Iterable[HeadInput], outputs: Iterable[str]
+) -> CheckedHead:
+    """The head of a request with these inputs that asks for these outputs (none: all).
+
+    Raises:
+        InvalidArgument: a shape does not fit the protocol's 64 bits.
+    """
+    message = kserve_pb2.ModelInferRequest(model_name=model, model_version=version)
+    strings = []
+    names = []
+    for index, (name, datatype, shape) in enumerate(inputs):
+        try:
+            message.inputs.add(name=name, datatype=datatype, shape=shape)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"the shape of input '{name}' for model '{model}' is out of range"
+            ) from error
+        names.append(name)
+        if datatype == BYTES and all(size >= 0 for size in shape):
+            strings.append(StringInput(index, name, model, prod(shape)))
+    # Asking twice for one output is asking once, as on Triton.
+    for name in dict.fromkeys(outputs):
+        message.outputs.add(name=name)
+    return CheckedHead(message.SerializeToString(), tuple(names), tuple(strings))
+
+
+def remember(table: dict[bytes, CheckedHead], key: bytes, checked: CheckedHead) -> None:
+    """Add to a bounded table."""
+    if len(key) <= KEY_LIMIT_BYTES:
+        if len(table) >= TABLE_LIMIT:
+            table.clear()
+        table[key] = checked
+
+
+def refuse_classification() -> Never:
+    """Raise the error of a feature that is not there yet."""
+    raise Unimplemented(CLASSIFICATION_UNSUPPORTED)
+
+
+def refuse_shared_memory() -> Never:
+    """Raise Triton's error of a server that does not allow clients' shared memory."""
+    raise Unimplemented(SHARED_MEMORY_DISABLED)

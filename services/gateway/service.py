@@ -1,0 +1,152 @@
+"""The gateway as a whole: wires fronts, data plane and link; starts, drains and ends them in order.
+
+How the scheduler is reached is handed in, so that one process can join both by a link in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid import rpc
+from nereid.errors import Unavailable
+from nereid.frames import AnswerCodec, RequestCodec
+from services.gateway.control import Control
+from services.gateway.data_plane import DataPlane
+from services.gateway.grpc_front import GrpcFront
+from services.gateway.http_front import HttpFront
+from services.gateway.http_protocol import HttpLimits
+from services.gateway.http_server import HttpServer
+from services.gateway.settings import tls_context
+from services.gateway.upstream import Limits, Upstream
+
+if TYPE_CHECKING:
+    from nereid.messages import Answer, ToScheduler
+    from services.gateway.settings import GatewaySettings
+    from services.gateway.upstream import OpenLink, SchedulerLink
+
+_log = logging.getLogger(__name__)
+
+INFER_PATH: Final = "/nereid.v1.Scheduler/Infer"
+# Of the time to drain, the part in which new HTTP requests are still taken, as Triton does.
+_OPEN_SHARE: Final = 0.2
+
+
+class LinkCodec:
+    """Requests out, answers in."""
+
+    def __init__(self) -> None:
+        self.encode = RequestCodec().encode
+        self.decode = AnswerCodec().decode
+
+
+def dialled(channel: rpc.Channel) -> OpenLink:
+    """A link over a channel; it dials again for as long as it is open."""
+
+    def open_link(**callbacks: Any) -> SchedulerLink:
+        return rpc.dial_link(channel, INFER_PATH, LinkCodec(), **callbacks)
+
+    return open_link
+
+
+def joined(link: rpc.Link[ToScheduler, Answer]) -> OpenLink:
+    """One end of a pair of links in memory."""
+
+    def open_link(*, on_items: Any, on_up: Any, on_down: Any) -> SchedulerLink:
+        link.on_items, link.on_up, link.on_down = on_items, on_up, on_down
+        if link.up:
+            on_up()
+        return link
+
+    return open_link
+
+
+class GatewayService:
+    """One gateway. start() once, drain() once."""
+
+    def __init__(
+        self, settings: GatewaySettings, *, open_link: OpenLink, channel: rpc.Channel
+    ) -> None:
+        self._settings = settings
+        self._upstream = Upstream(
+            open_link, Limits(settings.max_pending_requests, settings.reconnect_timeout_secs)
+        )
+        control = Control(channel, settings.control_timeout_secs)
+        self._data_plane = DataPlane(self._upstream, control, settings.server_id)
+        self._http_front = HttpFront(self._data_plane, settings.http_max_input_size)
+        self._http = HttpServer(self._http_front, _http_limits(settings))
+        self._grpc: rpc.Server | rpc.GrpcioServer | None = None
+        # The addresses really bound; None for a front that is off.
+        self.http_address: str | None = None
+        self.grpc_address: str | None = None
+
+    async def start(self) -> None:
+        """Bind the ports, then open the link.
+
+        Raises:
+            OSError: a port cannot be had; nothing is left running then.
+        """
+        settings = self._settings
+        try:
+            if settings.allow_http:
+                self.http_address = await self._http.listen(
+                    settings.http_address, settings.http_port, reuse_port=settings.reuse_http_port
+                )
+            if settings.allow_grpc:
+                self.grpc_address = await self._start_grpc()
+        except OSError:
+            await self._http.close()
+            raise
+        self._upstream.start()
+        _log.info("serving HTTP on %s, gRPC on %s", self.http_address, self.grpc_address)
+
+    async def _start_grpc(self) -> str:
+        settings = self._settings
+        engine = rpc.Server if settings.grpc_engine == "nereid" else rpc.GrpcioServer
+        self._grpc = engine(GrpcFront(self._data_plane).handlers(), _grpc_options(settings))
+        host = settings.grpc_address
+        address = (
+            f"[{host}]:{settings.grpc_port}" if ":" in host else f"{host}:{settings.grpc_port}"
+        )
+        return await self._grpc.listen(address)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new gRPC calls, finish what was accepted, then end; all within timeout_s."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        self._data_plane.draining = True
+        self._http.begin_drain()
+        if not await self._upstream.drained(timeout_s * _OPEN_SHARE):
+            _log.info("%d requests are still under way", self._upstream.pending)
+        self._http.stop_accepting()
+        if not await self._upstream.drained(max(0.0, deadline - loop.time())):
+            _log.warning("%d requests were not answered in time", self._upstream.pending)
+        self._upstream.close(Unavailable("the server is shutting down"))
+        if self._grpc is not None:
+            await self._grpc.drain(max(0.1, deadline - loop.time()))
+        # The answers lie in the transports: give each connection the chance to end by itself.
+        await self._http.closed(max(0.1, deadline - loop.time()))
+        await self._http.close()
+
+
+def _http_limits(settings: GatewaySettings) -> HttpLimits:
+    return HttpLimits(
+        max_body_bytes=settings.http_max_input_size,
+        max_header_bytes=settings.http_max_header_size,
+        max_pipelined=settings.http_max_pipelined,
+        header_timeout_s=settings.http_request_timeout_secs,
+        body_timeout_s=settings.http_request_timeout_secs,
+        idle_timeout_s=settings.http_idle_timeout_secs,
+    )
+
+
+def _grpc_options(settings: GatewaySettings) -> rpc.ServerOptions:
+    age_s = settings.grpc_max_connection_age / 1000
+    return rpc.ServerOptions(
+        keepalive_interval_s=settings.grpc_keepalive_time / 1000,
+        keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
+        max_connection_age_s=age_s or None,
+        max_connection_age_grace_s=settings.grpc_max_connection_age_grace / 1000 or None,
+        ssl_context=tls_context(settings),
+    )

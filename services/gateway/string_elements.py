@@ -1,0 +1,64 @@
+"""Counts the elements of raw BYTES tensors and checks their framing, with Triton's texts.
+
+The gateway does this because every service behind it treats a tensor as opaque bytes.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from nereid.errors import InvalidArgument
+
+_unpack_length = Struct("<I").unpack_from
+
+
+class StringInput(NamedTuple):
+    """What a request says of one of its BYTES inputs."""
+
+    index: int
+    name: str
+    model: str
+    count: int
+
+
+def prefix(request_id: str) -> str:
+    """How the texts of Triton's core begin."""
+    return f"[request id: {request_id or '<id_unknown>'}] "
+
+
+def check(raw: bytes, about: StringInput, request_id: str) -> None:
+    """Refuse raw unless it frames exactly the elements that the shape asks for.
+
+    Raises:
+        InvalidArgument: too few or too many elements, or a damaged frame.
+    """
+    size, position, count, expected = len(raw), 0, 0, about.count
+    while position < size:
+        if position + 4 > size:
+            raise InvalidArgument(
+                f"{prefix(request_id)}incomplete string length indicator for inference input"
+                f" '{about.name}' for model '{about.model}', expecting 4 bytes but only"
+                f" {size - position} bytes available. Please make sure the string length"
+                " indicator is in one buffer."
+            )
+        length = _unpack_length(raw, position)[0]
+        position += 4
+        count += 1
+        if count > expected:
+            raise InvalidArgument(
+                f"{prefix(request_id)}unexpected number of string elements {count} for inference"
+                f" input '{about.name}' for model '{about.model}', expecting {expected}"
+            )
+        if position + length > size:
+            raise InvalidArgument(
+                f"incomplete string data for inference input '{about.name}', expecting string of"
+                f" length {length} but only {size - position} bytes available",
+                late=True,
+            )
+        position += length
+    if count != expected:
+        raise InvalidArgument(
+            f"{prefix(request_id)}expected {expected} string elements for inference input"
+            f" '{about.name}' for model '{about.model}', got {count}"
+        )

@@ -1,0 +1,227 @@
+"""The requests under way: a table of what was sent to the scheduler and not yet answered.
+
+Every request that is taken in is answered exactly once, by the scheduler's answer or by a failure
+told here; a cancelled one is answered never. While the link is down requests wait and are sent
+again once it is back; past the reconnect limit they fail and new ones are refused at once. Runs in
+one event loop and knows no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
+from nereid.messages import Answer, Cancel, Fault, InferRequest, fault_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.messages import ToScheduler
+
+    OnAnswer = Callable[[Answer], None]
+
+_log = logging.getLogger(__name__)
+
+_UNREACHABLE = "the scheduler cannot be reached"
+
+
+class SchedulerLink(Protocol):
+    """What is asked of a link (nereid.rpc.Link) towards the scheduler."""
+
+    up: bool
+
+    def send(self, item: ToScheduler) -> None:
+        """Hand one item over; it leaves with the others of this loop turn."""
+
+    def close(self) -> None:
+        """End the link for good."""
+
+
+class OpenLink(Protocol):
+    """Opens the link to the scheduler, over a wire or in memory."""
+
+    def __call__(
+        self,
+        *,
+        on_items: Callable[[list[Answer]], None],
+        on_up: Callable[[], None],
+        on_down: Callable[[], None],
+    ) -> SchedulerLink:
+        """Open it; on_up may be called before this returns, or later."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds the table."""
+
+    max_pending: int
+    reconnect_limit_s: float
+
+
+class Pending:
+    """One request under way; whoever started it may cancel it."""
+
+    __slots__ = ("_upstream", "on_answer", "request")
+
+    def __init__(self, upstream: Upstream, request: InferRequest, on_answer: OnAnswer) -> None:
+        self._upstream = upstream
+        self.request = request
+        self.on_answer = on_answer
+
+    def cancel(self) -> None:
+        """The client is gone: no answer will be delivered. Harmless after the answer."""
+        self._upstream.cancel(self.request.id)
+
+
+class Upstream:
+    """The owner of the table and of the link."""
+
+    def __init__(self, open_link: OpenLink, limits: Limits) -> None:
+        self._open_link = open_link
+        self._limits = limits
+        self._pending: dict[int, Pending] = {}
+        self._last_id = 0
+        self._link: SchedulerLink | None = None
+        self._up = False
+        # Set once the link has been down for too long, until it is back.
+        self._lost = False
+        self._give_up: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Future[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether the scheduler is linked at this moment."""
+        return self._up
+
+    @property
+    def pending(self) -> int:
+        """How many requests are under way."""
+        return len(self._pending)
+
+    def start(self) -> None:
+        """Open the link; call from the event loop."""
+        self._watch()
+        self._link = self._open_link(
+            on_items=self._on_answers, on_up=self._on_up, on_down=self._on_down
+        )
+        if self._up:
+            # It came up while it was being opened: _on_up could not send yet.
+            self._on_up()
+
+    def submit(self, request: InferRequest, on_answer: OnAnswer) -> Pending:
+        """Send request on its way; on_answer is called once, possibly before this returns."""
+        self._last_id += 1
+        request.id = self._last_id
+        pending = Pending(self, request, on_answer)
+        if self._lost:
+            _deliver(pending, _failure(request.id, Unavailable(_UNREACHABLE)))
+            return pending
+        if len(self._pending) >= self._limits.max_pending:
+            full = f"Exceeds maximum queue size: {len(self._pending)} requests are under way"
+            _deliver(pending, _failure(request.id, Unavailable(full)))
+            return pending
+        self._pending[request.id] = pending
+        if self._up and self._link is not None:
+            self._link.send(request)
+        return pending
+
+    def cancel(self, request_id: int) -> None:
+        """Forget a request, and let the scheduler forget it."""
+        if self._pending.pop(request_id, None) is None:
+            return
+        if self._up and self._link is not None:
+            self._link.send(Cancel(request_id))
+        self._check_idle()
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until nothing is under way; False when the time ran out first."""
+        if not self._pending:
+            return True
+        self._idle = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait_for(self._idle, timeout_s)
+        except TimeoutError:
+            return False
+        finally:
+            self._idle = None
+        return True
+
+    def close(self, reason: NereidError) -> None:
+        """End the link; what is still under way fails with reason."""
+        self._lost = True
+        self._unwatch()
+        if self._link is not None:
+            self._link.close()
+        self._up = False
+        self._fail_all(reason)
+
+    def _on_up(self) -> None:
+        self._up = True
+        self._lost = False
+        self._unwatch()
+        if self._link is None:
+            return
+        if self._pending:
+            _log.info("the scheduler is linked; sending %d requests again", len(self._pending))
+        for pending in self._pending.values():
+            self._link.send(pending.request)
+
+    def _on_down(self) -> None:
+        if not self._up:
+            return
+        self._up = False
+        _log.warning("the link to the scheduler broke; %d requests wait", len(self._pending))
+        self._watch()
+
+    def _watch(self) -> None:
+        self._unwatch()
+        loop = asyncio.get_running_loop()
+        self._give_up = loop.call_later(self._limits.reconnect_limit_s, self._on_lost)
+
+    def _unwatch(self) -> None:
+        if self._give_up is not None:
+            self._give_up.cancel()
+            self._give_up = None
+
+    def _on_lost(self) -> None:
+        self._give_up = None
+        self._lost = True
+        _log.error("%s; %d requests fail", _UNREACHABLE, len(self._pending))
+        self._fail_all(Unavailable(_UNREACHABLE))
+
+    def _fail_all(self, reason: NereidError) -> None:
+        failed, self._pending = self._pending, {}
+        for pending in failed.values():
+            _deliver(pending, _failure(pending.request.id, reason))
+        self._check_idle()
+
+    def _on_answers(self, answers: Iterable[Answer]) -> None:
+        table = self._pending
+        for answer in answers:
+            pending = table.pop(answer.id, None)
+            # None: cancelled in the meantime, its answer has no taker.
+            if pending is not None:
+                _deliver(pending, answer)
+        if self._idle is not None:
+            self._check_idle()
+
+    def _check_idle(self) -> None:
+        if self._idle is not None and not self._pending and not self._idle.done():
+            self._idle.set_result(None)
+
+
+def _failure(request_id: int, error: NereidError) -> Answer:
+    return Answer(request_id, error=fault_of(error))
+
+
+def _deliver(pending: Pending, answer: Answer) -> None:
+    """One taker's failure must not keep the others from their answers."""
+    try:
+        pending.on_answer(answer)
+    except Exception:
+        _log.exception("an answer could not be delivered")
+        if answer.error is None:
+            _deliver(pending, Answer(answer.id, error=Fault(Internal.code, INTERNAL_MESSAGE)))
