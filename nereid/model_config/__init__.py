@@ -1,0 +1,61 @@
+"""config.pbtxt to a complete, valid, frozen model configuration, and back to what clients see.
+
+parse -> complete (with what the model file says) -> freeze (validates). Pure: text and messages
+in, messages and frozen values out; no file, clock, socket or other service.
+"""
+
+from nereid.model_config.backends import fill_backend, model_file_backend
+from nereid.model_config.complete import CompletionSettings, complete_config
+from nereid.model_config.description import ModelDescription, TensorDescription
+from nereid.model_config.frozen import (
+    Accelerator,
+    DynamicBatching,
+    InputSpec,
+    ModelConfig,
+    Optimization,
+    OutputSpec,
+    QueuePolicy,
+    WarmupInput,
+    WarmupSample,
+    freeze_config,
+)
+from nereid.model_config.instances import (
+    InstanceGroup,
+    RateLimiter,
+    RateResource,
+    normalise_instance_groups,
+    with_instance_groups,
+)
+from nereid.model_config.parse import parse_config
+from nereid.model_config.render import config_json, metadata
+from nereid.model_config.validate import validate_config
+from nereid.model_config.versions import select_versions
+
+__all__ = [
+    "Accelerator",
+    "CompletionSettings",
+    "DynamicBatching",
+    "InputSpec",
+    "InstanceGroup",
+    "ModelConfig",
+    "ModelDescription",
+    "Optimization",
+    "OutputSpec",
+    "QueuePolicy",
+    "RateLimiter",
+    "RateResource",
+    "TensorDescription",
+    "WarmupInput",
+    "WarmupSample",
+    "complete_config",
+    "config_json",
+    "fill_backend",
+    "freeze_config",
+    "metadata",
+    "model_file_backend",
+    "normalise_instance_groups",
+    "parse_config",
+    "select_versions",
+    "validate_config",
+    "with_instance_groups",
+]

@@ -1,0 +1,274 @@
+"""The configuration as the scheduler and the hot path read it: immutable, checked, plain types.
+
+Built once per loaded model. Reading a protobuf field costs far more than reading these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
+
+from nereid.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.model_config.validate import validate_config
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.pb.model_config_pb2 import (
+        ModelDynamicBatching,
+        ModelInput,
+        ModelOptimizationPolicy,
+        ModelOutput,
+        ModelQueuePolicy,
+        ModelVersionPolicy,
+        ModelWarmup,
+    )
+
+TimeoutAction = Literal["REJECT", "DELAY"]
+WarmupSource = Literal["zero", "random", "file"]
+
+_WARMUP_SOURCES: Final[dict[str | None, WarmupSource]] = {
+    "zero_data": "zero",
+    "random_data": "random",
+    "input_data_file": "file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """An input. dims and reshape are without the batch dimension; -1: variable."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    optional: bool = False
+    is_shape_tensor: bool = False
+    allow_ragged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """An output. dims and reshape are without the batch dimension; -1: variable."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    is_shape_tensor: bool = False
+    label_filename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """How long requests may wait, and how many. 0: no limit."""
+
+    timeout_action: TimeoutAction = "REJECT"
+    default_timeout_us: int = 0
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBatching:
+    """The dynamic batcher's settings. priority_levels 0: no priorities, and no policies by level.
+
+    preferred_batch_sizes is ascending, without repeats.
+    """
+
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy = QueuePolicy()
+    priority_queue_policies: Mapping[int, QueuePolicy] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """An execution accelerator, such as tensorrt, with its parameters."""
+
+    name: str
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """What the configuration asks of the backend. graph_level 0: the backend's default."""
+
+    graph_level: int = 0
+    gpu_accelerators: tuple[Accelerator, ...] = ()
+    cpu_accelerators: tuple[Accelerator, ...] = ()
+    cuda_graphs: bool = False
+    eager_batching: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """One input of a warm-up request; dims without the batch dimension."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    source: WarmupSource
+    filename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupSample:
+    """batch_size equal requests, sent together, count times."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A complete, valid configuration. proto is the message that it was made from; not to change.
+
+    batching is set if the dynamic batcher is configured; sequences and ensembles are in proto.
+    """
+
+    name: str
+    platform: str
+    backend: str
+    max_batch_size: int
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    batching: DynamicBatching | None
+    version_policy: ModelVersionPolicy
+    decoupled: bool
+    response_cache: bool
+    warmup: tuple[WarmupSample, ...]
+    parameters: Mapping[str, str]
+    optimization: Optimization
+    default_model_filename: str
+    proto: model_config_pb2.ModelConfig
+
+
+def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
+    """Check a complete configuration and freeze a copy of it.
+
+    Raises:
+        InvalidArgument: the configuration is not valid.
+    """
+    validate_config(config)
+    proto = model_config_pb2.ModelConfig()
+    proto.CopyFrom(config)
+    has_dynamic_batching = proto.HasField("dynamic_batching")
+    return ModelConfig(
+        name=proto.name,
+        platform=proto.platform,
+        backend=proto.backend,
+        max_batch_size=proto.max_batch_size,
+        inputs=tuple(map(_input, proto.input)),
+        outputs=tuple(map(_output, proto.output)),
+        batching=_batching(proto.dynamic_batching) if has_dynamic_batching else None,
+        version_policy=proto.version_policy,
+        decoupled=proto.model_transaction_policy.decoupled,
+        response_cache=proto.response_cache.enable,
+        warmup=tuple(_warmup(sample) for sample in proto.model_warmup if sample.batch_size),
+        parameters=MappingProxyType(
+            {key: value.string_value for key, value in sorted(proto.parameters.items())}
+        ),
+        optimization=_optimization(proto.optimization),
+        default_model_filename=proto.default_model_filename,
+        proto=proto,
+    )
+
+
+def _input(tensor: ModelInput) -> InputSpec:
+    return InputSpec(
+        name=tensor.name,
+        datatype=NAME_OF_CONFIG_NUMBER[tensor.data_type],
+        dims=tuple(tensor.dims),
+        reshape=_reshape(tensor),
+        optional=tensor.optional,
+        is_shape_tensor=tensor.is_shape_tensor,
+        allow_ragged=tensor.allow_ragged_batch,
+    )
+
+
+def _output(tensor: ModelOutput) -> OutputSpec:
+    return OutputSpec(
+        name=tensor.name,
+        datatype=NAME_OF_CONFIG_NUMBER[tensor.data_type],
+        dims=tuple(tensor.dims),
+        reshape=_reshape(tensor),
+        is_shape_tensor=tensor.is_shape_tensor,
+        label_filename=tensor.label_filename,
+    )
+
+
+def _reshape(tensor: ModelInput | ModelOutput) -> tuple[int, ...] | None:
+    return tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
+
+
+def _batching(batching: ModelDynamicBatching) -> DynamicBatching:
+    policies = sorted(batching.priority_queue_policy.items())
+    return DynamicBatching(
+        preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))),
+        max_queue_delay_us=batching.max_queue_delay_microseconds,
+        preserve_ordering=batching.preserve_ordering,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_queue_policy=_queue_policy(batching.default_queue_policy),
+        priority_queue_policies=MappingProxyType(
+            {level: _queue_policy(policy) for level, policy in policies}
+            if batching.priority_levels
+            else {}
+        ),
+    )
+
+
+def _queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
+    delays = policy.timeout_action == model_config_pb2.ModelQueuePolicy.DELAY
+    return QueuePolicy(
+        timeout_action="DELAY" if delays else "REJECT",
+        default_timeout_us=policy.default_timeout_microseconds,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )
+
+
+def _optimization(optimization: ModelOptimizationPolicy) -> Optimization:
+    accelerators = optimization.execution_accelerators
+    return Optimization(
+        graph_level=optimization.graph.level,
+        gpu_accelerators=tuple(
+            Accelerator(each.name, MappingProxyType(dict(each.parameters)))
+            for each in accelerators.gpu_execution_accelerator
+        ),
+        cpu_accelerators=tuple(
+            Accelerator(each.name, MappingProxyType(dict(each.parameters)))
+            for each in accelerators.cpu_execution_accelerator
+        ),
+        cuda_graphs=optimization.cuda.graphs,
+        eager_batching=optimization.eager_batching,
+    )
+
+
+def _warmup(sample: ModelWarmup) -> WarmupSample:
+    inputs = tuple(
+        WarmupInput(
+            name=name,
+            datatype=NAME_OF_CONFIG_NUMBER[tensor.data_type],
+            dims=tuple(tensor.dims),
+            source=_WARMUP_SOURCES[tensor.WhichOneof("input_data_type")],
+            filename=tensor.input_data_file,
+        )
+        for name, tensor in sorted(sample.inputs.items())
+    )
+    return WarmupSample(
+        name=sample.name,
+        batch_size=sample.batch_size,
+        count=max(sample.count, 1),
+        inputs=inputs,
+    )

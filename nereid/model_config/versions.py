@@ -1,0 +1,26 @@
+"""Which of a model's versions its version policy asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid.pb.model_config_pb2 import ModelVersionPolicy
+
+
+def select_versions(policy: ModelVersionPolicy, available: Iterable[int]) -> tuple[int, ...]:
+    """The versions to serve, ascending. A policy that says nothing means the latest one.
+
+    Specific versions that are not there are left out, as on Triton.
+    """
+    versions = sorted(set(available))
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        return tuple(versions)
+    if choice == "specific":
+        wanted = set(policy.specific.versions)
+        return tuple(version for version in versions if version in wanted)
+    count = policy.latest.num_versions if choice == "latest" else 1
+    return tuple(versions[max(len(versions) - count, 0) :])
