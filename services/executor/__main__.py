@@ -1,0 +1,62 @@
+"""`python -m services.executor`: read the settings, join the scheduler, leave on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from services.executor import settings as settings_module
+from services.executor.service import ExecutorService
+
+if TYPE_CHECKING:
+    from services.executor.settings import ExecutorSettings
+
+_log = logging.getLogger("services.executor")
+
+
+def main() -> int:
+    """The process; its exit code."""
+    settings = settings_module.read()
+    _set_up_logging(settings)
+    settings_module.order_gpus_by_bus()
+    finished = uvloop.run(_serve(settings))
+    if not finished:
+        _log.warning("a batch was still running when the time to exit was up")
+    return 0 if finished else 1
+
+
+async def _serve(settings: ExecutorSettings) -> bool:
+    service = ExecutorService(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.leave)
+    return await service.run()
+
+
+def _set_up_logging(settings: ExecutorSettings) -> None:
+    levels = {
+        logging.DEBUG: settings.log_verbose > 0,
+        logging.INFO: settings.log_info,
+        logging.WARNING: settings.log_warning,
+        logging.ERROR: settings.log_error,
+    }
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s executor: %(message)s",
+        level=min((level for level, wanted in levels.items() if wanted), default=logging.CRITICAL),
+    )
+    # Triton's switches are one for each level, so a middle one can be off.
+    logging.getLogger().handlers[0].addFilter(lambda record: levels.get(record.levelno, True))
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    # A thread stuck in a model's own code would crash an interpreter that tidies up around it.
+    os._exit(code)

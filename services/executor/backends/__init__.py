@@ -1,0 +1,103 @@
+"""The contract between the executor and what loads and runs model files, and who fulfils it.
+
+A backend is a module with the functions of Backend; it is imported when first used, since model
+runtimes are large. Backends know nothing of requests, batches' members or the scheduler: they get
+whole batches as numpy arrays (BF16 as uint16, BYTES as object arrays) and give such arrays back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+from nereid.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from nereid.pb import model_config_pb2
+    from nereid.tensor import Array
+
+
+class TensorDescription(NamedTuple):
+    """A tensor as the model file states it; dims with the batch dimension, None: no rank stated."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...] | None
+    optional: bool = False
+
+
+class Description(NamedTuple):
+    """What a model file says of itself."""
+
+    inputs: tuple[TensorDescription, ...]
+    outputs: tuple[TensorDescription, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceSpec:
+    """One instance to be loaded: which model, and on which device."""
+
+    config: model_config_pb2.ModelConfig
+    version: int
+    version_path: Path
+    name: str
+    # Set: this GPU of the process (CUDA's number). None: the CPU.
+    gpu: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Model(Protocol):
+    """A loaded model; used by its instance's thread alone."""
+
+    description: Description
+    # BYTES elements are handed over as str, and elements that are no UTF-8 are refused before.
+    bytes_as_text: bool
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """The named outputs, in this order; raises NereidError if the model fails."""
+
+    def close(self) -> None:
+        """Free what the model holds."""
+
+
+class Backend(Protocol):
+    """What a backend's module offers."""
+
+    def uses_gpus(self) -> bool:
+        """Whether it can run models on a GPU, as installed here."""
+
+    def describe(self, config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+        """What the model file says of itself; raises NereidError if it cannot be read."""
+
+    def load(self, spec: InstanceSpec) -> Model:
+        """A model that is ready to run; raises NereidError."""
+
+
+# Name: module, and the package that must be there for the module to work.
+_MODULES = {"onnxruntime": ("services.executor.backends.onnx", "onnxruntime")}
+
+
+def available() -> tuple[str, ...]:
+    """The backends whose packages are installed."""
+    return tuple(
+        name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package)
+    )
+
+
+def get(name: str) -> Backend:
+    """The backend of this name.
+
+    Raises:
+        InvalidArgument: there is none, with Triton's words for it.
+    """
+    if name not in available():
+        raise InvalidArgument(
+            f"unable to find backend library for backend '{name}', "
+            "try specifying runtime on the model configuration."
+        )
+    return cast("Backend", importlib.import_module(_MODULES[name][0]))

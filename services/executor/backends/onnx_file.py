@@ -1,0 +1,87 @@
+"""Which inputs and outputs of an ONNX file state no rank.
+
+ONNX Runtime's Python API shows a scalar and a tensor of unknown rank alike, as an empty shape. This
+walks the file's protobuf fields and skips what it does not need, weights above all.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_Buffer = mmap.mmap | bytes
+
+_MODEL_GRAPH: Final = 7
+_GRAPH_TENSORS: Final = frozenset({11, 12})  # input, output: ValueInfoProto
+_VALUE_NAME: Final = 1
+_VALUE_TYPE: Final = 2
+_TYPE_TENSOR: Final = 1
+_TENSOR_SHAPE: Final = 2
+
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+
+
+def unranked_tensors(path: Path) -> frozenset[str]:
+    """The names of the graph's inputs and outputs whose type has no shape.
+
+    The file must be one that ONNX Runtime could load; of any other, there are none.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        names: set[str] = set()
+        for number, start, end in _fields(data, 0, len(data)):
+            if number == _MODEL_GRAPH:
+                names.update(_unranked_in_graph(data, start, end))
+        return frozenset(names)
+
+
+def _unranked_in_graph(data: _Buffer, start: int, end: int) -> Iterator[str]:
+    for number, *place in _fields(data, start, end):
+        if number not in _GRAPH_TENSORS:
+            continue
+        name, ranked = "", False
+        for part, part_start, part_end in _fields(data, *place):
+            if part == _VALUE_NAME:
+                name = data[part_start:part_end].decode()
+            elif part == _VALUE_TYPE:
+                ranked = _has_shape(data, part_start, part_end)
+        if not ranked:
+            yield name
+
+
+def _has_shape(data: _Buffer, start: int, end: int) -> bool:
+    return any(
+        number == _TYPE_TENSOR and any(one[0] == _TENSOR_SHAPE for one in _fields(data, *place))
+        for number, *place in _fields(data, start, end)
+    )
+
+
+def _fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, start and end of each length-delimited field; others are skipped."""
+    while position < end:
+        tag, position = _varint(data, position)
+        kind = tag & 7
+        if kind == _DELIMITED:
+            length, position = _varint(data, position)
+            yield tag >> 3, position, position + length
+            position += length
+        elif kind == _VARINT:
+            _, position = _varint(data, position)
+        elif kind in (_FIXED64, _FIXED32):
+            position += 8 if kind == _FIXED64 else 4
+        else:
+            return
+
+
+def _varint(data: _Buffer, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7

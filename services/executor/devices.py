@@ -1,0 +1,149 @@
+"""What an executor can run models on: the CPU always, and GPUs as NVML and CUDA see them.
+
+A GPU's number is CUDA's: its place among those that CUDA_VISIBLE_DEVICES leaves. Without NVML there
+are no GPUs. Knows nothing of backends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_log = logging.getLogger(__name__)
+
+
+class Gpu(NamedTuple):
+    """A GPU, or a slice of one (MIG), in NVML's order."""
+
+    uuid: str
+    name: str
+    memory_bytes: int
+    # The whole GPU's number in NVML's order, also for its slices.
+    number: int
+    is_slice: bool = False
+
+
+def cpu() -> pb.Device:
+    """The machine's processors and memory."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return pb.Device(
+        kind=pb.Device.CPU, id=0, name=cpu_name(Path("/proc/cpuinfo")), memory_bytes=memory_bytes
+    )
+
+
+def cpu_name(cpuinfo: Path) -> str:
+    """The processors' model name, where the system tells it."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return "CPU"
+    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "CPU")
+
+
+def gpus(selection: str | None) -> list[pb.Device]:
+    """The GPUs that CUDA will show this process, numbered as it will number them."""
+    return [
+        pb.Device(
+            kind=pb.Device.GPU,
+            id=number,
+            uuid=gpu.uuid,
+            name=gpu.name,
+            memory_bytes=gpu.memory_bytes,
+        )
+        for number, gpu in enumerate(select(_ask_nvml(), selection))
+    ]
+
+
+def select(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
+    """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first that is unknown.
+
+    A process can use one slice only. So where there are slices and nothing is selected, CUDA shows
+    the first slice and no other GPU.
+    """
+    slices = [gpu for gpu in found if gpu.is_slice]
+    if selection is None:
+        return slices[:1] or list(found)
+    chosen: list[Gpu] = []
+    for token in selection.split(","):
+        gpu = _find(found, token.strip())
+        if gpu is None or gpu in chosen:
+            break
+        chosen.append(gpu)
+    chosen_slices = [gpu for gpu in chosen if gpu.is_slice]
+    return chosen_slices[:1] or chosen
+
+
+def _find(found: Sequence[Gpu], token: str) -> Gpu | None:
+    if token.isdecimal():
+        return next((gpu for gpu in found if gpu.number == int(token)), None)
+    # CUDA takes any unambiguous beginning of a UUID.
+    fitting = [gpu for gpu in found if token and gpu.uuid.startswith(token)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _ask_nvml() -> list[Gpu]:
+    """All GPUs and slices of the machine; none where NVML is missing or fails."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception as error:
+        _log.debug("no GPUs: %s", error)
+        return []
+    try:
+        return [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _gpus_at(nvml, index)]
+    except nvml.NVMLError as error:
+        _log.warning("GPUs are left alone, since NVML fails: %s", error)
+        return []
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
+    """The GPU at this place, or its slices if it is cut in such."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        mode, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:
+        mode = nvml.NVML_DEVICE_MIG_DISABLE
+    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
+        return [_gpu(nvml, handle, index, is_slice=False)]
+    slices = []
+    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+        except nvml.NVMLError:
+            continue
+        slices.append(_gpu(nvml, part, index, is_slice=True))
+    return slices
+
+
+def _gpu(nvml: Any, handle: Any, index: int, *, is_slice: bool) -> Gpu:
+    return Gpu(
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+        number=index,
+        is_slice=is_slice,
+    )
+
+
+def _text(value: str | bytes) -> str:
+    """Old versions of NVML's package give bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def host_identity() -> str:
+    """Equal on two processes that share memory: same boot of one kernel, same /dev/shm."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/dev/shm').stat().st_dev}"  # noqa: S108 - shared memory is there
+    except OSError:
+        return ""

@@ -1,0 +1,172 @@
+"""A model instance: a thread that loads the model, warms it up, and serves its own stream.
+
+The thread blocks on its socket, runs the batch, writes the answers: no event loop and no hand-over
+in between. While it lives:
+
+    loading -> warming -> dialling -> serving -> stopped
+                             ^-----------|          the stream broke, and nobody said stop
+
+Any of them goes to stopped by stop(); loading, warming and dialling by failing as well. `ended` is
+called once, from the thread, after the model is freed: with the failure, or with None.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
+from nereid.messages import Fault, fault_of
+from nereid.rpc import BlockingStream, RpcError, Status
+from services.executor import backends
+from services.executor.runner import Runner
+from services.executor.warmup import warm_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from services.executor.backends import InstanceSpec, Model
+
+_log = logging.getLogger(__name__)
+
+EXECUTE_PATH: Final = "/nereid.v1.Scheduler/Execute"
+INSTANCE_KEY: Final = "nereid-instance"
+DIAL_TIMEOUT_S: Final = 10.0
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+
+# As many models as Triton loads at a time.
+_LOADS: Final = threading.BoundedSemaphore(4)
+
+# With any other status the scheduler may want the instance yet.
+_REFUSALS: Final = frozenset(
+    {
+        Status.INVALID_ARGUMENT,
+        Status.NOT_FOUND,
+        Status.ALREADY_EXISTS,
+        Status.PERMISSION_DENIED,
+        Status.FAILED_PRECONDITION,
+        Status.UNIMPLEMENTED,
+        Status.UNAUTHENTICATED,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Whom an instance tells of its life; called from its thread."""
+
+    loaded: Callable[[], None]
+    ended: Callable[[Fault | None], None]
+
+
+class Instance:
+    """One loaded copy of a model version; start() and stop() may be called from any thread."""
+
+    def __init__(self, number: int, spec: InstanceSpec, address: str, callbacks: Callbacks) -> None:
+        self.number = number
+        self.spec = spec
+        self._address = address
+        self._callbacks = callbacks
+        self._stopping = threading.Event()
+        self._stream: BlockingStream | None = None
+        self._executing = False
+        self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread still runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the batch under way."""
+        self._stopping.set()
+        stream = self._stream
+        # A thread with a batch under way closes the stream itself, after answering. A batch that
+        # arrives in this very moment is lost with the stream; the scheduler gives it to another.
+        if stream is not None and not self._executing:
+            stream.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        fault: Fault | None = None
+        try:
+            self._load_and_serve()
+        except NereidError as error:
+            fault = fault_of(error)
+        except Exception:
+            _log.exception("instance %s failed", self.spec.name)
+            fault = fault_of(Internal(INTERNAL_MESSAGE))
+        if fault is not None:
+            _log.error("instance %s ended: %s", self.spec.name, fault.message)
+        self._callbacks.ended(fault)
+
+    def _load_and_serve(self) -> None:
+        spec = self.spec
+        with _LOADS:
+            if self._stopping.is_set():
+                return
+            model: Model = backends.get(spec.config.backend).load(spec)
+        try:
+            runner = Runner(spec, model)
+            warm_up(spec.config, spec.version_path.parent, runner.execute)
+            self._callbacks.loaded()
+            self._serve_streams(runner.execute)
+        finally:
+            model.close()
+
+    def _serve_streams(self, execute: Callable[[bytes], bytes]) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            try:
+                stream = self._dial()
+                pause_s = _FIRST_PAUSE_S
+                try:
+                    self._serve(stream, execute)
+                finally:
+                    stream.close()
+                # The scheduler ended the stream in good order: it says by its own stream what next.
+                self._stopping.wait()
+            except RpcError as error:
+                if self._stopping.is_set():
+                    return
+                if error.status in _REFUSALS:
+                    raise Unavailable(
+                        f"the scheduler refused the instance: {error.message}"
+                    ) from error
+                _log.warning("instance %s lost its stream: %s", self.spec.name, error.message)
+            # Many instances lose their streams at once; they shall not come back at once.
+            self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _dial(self) -> BlockingStream:
+        stream = BlockingStream(
+            self._address,
+            EXECUTE_PATH,
+            metadata=((INSTANCE_KEY, str(self.number)),),
+            timeout_s=DIAL_TIMEOUT_S,
+        )
+        self._stream = stream
+        self._executing = False
+        return stream
+
+    def _serve(self, stream: BlockingStream, execute: Callable[[bytes], bytes]) -> None:
+        """Until the stream ends, or stop() and the batch under way is answered."""
+        receive, send = stream.receive, stream.send
+        stopping = self._stopping.is_set
+        while not stopping():
+            frame = receive()
+            if frame is None:
+                return
+            self._executing = True
+            send(execute(frame))
+            self._executing = False

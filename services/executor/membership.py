@@ -1,0 +1,218 @@
+"""One stay with the scheduler: the Join stream, and the instances that it asked for.
+
+Runs on the event loop, and never blocks it: descriptions are made by worker threads, instances live
+in threads of their own. When the stream ends, the stay is over, and every instance with it; the
+scheduler then knows nothing of them any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.datatypes import CONFIG_NUMBER
+from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.frames import write_fault
+from nereid.messages import fault_of
+from nereid.pb import nereid_pb2 as pb
+from services.executor import backends
+from services.executor.instance import Callbacks, Instance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from concurrent.futures import Executor as ThreadPool
+
+    from nereid.messages import Fault
+    from nereid.rpc import Channel, ClientStream, RpcError
+    from services.executor.backends import Description, TensorDescription
+    from services.executor.settings import ExecutorSettings
+
+_log = logging.getLogger(__name__)
+
+JOIN_PATH: Final = "/nereid.v1.Scheduler/Join"
+
+# After Leaving, batches that were on their way still arrive.
+LEAVING_GRACE_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a stay needs and does not own."""
+
+    settings: ExecutorSettings
+    hello: pb.Hello
+    channel: Channel
+    describers: ThreadPool
+
+
+class Membership:
+    """A stay, from Hello to the stream's end; used on the event loop alone."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._in = surroundings
+        self._loop = asyncio.get_running_loop()
+        self._instances: dict[int, Instance] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        # The stream is over.
+        self.ended = asyncio.Event()
+        # The scheduler has said something.
+        self.welcomed = False
+        self._stream: ClientStream = surroundings.channel.stream(
+            JOIN_PATH, on_message=self._on_message, on_close=self._on_close
+        )
+        self._send(pb.ExecutorEvent(hello=surroundings.hello))
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Tell the scheduler, finish the batches under way, end; whether all came to an end."""
+        self._send(pb.ExecutorEvent(leaving=pb.Leaving()))
+        if self._instances:
+            await _within(LEAVING_GRACE_S, self.ended.wait())
+        finished = await self.drop(timeout_s)
+        if not self.ended.is_set():
+            self._stream.half_close()
+            await _within(LEAVING_GRACE_S, self.ended.wait())
+            self._stream.cancel()
+        return finished
+
+    async def drop(self, timeout_s: float) -> bool:
+        """Stop all instances after the batches under way; whether that took no longer."""
+        for instance in self._instances.values():
+            instance.stop()
+        return await _within(timeout_s, self._empty.wait())
+
+    def _send(self, event: pb.ExecutorEvent) -> None:
+        if not self.ended.is_set():
+            self._stream.send(event.SerializeToString())
+
+    def _on_close(self, error: RpcError | None) -> None:
+        reason = "by the scheduler" if error is None else error.message
+        (_log.info if self.welcomed else _log.debug)("the stream Join ended: %s", reason)
+        self.ended.set()
+
+    def _on_message(self, message: bytes) -> None:
+        self.welcomed = True
+        try:
+            command = pb.ExecutorCommand.FromString(message)
+        except DecodeError:
+            _log.exception("the scheduler sent what is no command")
+            return
+        match command.WhichOneof("command"):
+            case "describe":
+                self._describe(command.describe)
+            case "load":
+                self._load(command.load)
+            case "unload":
+                self._unload(command.unload.instance)
+            case _:
+                _log.warning("the scheduler sent an unknown command; is it of a newer release?")
+
+    def _describe(self, command: pb.Describe) -> None:
+        path = Path(self._in.settings.local_path(command.version_path))
+
+        def work() -> pb.Described:
+            return described(command, path)
+
+        def done(task: asyncio.Future[pb.Described]) -> None:
+            if not task.cancelled():
+                self._send(pb.ExecutorEvent(described=task.result()))
+
+        self._loop.run_in_executor(self._in.describers, work).add_done_callback(done)
+
+    def _load(self, command: pb.LoadInstance) -> None:
+        number = command.instance
+        if number in self._instances:
+            _log.error("the scheduler asked twice for instance %d", number)
+            return
+        spec = backends.InstanceSpec(
+            config=command.config,
+            version=command.version,
+            version_path=Path(self._in.settings.local_path(command.version_path)),
+            name=command.instance_name,
+            gpu=command.device_id if command.kind == pb.Device.GPU else None,
+            settings=dict(command.backend_settings),
+        )
+        callbacks = Callbacks(
+            loaded=lambda: self._from_thread(_freeze),
+            ended=lambda fault: self._from_thread(lambda: self._on_ended(number, fault)),
+        )
+        instance = Instance(number, spec, self._in.settings.scheduler_address, callbacks)
+        self._instances[number] = instance
+        self._empty.clear()
+        instance.start()
+
+    def _unload(self, number: int) -> None:
+        instance = self._instances.get(number)
+        if instance is None:
+            unloaded = pb.InstanceUnloaded(instance=number)
+            self._send(pb.ExecutorEvent(instance_unloaded=unloaded))
+        else:
+            instance.stop()
+
+    def _from_thread(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            _log.debug("an instance outlived the event loop")
+
+    def _on_ended(self, number: int, fault: Fault | None) -> None:
+        del self._instances[number]
+        if not self._instances:
+            self._empty.set()
+        event = pb.ExecutorEvent()
+        if fault is None:
+            event.instance_unloaded.instance = number
+        else:
+            event.instance_failed.instance = number
+            write_fault(fault, event.instance_failed.error)
+        self._send(event)
+
+
+def described(command: pb.Describe, version_path: Path) -> pb.Described:
+    """The answer to a Describe; called in a worker thread."""
+    answer = pb.Described(command=command.command)
+    try:
+        backend = backends.get(command.config.backend)
+        description: Description = backend.describe(command.config, version_path)
+        answer.inputs.extend(_written(description.inputs))
+        answer.outputs.extend(_written(description.outputs))
+    except NereidError as error:
+        write_fault(fault_of(error), answer.error)
+    except Exception:
+        _log.exception("model %s could not be described", command.config.name)
+        write_fault(fault_of(Internal(INTERNAL_MESSAGE)), answer.error)
+    return answer
+
+
+def _written(tensors: Sequence[TensorDescription]) -> list[pb.TensorDescription]:
+    return [
+        pb.TensorDescription(
+            name=tensor.name,
+            data_type=CONFIG_NUMBER[tensor.datatype],  # type: ignore[arg-type]
+            dims=tensor.dims or (),
+            unknown_rank=tensor.dims is None,
+            optional=tensor.optional,
+        )
+        for tensor in tensors
+    ]
+
+
+def _freeze() -> None:
+    """Keep the collector from walking what a load left for good, on every later round."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+async def _within(timeout_s: float, event: Coroutine[object, object, object]) -> bool:
+    try:
+        await asyncio.wait_for(event, timeout_s)
+    except TimeoutError:
+        return False
+    return True

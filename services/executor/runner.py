@@ -1,0 +1,71 @@
+"""A Batch message in, an Executed message out: all that an instance does with a batch.
+
+Knows the model and its plans, and no stream or thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.messages import Fault
+from nereid.pb import nereid_pb2 as pb
+from services.executor.answers import failure
+from services.executor.assembly import gather, split, stack
+from services.executor.plan import Planner, signature_of
+
+if TYPE_CHECKING:
+    from services.executor.assembly import Gathered, Piece
+    from services.executor.backends import InstanceSpec, Model
+
+_log = logging.getLogger(__name__)
+
+
+class Runner:
+    """Executes batches on one loaded model; used by its instance's thread alone."""
+
+    def __init__(self, spec: InstanceSpec, model: Model) -> None:
+        self._name = spec.name
+        self._model = model
+        self.signature = signature_of(
+            spec.config, spec.version, model.description, bytes_as_text=model.bytes_as_text
+        )
+        self._planner = Planner(self.signature)
+
+    def execute(self, frame: bytes) -> bytes:
+        """Run a serialised Batch; the answer is a serialised Executed with one answer a member."""
+        started = perf_counter_ns()
+        batch = pb.Batch.FromString(frame)
+        gathered: Gathered | None = None
+        stacked = ran = 0
+        try:
+            gathered = gather(self._planner, batch.members)
+            inputs = stack(self.signature, gathered)
+            stacked = perf_counter_ns()
+            outputs = self._model.execute(inputs, gathered.names) if gathered.first else ()
+            ran = perf_counter_ns()
+            pieces = split(self.signature, gathered, outputs)
+        except Exception as error:
+            pieces = self._failures(error, gathered, len(batch.members))
+        ended = perf_counter_ns()
+        stacked = stacked or ended
+        ran = ran or ended
+        times = pb.Executed(
+            id=batch.id,
+            compute_input_ns=stacked - started,
+            compute_infer_ns=ran - stacked,
+            compute_output_ns=ended - ran,
+        )
+        pieces.append(times.SerializeToString())
+        return b"".join(pieces)
+
+    def _failures(self, error: Exception, gathered: Gathered | None, count: int) -> list[Piece]:
+        """Answers for a batch that failed as a whole; members' own faults stay what they are."""
+        if not isinstance(error, NereidError):
+            _log.error("instance %s failed on a batch", self._name, exc_info=error)
+            error = Internal(INTERNAL_MESSAGE)
+        fault = Fault(error.code, error.message, late=True)
+        outcomes = gathered.outcomes if gathered else [fault] * count
+        return [failure(one if isinstance(one, Fault) else fault) for one in outcomes]

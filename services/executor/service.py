@@ -1,0 +1,92 @@
+"""The executor's life: join the scheduler, stay, join again when it is back, leave when told to.
+
+Runs on the event loop; what happens during a stay is membership.py's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import SocketChannel
+from services.executor import backends, devices
+from services.executor.membership import Membership, Surroundings
+from services.executor.settings import visible_gpus
+
+if TYPE_CHECKING:
+    from services.executor.settings import ExecutorSettings
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+# A model that is stuck must not keep the executor from joining again.
+_DROP_TIMEOUT_S: Final = 5.0
+
+
+class ExecutorService:
+    """An executor process's one service."""
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        self._settings = settings
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Begin to end: run() returns when the batches under way are answered."""
+        self._leaving.set()
+
+    async def run(self) -> bool:
+        """Serve until leave(); whether everything came to its end in time."""
+        channel = SocketChannel(self._settings.scheduler_address)
+        # Large files are read here, one at a time so that memory holds.
+        describers = ThreadPoolExecutor(1, "describe")
+        surroundings = Surroundings(self._settings, hello(self._settings), channel, describers)
+        try:
+            return await self._stays(surroundings)
+        finally:
+            describers.shutdown(wait=False, cancel_futures=True)
+            await channel.close()
+
+    async def _stays(self, surroundings: Surroundings) -> bool:
+        pause_s = _FIRST_PAUSE_S
+        while not self._leaving.is_set():
+            stay = Membership(surroundings)
+            await _first(stay.ended, self._leaving)
+            if self._leaving.is_set():
+                return await stay.leave(self._settings.exit_timeout_secs)
+            await stay.drop(_DROP_TIMEOUT_S)
+            if stay.welcomed:
+                pause_s = _FIRST_PAUSE_S
+            await _first(self._leaving, timeout_s=pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return True
+
+
+def hello(settings: ExecutorSettings) -> pb.Hello:
+    """What this executor tells of itself; GPUs only if a backend here can use them."""
+    names = backends.available()
+    found = devices.gpus(visible_gpus()) if settings.gpus != "none" else []
+    if found and not any(backends.get(name).uses_gpus() for name in names):
+        _log.warning("%d GPUs are left alone: no backend installed here can use them", len(found))
+        found = []
+    offered = settings.offered_gpus([device.id for device in found])
+    return pb.Hello(
+        name=settings.own_name(),
+        host=devices.host_identity(),
+        devices=[devices.cpu(), *(device for device in found if device.id in offered)],
+        backends=names,
+    )
+
+
+async def _first(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait for the first of these events."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -1,0 +1,109 @@
+"""The executor's flags and environment variables; nothing else in the executor reads either."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid import flags
+from nereid.flags import flag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PROGRAM: Final = "services.executor"
+
+
+class PathMapping(NamedTuple):
+    """A directory as the scheduler names it, and as this executor does."""
+
+    theirs: PurePosixPath
+    mine: PurePosixPath
+
+    def __str__(self) -> str:
+        return f"{self.theirs}={self.mine}"
+
+
+def _gpus(text: str) -> str:
+    if text not in ("all", "none") and not all(
+        part.strip().isdecimal() for part in text.split(",")
+    ):
+        raise ValueError("expected all, none, or GPUs' numbers such as 0,2")
+    return text
+
+
+def _path_mapping(text: str) -> PathMapping:
+    theirs, equals, mine = text.partition("=")
+    if not (equals and theirs.startswith("/") and mine.startswith("/")):
+        raise ValueError("expected /scheduler's/path=/executor's/path")
+    return PathMapping(PurePosixPath(theirs), PurePosixPath(mine))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorSettings:
+    """Loads models and executes batches for the scheduler that it joins."""
+
+    scheduler_address: str = flag(
+        "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
+    )
+    name: str = flag("", "this executor's name, unique in the mesh; default: host and process id")
+    gpus: str = flag("all", "the GPUs to offer: all, none, or their numbers, such as 0,2", _gpus)
+    model_repository_map: tuple[PathMapping, ...] = flag(
+        (), "theirs=mine: where models lie here that the scheduler has elsewhere; may be given "
+        "several times", _path_mapping, repeated=True,
+    )  # fmt: skip
+    exit_timeout_secs: float = flag(
+        30.0, "how long batches under way may take to finish after SIGTERM", flags.seconds
+    )
+    log_verbose: int = flag(0, "1 and more: log each load and batch failure in full",
+        flags.integer(0), bare="1",
+    )  # fmt: skip
+    log_info: bool = flag(True, "whether to log what goes as it should", flags.boolean, bare="true")
+    log_warning: bool = flag(True, "whether to log warnings", flags.boolean, bare="true")
+    log_error: bool = flag(True, "whether to log errors", flags.boolean, bare="true")
+
+    def offered_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
+        """Which of the visible GPUs to offer."""
+        if self.gpus in ("all", "none"):
+            return tuple(visible) if self.gpus == "all" else ()
+        chosen = {int(part) for part in self.gpus.split(",")}
+        return tuple(gpu for gpu in visible if gpu in chosen)
+
+    def local_path(self, theirs: str) -> str:
+        """Where a path of the scheduler's lies here; the longest fitting mapping counts."""
+        path = PurePosixPath(theirs)
+        fitting = [one for one in self.model_repository_map if path.is_relative_to(one.theirs)]
+        if not fitting:
+            return theirs
+        best = max(fitting, key=lambda one: len(one.theirs.parts))
+        return str(best.mine / path.relative_to(best.theirs))
+
+    def own_name(self) -> str:
+        """The name that the mesh knows this executor by."""
+        return self.name or f"{socket.gethostname()}-{os.getpid()}"
+
+
+def read(
+    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> ExecutorSettings:
+    """The settings of this process; on faults, tell them all and exit with 2."""
+    return flags.read(
+        ExecutorSettings,
+        sys.argv[1:] if argv is None else argv,
+        os.environ if environ is None else environ,
+        PROGRAM,
+    )
+
+
+def visible_gpus() -> str | None:
+    """CUDA's own selection of GPUs, which numbers them anew; None: all."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def order_gpus_by_bus() -> None:
+    """Have CUDA count GPUs as NVML does; only works before CUDA is first used."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")

@@ -1,0 +1,106 @@
+"""model_warmup: batches that an instance runs before it counts as ready.
+
+A sample's batch is made of batch_size like requests of one row, as Triton does it. A sample that
+fails, fails the load. Knows no model: it makes Batch messages and reads Executed messages.
+"""
+
+from __future__ import annotations
+
+import random
+from math import prod
+from typing import TYPE_CHECKING
+
+from nereid.datatypes import BYTES, CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER, byte_size
+from nereid.errors import InvalidArgument, error_of
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nereid.pb import model_config_pb2
+
+
+def warm_up(
+    config: model_config_pb2.ModelConfig, model_path: Path, execute: Callable[[bytes], bytes]
+) -> None:
+    """Run every sample of the configuration.
+
+    Raises:
+        NereidError: a sample is wrong, or the model fails on it.
+    """
+    for sample in config.model_warmup:
+        if not sample.batch_size:
+            continue
+        batch = _batch(config, sample, model_path / "warmup").SerializeToString()
+        for _ in range(max(1, sample.count)):
+            executed = pb.Executed.FromString(execute(batch))
+            for answer in executed.answers:
+                if answer.HasField("error"):
+                    raise error_of(
+                        answer.error.code,
+                        f"failed to run warmup sample '{sample.name}': {answer.error.message}",
+                    )
+
+
+def _batch(
+    config: model_config_pb2.ModelConfig, sample: model_config_pb2.ModelWarmup, directory: Path
+) -> pb.Batch:
+    head = kserve_pb2.ModelInferRequest(model_name=config.name)
+    member = pb.BatchMember()
+    for name, tensor in sample.inputs.items():
+        if min(tensor.dims, default=0) < 0:
+            raise InvalidArgument(
+                f"warmup sample '{sample.name}': input '{name}' has variable dims"
+            )
+        datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
+        batching = config.max_batch_size > 0
+        shape = [1, *tensor.dims] if batching else list(tensor.dims)
+        head.inputs.add(name=name, datatype=datatype, shape=shape)
+        member.payloads.add(inline=_data(sample.name, name, tensor, directory))
+    member.head = head.SerializeToString()
+    return pb.Batch(members=[member] * sample.batch_size)
+
+
+def _data(
+    sample: str, name: str, tensor: model_config_pb2.ModelWarmup.Input, directory: Path
+) -> bytes:
+    choice = tensor.WhichOneof("input_data_type")
+    if choice == "input_data_file":
+        return _file_data(sample, name, tensor, directory)
+    size = _size(tensor)
+    if choice == "random_data" and tensor.data_type != CONFIG_NUMBER[BYTES]:
+        data = random.randbytes(size)  # noqa: S311 - any numbers will do
+        is_bool = tensor.data_type == CONFIG_NUMBER["BOOL"]
+        return bytes(byte & 1 for byte in data) if is_bool else data
+    return bytes(size)
+
+
+def _size(tensor: model_config_pb2.ModelWarmup.Input) -> int:
+    """Bytes of the whole tensor; of a BYTES one, those of as many empty elements."""
+    datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
+    size = byte_size(datatype, tensor.dims)
+    return 4 * prod(tensor.dims) if size is None else size
+
+
+def _file_data(
+    sample: str, name: str, tensor: model_config_pb2.ModelWarmup.Input, directory: Path
+) -> bytes:
+    path = directory / tensor.input_data_file
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidArgument(
+            f"warmup sample '{sample}': unable to read '{path}' for input '{name}': "
+            f"{error.strerror}"
+        ) from error
+    if tensor.data_type == CONFIG_NUMBER[BYTES]:
+        return data
+    size = _size(tensor)
+    if len(data) < size:
+        raise InvalidArgument(
+            f"warmup sample '{sample}': lack of data for input '{name}', "
+            f"expected {size} bytes, got {len(data)}"
+        )
+    return data[:size]
