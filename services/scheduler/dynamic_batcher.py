@@ -138,12 +138,12 @@ class DynamicBatcher:
         holder = entry.holder
         if isinstance(holder, Fifo):
             holder.discard(entry)
-            self._scan = _Scan()
         elif isinstance(holder, _Formed):
             entry.holder = None
             self._drop(entry, holder)
         else:
             return False
+        self._scan = _Scan()
         self.pending -= 1
         return True
 
@@ -157,9 +157,10 @@ class DynamicBatcher:
         batch = self._formed.popleft()
         if self._delay_ns:
             self._merge_followers(batch, now_ns)
-        if not self._formed:
-            # What was growing is what has just been taken.
+        if self._growing is not None and not self._formed:
+            # What was growing has just been taken, and the candidates were to join it.
             self._growing = None
+            self._scan = _Scan()
         self.pending -= len(batch.entries)
         return hand_out(batch.entries, batch.size, batch.reason)
 

@@ -1,0 +1,44 @@
+"""Configurations, requests and entries for the tests of the scheduler's core."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from nereid.messages import Answer, InferRequest
+from nereid.model_config import freeze_config, parse_config
+from nereid.pb import kserve_pb2
+from services.scheduler.entry import Entry, ValidHead
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from nereid.model_config import ModelConfig
+
+Tensor = tuple[str, str, Sequence[int]] if TYPE_CHECKING else tuple
+
+_numbers = count(1)
+
+
+def model_of(text: str = "", name: str = "m") -> ModelConfig:
+    return freeze_config(parse_config(text, model_name=name))
+
+
+def head_of(inputs: Iterable[Tensor], outputs: Iterable[str] = ()) -> bytes:
+    """A request's head; each input is (name, datatype, shape)."""
+    message = kserve_pb2.ModelInferRequest(model_name="m")
+    for name, datatype, shape in inputs:
+        message.inputs.add(name=name, datatype=datatype, shape=shape)
+    for name in outputs:
+        message.outputs.add(name=name)
+    return message.SerializeToString(deterministic=True)
+
+
+def no_answer(answer: Answer) -> None:
+    raise AssertionError(answer)
+
+
+def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:
+    valid = ValidHead(batch_size=size, shape_key=key, sizes=(), input_names=())
+    request = InferRequest(id=next(_numbers), head=b"", payloads=[])
+    return Entry(request, valid, no_answer, received_ns=0, key=key, level=level)
