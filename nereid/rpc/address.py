@@ -1,0 +1,31 @@
+"""Addresses as text: "host:port", "[v6]:port" or "unix:/path". Pure."""
+
+from __future__ import annotations
+
+
+def unix_path(address: str) -> str | None:
+    """The socket's path, or None for a TCP address."""
+    if not address.startswith("unix:"):
+        return None
+    path = address[5:]
+    return path[2:] if path.startswith("//") else path
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Raises ValueError for what is not a TCP address."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(f"{address!r} is not host:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return host, int(port)
+
+
+def text_of(peer: object) -> str:
+    """A socket's name as an address."""
+    if isinstance(peer, tuple):
+        host, port = peer[0], peer[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if isinstance(peer, bytes):
+        peer = peer.decode("utf-8", "replace")
+    return f"unix:{peer}"

@@ -1,0 +1,37 @@
+"""Exponential back-off with jitter. Pure but for the random number generator it is given."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackoffOptions:
+    """The first delay, its growth per failure, and its limit."""
+
+    first_s: float = 0.05
+    factor: float = 1.6
+    largest_s: float = 2.0
+    jitter: float = 0.2
+
+
+class Backoff:
+    """Delays between attempts. `succeeded` starts anew."""
+
+    def __init__(self, options: BackoffOptions, source: random.Random | None = None) -> None:
+        self._options = options
+        self._source = source if source is not None else random.Random()  # noqa: S311 (no secret)
+        self._failures = 0
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+    def next_delay_s(self) -> float:
+        """After a failure: how long to wait."""
+        options = self._options
+        # Beyond a few dozen the power overflows, and the limit has long been reached.
+        grown = options.first_s * options.factor ** min(self._failures, 32)
+        self._failures += 1
+        spread = self._source.uniform(1 - options.jitter, 1 + options.jitter)
+        return min(grown, options.largest_s) * spread

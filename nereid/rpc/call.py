@@ -1,0 +1,94 @@
+"""What a handler sees of one RPC, whichever engine carries it, and the table of handlers.
+
+Nothing here knows of sockets or frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nereid.rpc.status import Status
+
+
+class Call:
+    """One RPC on the server. Used from the event loop's thread only; created by an engine.
+
+    Once `done`, which is after the answer, a reset, a broken connection or a passed deadline, answering is a
+    silent no-op.
+    """
+
+    __slots__ = ()
+
+    path: str
+    peer: str
+    # Lower-case keys; values of keys ending in -bin are bytes.
+    metadata: Sequence[tuple[str, str | bytes]]
+    # On time.monotonic()'s clock.
+    deadline: float | None
+    # Called once, when the peer, the connection or the deadline ended the call before its answer was given.
+    on_cancel: Callable[[], None] | None
+    # Streams only, set when the call is opened.
+    on_message: Callable[[bytes], None] | None
+    on_half_close: Callable[[], None] | None
+    # `buffered_bytes` fell below the low-water mark (64 KiB) after it was above, or to nothing.
+    on_writable: Callable[[], None] | None
+    done: bool
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Sent, but not yet taken by the peer's window or the socket. Sending never blocks."""
+        raise NotImplementedError
+
+    def get(self, key: str) -> str | bytes | None:
+        """The first value of a metadata key."""
+        for name, value in self.metadata:
+            if name == key:
+                return value
+        return None
+
+    def reply(self, message: bytes) -> None:
+        """Unary: the answer and OK, in one piece."""
+        raise NotImplementedError
+
+    def accept(self) -> None:
+        """Streams: send the response's head now, so that the client knows the stream is open."""
+        raise NotImplementedError
+
+    def send(self, message: bytes) -> None:
+        """Streams: one message."""
+        raise NotImplementedError
+
+    def finish(
+        self,
+        status: Status = Status.OK,
+        message: str = "",
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
+        raise NotImplementedError
+
+    def fail(
+        self, status: Status, message: str, trailers: Iterable[tuple[str, str | bytes]] = ()
+    ) -> None:
+        self.finish(status, message, trailers)
+
+    def pause(self) -> None:
+        """Streams: stop giving the client's window back."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        raise NotImplementedError
+
+
+UnaryHandler = Callable[[Call, bytes], None]
+AsyncUnaryHandler = Callable[[Call, bytes], Awaitable[bytes]]
+StreamHandler = Callable[[Call], None]
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """Methods by path. `unary` handlers are plain functions and must not block; `async_unary` run as tasks."""
+
+    unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
+    async_unary: Mapping[str, AsyncUnaryHandler] = field(default_factory=dict)
+    stream: Mapping[str, StreamHandler] = field(default_factory=dict)

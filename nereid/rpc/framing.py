@@ -1,0 +1,69 @@
+"""A gRPC message that arrives in pieces.
+
+Pure. Whole messages in one DATA frame never come here; the connection cuts those straight from its input.
+"""
+
+from __future__ import annotations
+
+from nereid.rpc.status import RpcError, Status
+from nereid.rpc.wire import MESSAGE_HEAD
+
+_HEAD_BYTES = MESSAGE_HEAD.size
+# A bytes object costs some 40 bytes beside its content; crumbs smaller than this are copied together so that a
+# peer sending byte by byte cannot make a message cost forty times its size.
+_CRUMB_BYTES = 1024
+
+
+class Assembly:
+    """Collects one message: its five-byte head, then its body."""
+
+    __slots__ = ("_head", "_max_bytes", "_missing", "_pieces", "compressed")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._head = b""
+        self._max_bytes = max_bytes
+        self._missing = -1
+        self._pieces: list[bytes | bytearray] = []
+        self.compressed = 0
+
+    def feed(self, data: bytes, start: int, stop: int) -> int:
+        """Take what belongs to this message; returns where the next one starts."""
+        if self._missing < 0:
+            take = min(stop - start, _HEAD_BYTES - len(self._head))
+            self._head += data[start : start + take]
+            start += take
+            if len(self._head) < _HEAD_BYTES:
+                return start
+            self.compressed, self._missing = MESSAGE_HEAD.unpack(self._head)
+            check_head(self.compressed, self._missing, self._max_bytes)
+        take = min(stop - start, self._missing)
+        if take:
+            self._missing -= take
+            self._add(data[start : start + take])
+        return start + take
+
+    def _add(self, piece: bytes) -> None:
+        pieces = self._pieces
+        if len(piece) >= _CRUMB_BYTES:
+            pieces.append(piece)
+        elif pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += piece
+        else:
+            pieces.append(bytearray(piece))
+
+    @property
+    def complete(self) -> bool:
+        return self._missing == 0
+
+    def message(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+def check_head(compressed: int, size: int, max_bytes: int) -> None:
+    """Refuse a message by its head, before any of its body is kept."""
+    if compressed > 1:
+        raise RpcError(Status.INTERNAL, "a message with an unknown flag")
+    if size > max_bytes:
+        raise RpcError(
+            Status.RESOURCE_EXHAUSTED, f"message of {size} bytes is larger than {max_bytes} bytes"
+        )

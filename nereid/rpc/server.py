@@ -1,0 +1,223 @@
+"""The asyncio gRPC server on our own engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import ssl
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.rpc.address import host_and_port, text_of, unix_path
+from nereid.rpc.control import Limits
+from nereid.rpc.deadlines import Deadlines
+from nereid.rpc.dispatch import Tasks, routes_of
+from nereid.rpc.server_connection import ServerCall, ServerConnection, Service
+from nereid.rpc.transport import Shell
+
+if TYPE_CHECKING:
+    from nereid.rpc.call import Handlers
+
+_TICK_S = 1.0
+_BACKLOG = 1024
+# A client that has not acknowledged the first GOAWAY's ping by then is taken to have heard it.
+_DRAIN_NOTICE_S = 0.5
+_AGE_JITTER = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions(Limits):
+    """Limits of each connection, and what the server does with connections."""
+
+    max_connection_age_s: float | None = None
+    ssl_context: ssl.SSLContext | None = None
+
+
+class Server:
+    """Serves one table of handlers at any number of addresses. Belongs to one event loop."""
+
+    def __init__(self, handlers: Handlers, options: ServerOptions = ServerOptions()) -> None:  # noqa: B008 (frozen)
+        self._options = options
+        self._tasks = Tasks()
+        self._deadlines: Deadlines[ServerCall] = Deadlines()
+        self.service = Service(
+            routes_of(handlers), self._deadlines, time.monotonic, self._tasks.spawn
+        )
+        self.service.arm = self._arm
+        self._listeners: list[asyncio.Server] = []
+        self._unix_paths: list[str] = []
+        self._shells: set[_ServerShell] = set()
+        self._empty = asyncio.Event()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if options.ssl_context is not None:
+            options.ssl_context.set_alpn_protocols(["h2"])
+
+    async def listen(self, address: str) -> str:
+        """Serve at an address as well; returns the real one, with the port the system chose."""
+        loop = asyncio.get_running_loop()
+        if self._ticker is None:
+            self._ticker = loop.call_later(self._tick_s(), self._tick)
+        path = unix_path(address)
+        context = self._options.ssl_context
+        if path is not None:
+            _remove_stale_socket(path)
+            listener = await loop.create_unix_server(
+                self._shell, path, backlog=_BACKLOG, ssl=context
+            )
+            self._listeners.append(listener)
+            self._unix_paths.append(path)
+            return f"unix:{path}"
+        host, port = host_and_port(address)
+        listener = await loop.create_server(
+            self._shell, host, port, backlog=_BACKLOG, ssl=context, reuse_port=None
+        )
+        self._listeners.append(listener)
+        return text_of(listener.sockets[0].getsockname())
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no new calls, let those in flight finish for at most `grace_s`, then close."""
+        self._stop_listening()
+        for shell in self._shells:
+            shell.connection.start_drain()
+        loop = asyncio.get_running_loop()
+        notice = loop.call_later(min(_DRAIN_NOTICE_S, grace_s), self._finish_drain)
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._idle_connections()
+        except TimeoutError:
+            pass
+        finally:
+            notice.cancel()
+        await self.close()
+
+    async def close(self) -> None:
+        """Cut every connection, after the answers already given."""
+        self._stop_listening()
+        for handle in (self._ticker, self._timer):
+            if handle is not None:
+                handle.cancel()
+        for shell in list(self._shells):
+            shell.connection.finish_drain()
+            shell.close()
+        await self._idle_connections()
+        await self._tasks.close()
+
+    # --- for connections
+
+    def joined(self, shell: _ServerShell) -> None:
+        self._shells.add(shell)
+        self._empty.clear()
+
+    def left(self, shell: _ServerShell) -> None:
+        self._shells.discard(shell)
+        if not self._shells:
+            self._empty.set()
+
+    # --- inside
+
+    def _shell(self) -> _ServerShell:
+        return _ServerShell(self, self._options)
+
+    def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        for path in self._unix_paths:
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108 (a path given as text)
+        self._unix_paths.clear()
+
+    def _finish_drain(self) -> None:
+        for shell in self._shells:
+            shell.connection.finish_drain()
+
+    async def _idle_connections(self) -> None:
+        if self._shells:
+            await self._empty.wait()
+
+    def _tick_s(self) -> float:
+        interval = self._options.keepalive_interval_s
+        if interval is None:
+            return _TICK_S
+        return max(0.01, min(_TICK_S, interval / 2, self._options.keepalive_timeout_s / 2))
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ticker = loop.call_later(self._tick_s(), self._tick)
+        for shell in list(self._shells):
+            shell.tick()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._deadlines.next_due()
+        if due is not None:
+            loop = asyncio.get_running_loop()
+            delay = max(0.0, due - time.monotonic())
+            self._timer = loop.call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for call in self._deadlines.expire(time.monotonic()):
+            call.expire()
+        self._arm()
+
+
+class _ServerShell(Shell):
+    """One accepted connection."""
+
+    connection: ServerConnection
+
+    def __init__(self, server: Server, options: ServerOptions) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self._server = server
+        self._options = options
+        self._retire_at: float | None = None
+        if options.max_connection_age_s is not None:
+            spread = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
+            self._retire_at = time.monotonic() + options.max_connection_age_s * spread
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer = text_of(transport.get_extra_info("peername"))
+        self.connection = ServerConnection(self._options, self._server.service, peer)
+        super().connection_made(transport)
+        self._server.joined(self)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the why is the same)
+        self._transport = None
+        self.connection.lost_calls()
+        self._server.left(self)
+
+    def tick(self) -> None:
+        super().tick()
+        if self._retire_at is not None and time.monotonic() >= self._retire_at:
+            if self.connection.draining:
+                self.connection.finish_drain()
+            else:
+                self.connection.start_drain()
+
+
+def _remove_stale_socket(path: str) -> None:
+    """A socket nobody listens at any more would be in the way."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):  # noqa: PTH116 (a path given as text)
+            return
+    except OSError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)  # noqa: PTH108 (a path given as text)
+        except OSError:
+            pass

@@ -1,0 +1,368 @@
+"""The server's half of gRPC on one HTTP/2 connection. No I/O; time and tasks come in through `Service`.
+
+A unary request with its answer costs one Call, one look-up of its header block and one tuple of bytes.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from nereid.rpc import wire
+from nereid.rpc.call import Call
+from nereid.rpc.connection import Connection
+from nereid.rpc.dispatch import Route, guarded, report
+from nereid.rpc.header_block import Field, HeaderDecoder
+from nereid.rpc.metadata import encode_message, encode_metadata, literal
+from nereid.rpc.request_head import HeadReader, Refusal, RequestHead
+from nereid.rpc.sending import Stream
+from nereid.rpc.status import RpcError, Status
+from nereid.rpc.wire import Code, ConnectionFault, StreamFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.rpc.call import AsyncUnaryHandler
+    from nereid.rpc.control import Limits
+    from nereid.rpc.deadlines import Deadlines
+
+# :status 200 is the static table's entry 8; content-type is its name 31.
+_HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
+_OK_BLOCK = literal(b"grpc-status", b"0")
+_CONTENT_TYPE = literal(b"content-type", b"application/grpc")
+
+_pack_frame = wire.FRAME_HEAD.pack
+# HEADERS whole, then the heads of DATA and of its message.
+_ANSWER = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI")
+_pack_answer = _ANSWER.pack
+_OK_TAIL = Struct(f">BHBBI{len(_OK_BLOCK)}s")
+_pack_ok_tail = _OK_TAIL.pack
+_HEAD_SIZE = len(_HEAD_BLOCK)
+_OK_SIZE = len(_OK_BLOCK)
+_TAIL_FLAGS = wire.END_HEADERS | wire.END_STREAM
+
+
+class Service:
+    """What all connections of a server share."""
+
+    def __init__(
+        self,
+        routes: dict[str, Route],
+        deadlines: Deadlines[ServerCall],
+        now: Callable[[], float],
+        spawn: Callable[[Call, AsyncUnaryHandler, bytes], None],
+    ) -> None:
+        self.routes = routes
+        self.heads: dict[tuple[Field | None, ...], RequestHead] = {}
+        self.deadlines = deadlines
+        self.now = now
+        self.spawn = spawn
+        # Called when the earliest deadline changed.
+        self.arm: Callable[[], None] = _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+class ServerCall(Stream, Call):
+    """A call carried by our own engine."""
+
+    __slots__ = (
+        "deadline",
+        "done",
+        "head_sent",
+        "message",
+        "metadata",
+        "on_cancel",
+        "on_half_close",
+        "on_message",
+        "on_writable",
+        "path",
+        "peer",
+        "route",
+    )
+
+    connection: ServerConnection
+
+    def __init__(self, connection: ServerConnection, stream_id: int, head: RequestHead) -> None:
+        super().__init__(connection, stream_id)
+        self.path = head.path
+        self.peer = connection.peer
+        self.metadata = head.metadata
+        self.deadline = None
+        self.done = False
+        self.head_sent = False
+        self.message: bytes | None = None
+        self.on_cancel = None
+        self.on_message = None
+        self.on_half_close = None
+        self.on_writable = None
+        self.route: Route | None = head.route
+        self.encoding = head.encoding
+        self.expected_bytes = head.content_length
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self.queued_bytes
+
+    def reply(self, message: bytes) -> None:
+        if self.done:
+            return
+        connection = self.connection
+        size = len(message) + 5
+        if (
+            size > connection.quick_bytes
+            or size > self.send_window
+            or size > connection.send_window
+            or self.head_sent
+            or not self.remote_closed
+        ):
+            self.send(message)
+            self.finish()
+            return
+        self.done = self.local_closed = True
+        if self.deadline is not None:
+            connection.service.deadlines.discard(self, self.deadline)
+        connection.send_window -= size
+        stream_id = self.id
+        del connection.streams[stream_id]
+        if not connection.out:
+            connection.wake()
+        connection.out += (
+            _pack_answer(
+                *(0, _HEAD_SIZE, 1, 4, stream_id, _HEAD_BLOCK),
+                *(0, size, 0, 0, stream_id, 0, size - 5),
+            ),
+            message,
+            _pack_ok_tail(0, _OK_SIZE, 1, _TAIL_FLAGS, stream_id, _OK_BLOCK),
+        )
+        self.on_cancel = None
+
+    def accept(self) -> None:
+        if not self.head_sent and not self.done:
+            self.head_sent = True
+            self.connection.write(
+                _pack_frame(0, _HEAD_SIZE, wire.HEADERS, wire.END_HEADERS, self.id) + _HEAD_BLOCK
+            )
+
+    def send(self, message: bytes) -> None:
+        if not self.done:
+            self.accept()
+            self.connection.send_message(self, message)
+
+    def finish(
+        self,
+        status: Status = Status.OK,
+        message: str = "",
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
+        if self.done:
+            return
+        block = b"" if self.head_sent else _HEAD_BLOCK
+        if status == Status.OK and not trailers and not message:
+            block += _OK_BLOCK
+        else:
+            block += literal(b"grpc-status", b"%d" % status)
+            if message:
+                block += literal(b"grpc-message", encode_message(message))
+            block += encode_metadata(trailers)
+        self.connection.end_call(self, block)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer without a handler, by HTTP status where gRPC has no say."""
+        if refusal.http_status == 200:  # noqa: PLR2004
+            self.finish(refusal.status, refusal.message, refusal.trailers)
+            return
+        block = literal(b":status", b"%d" % refusal.http_status) + _CONTENT_TYPE
+        block += literal(b"grpc-status", b"%d" % refusal.status)
+        block += literal(b"grpc-message", encode_message(refusal.message))
+        self.connection.end_call(self, block)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            self.connection.resumed(self)
+
+    def writable(self) -> None:
+        if self.on_writable is not None and not self.done:
+            guarded(self, self.on_writable)
+
+    def settle(self) -> None:
+        """No answer may follow: drop the deadline and whatever the handler hung on the call."""
+        self.done = True
+        if self.deadline is not None:
+            self.connection.service.deadlines.discard(self, self.deadline)
+        self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
+
+    def cancel(self) -> None:
+        """The peer, the connection or the deadline ended the call."""
+        if not self.done:
+            callback = self.on_cancel
+            self.settle()
+            if callback is not None:
+                guarded(self, callback)
+
+    def expire(self) -> None:
+        """The deadline passed."""
+        if not self.done:
+            callback = self.on_cancel
+            self.on_cancel = None
+            self.fail(Status.DEADLINE_EXCEEDED, "the deadline passed")
+            if callback is not None:
+                guarded(self, callback)
+
+
+class ServerConnection(Connection):
+    """One client's connection."""
+
+    streams: dict[int, ServerCall]  # type: ignore[assignment]  # the core holds them as plain streams
+
+    def __init__(self, limits: Limits, service: Service, peer: str) -> None:
+        super().__init__(limits, wire.PREFACE)
+        self.service = service
+        self.peer = peer
+        self._heads = HeadReader(
+            HeaderDecoder(limits.max_header_list_bytes), service.routes, service.heads
+        )
+        self._max_streams = limits.max_concurrent_streams
+        self.out.append(self._opening())
+
+    def _own_settings(self) -> dict[int, int]:
+        return {wire.MAX_CONCURRENT_STREAMS: self.limits.max_concurrent_streams}
+
+    def end_call(self, call: ServerCall, block: bytes) -> None:
+        """Send the block that ends a call, and forget what the handler left."""
+        tail = wire.header_frames(call.id, block, wire.END_STREAM, self.peer_frame_bytes)
+        call.settle()
+        self.send_tail(call, tail)
+
+    def resumed(self, call: ServerCall) -> None:
+        if not call.remote_closed:
+            self._give_back(call)
+
+    def lost_calls(self) -> None:
+        """The transport is gone."""
+        for stream in self.lost():
+            self._on_reset(stream, Code.CANCEL)
+
+    # --- the core's hooks
+
+    def _is_idle(self, stream_id: int) -> bool:
+        return stream_id > self.last_peer_stream_id or not stream_id & 1
+
+    def _discard_headers(self, block: bytes) -> None:
+        self._heads.skip(block)
+
+    def _on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        """A client that leaves finishes its calls and closes; nothing to do."""
+
+    def _on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
+        if stream_id <= self.last_peer_stream_id:
+            self._on_more_headers(stream_id, block, ended)
+            return
+        if not stream_id & 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
+        if self.refusing:
+            # Above the last id that GOAWAY named: never processed.
+            self._heads.skip(block)
+            self._remember_reset(stream_id)
+            self.write(wire.rst_stream(stream_id, Code.REFUSED_STREAM))
+            return
+        self.last_peer_stream_id = stream_id
+        head = self._heads.read(block)
+        if len(self.streams) >= self._max_streams:
+            self._spend(0.1)
+            self._remember_reset(stream_id)
+            self.write(wire.rst_stream(stream_id, Code.REFUSED_STREAM))
+            return
+        call = ServerCall(self, stream_id, head)
+        self.streams[stream_id] = call
+        call.remote_closed = bool(ended)
+        if head.refusal is not None:
+            call.refuse(head.refusal)
+            return
+        if head.timeout_s is not None:
+            self._set_deadline(call, head.timeout_s)
+        if head.route.stream is not None:
+            try:
+                head.route.stream(call)
+            except Exception as error:
+                report(call, error)
+        if ended and not call.local_closed:
+            self._ended(call)
+
+    def _on_more_headers(self, stream_id: int, block: bytes, ended: int) -> None:
+        call = self.streams.get(stream_id)
+        if call is None:
+            self._heads.skip(block)
+            if stream_id not in self._reset_here:
+                raise ConnectionFault(Code.STREAM_CLOSED, "HEADERS on a closed stream")
+            return
+        self._heads.trailers(block)
+        if call.remote_closed:
+            raise StreamFault(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
+        if not ended:
+            raise StreamFault(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
+        self._end(call)
+
+    def _set_deadline(self, call: ServerCall, timeout_s: float) -> None:
+        service = self.service
+        call.deadline = service.now() + timeout_s
+        if service.deadlines.add(call, call.deadline):
+            service.arm()
+
+    def _on_message(self, stream: Stream, message: bytes) -> None:
+        assert isinstance(stream, ServerCall)  # noqa: S101 (a server's streams are its calls)
+        if stream.done:
+            return
+        if stream.on_message is not None:
+            try:
+                stream.on_message(message)
+            except Exception as error:
+                report(stream, error)
+        elif stream.message is None:
+            stream.message = message
+        elif stream.route is None or stream.route.stream is None:
+            stream.fail(Status.UNIMPLEMENTED, "more than one request message")
+
+    def _on_end(self, stream: Stream) -> None:
+        assert isinstance(stream, ServerCall)  # noqa: S101 (as above)
+        if stream.done:
+            return
+        route = stream.route
+        assert route is not None  # noqa: S101 (calls without a route were refused)
+        try:
+            if route.stream is not None:
+                if stream.on_half_close is not None:
+                    stream.on_half_close()
+                return
+            message = stream.message
+            if message is None:
+                stream.fail(Status.UNIMPLEMENTED, "no request message")
+                return
+            stream.message = None
+            if route.unary is not None:
+                route.unary(stream, message)
+            elif route.coroutine is not None:
+                self.service.spawn(stream, route.coroutine, message)
+        except Exception as error:
+            report(stream, error)
+
+    def _on_reset(self, stream: Stream, code: int) -> None:  # noqa: ARG002 (the why is the same)
+        assert isinstance(stream, ServerCall)  # noqa: S101 (as above)
+        stream.cancel()
+
+    def _on_bad_message(self, stream: Stream, error: RpcError) -> None:
+        assert isinstance(stream, ServerCall)  # noqa: S101 (as above)
+        stream.fail(error.status, error.message)
+
+    def _local_closed(self, stream: Stream) -> None:
+        if stream.remote_closed:
+            self.streams.pop(stream.id, None)
+        else:
+            # Answered before the request was complete: its rest is not wanted.
+            self.reset(stream, Code.NO_ERROR)

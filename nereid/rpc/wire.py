@@ -1,0 +1,124 @@
+"""HTTP/2 on the wire: constants of RFC 9113 and the few frames that are built whole.
+
+Pure bytes. Knows nothing of connections' state.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA = 0x0
+HEADERS = 0x1
+PRIORITY = 0x2
+RST_STREAM = 0x3
+SETTINGS = 0x4
+PUSH_PROMISE = 0x5
+PING = 0x6
+GOAWAY = 0x7
+WINDOW_UPDATE = 0x8
+CONTINUATION = 0x9
+
+END_STREAM = 0x1
+ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+PRIORITY_FLAG = 0x20
+
+HEADER_TABLE_SIZE = 0x1
+ENABLE_PUSH = 0x2
+MAX_CONCURRENT_STREAMS = 0x3
+INITIAL_WINDOW_SIZE = 0x4
+MAX_FRAME_SIZE = 0x5
+MAX_HEADER_LIST_SIZE = 0x6
+
+DEFAULT_WINDOW_BYTES = 65_535
+DEFAULT_FRAME_BYTES = 16_384
+LARGEST_FRAME_BYTES = (1 << 24) - 1
+LARGEST_WINDOW_BYTES = (1 << 31) - 1
+LARGEST_STREAM_ID = (1 << 31) - 1
+
+# Length as 16 + 8 bits, type, flags, stream id: one unpack for a frame's nine bytes.
+FRAME_HEAD = Struct(">HBBBI")
+MESSAGE_HEAD = Struct(">BI")
+_WORD = Struct(">I")
+_SETTING = Struct(">HI")
+
+
+class Code(IntEnum):
+    """HTTP/2 error codes."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    CONNECT_ERROR = 0xA
+    ENHANCE_YOUR_CALM = 0xB
+    INADEQUATE_SECURITY = 0xC
+    HTTP_1_1_REQUIRED = 0xD
+
+
+class ConnectionFault(Exception):  # noqa: N818 (RFC 9113's word is "connection error", taken by the built-in)
+    """The peer broke a rule that ends the whole connection."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class StreamFault(Exception):  # noqa: N818 (as above: RFC 9113's "stream error")
+    """The peer broke a rule that ends one stream."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    size = len(payload)
+    return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
+
+
+def settings(values: dict[int, int]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(key, value) for key, value in values.items()))
+
+
+def parse_settings(payload: bytes) -> list[tuple[int, int]]:
+    return list(_SETTING.iter_unpack(payload))
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream_id, _WORD.pack(increment))
+
+
+def rst_stream(stream_id: int, code: int) -> bytes:
+    return frame(RST_STREAM, 0, stream_id, _WORD.pack(code))
+
+
+def goaway(last_stream_id: int, code: int, debug: bytes = b"") -> bytes:
+    return frame(GOAWAY, 0, 0, _WORD.pack(last_stream_id) + _WORD.pack(code) + debug)
+
+
+def header_frames(stream_id: int, block: bytes, flags: int, max_frame_bytes: int) -> bytes:
+    """A header block as HEADERS, with as many CONTINUATION frames as it needs."""
+    if len(block) <= max_frame_bytes:
+        return frame(HEADERS, flags | END_HEADERS, stream_id, block)
+    pieces = [frame(HEADERS, flags, stream_id, block[:max_frame_bytes])]
+    for at in range(max_frame_bytes, len(block), max_frame_bytes):
+        piece = block[at : at + max_frame_bytes]
+        last = END_HEADERS if at + max_frame_bytes >= len(block) else 0
+        pieces.append(frame(CONTINUATION, last, stream_id, piece))
+    return b"".join(pieces)
+
+
+SETTINGS_ACK = frame(SETTINGS, ACK, 0)
