@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
-_PROBE_DELAY_S: Final = 0.25
-_PROBE_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,11 @@ class HttpLimits:
     # After a refusal that leaves a request unread: how long its bytes are still swallowed, so that
     # the client gets to read the answer.
     linger_s: float = 2.0
+    # When, and how often, a client that sent its FIN is tried.
+    probe_delay_s: float = 0.25
+    probe_interval_s: float = 1.0
+    # How often connections are looked at for all these times.
+    sweep_interval_s: float = 1.0
 
 
 class _Refused(Exception):
@@ -81,6 +84,7 @@ class HttpConnection(asyncio.Protocol):
         self._chunk_count = 0
         self._header_bytes = 0
         self._in_headers = False
+        self._upgrade = False
         # Dispatched and not yet written, in order; parsed and not yet dispatched.
         self._under_way: deque[HttpCall] = deque()
         self._waiting: deque[HttpCall] = deque()
@@ -91,6 +95,8 @@ class HttpConnection(asyncio.Protocol):
         # No further requests; close once the answers are out.
         self._ending = False
         self._eof = False
+        # The client is not done sending what was refused; its bytes are being swallowed.
+        self._unread = False
         self._lingering = False
         # The server is ending: every answer closes its connection.
         self._last_answers = False
@@ -120,6 +126,8 @@ class HttpConnection(asyncio.Protocol):
             self._since = self._loop.time()
         try:
             self._feed(data)
+        except _Refused as refused:
+            self._refuse(refused.status, refused.message)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if isinstance(cause, _Refused):
@@ -136,7 +144,7 @@ class HttpConnection(asyncio.Protocol):
         # A request that was cut off is forgotten; those that arrived get their answers.
         if not self.busy:
             return False
-        self._probe = self._loop.call_later(_PROBE_DELAY_S, self._probe_peer)
+        self._probe = self._loop.call_later(self._limits.probe_delay_s, self._probe_peer)
         return True
 
     def pause_writing(self) -> None:
@@ -166,6 +174,10 @@ class HttpConnection(asyncio.Protocol):
         self._in_headers = False
         call = self._current
         parser = self._parser
+        if parser.should_upgrade():
+            # The parser skips the body of an upgrade; see _reread.
+            self._upgrade = True
+            return
         call.method = parser.get_method()
         call.keep_alive = parser.should_keep_alive() and not self._last_answers
         call.http_1_0 = parser.get_http_version() == "1.0"
@@ -190,6 +202,8 @@ class HttpConnection(asyncio.Protocol):
             raise _Refused(400, f"request body has more than {self._limits.max_chunks} chunks")
 
     def on_message_complete(self) -> None:
+        if self._upgrade:
+            return
         call, self._call = self._current, None
         chunks = self._chunks
         if chunks:
@@ -222,13 +236,24 @@ class HttpConnection(asyncio.Protocol):
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
-                # No other protocol is spoken here: the request was answered as it is, and what
-                # follows is HTTP/1.1 again.
-                data = data[upgrade.args[0] :]
-                self._parser = httptools.HttpRequestParser(self)
+                data = self._reread() + data[upgrade.args[0] :]
         self._header_bytes = self._header_bytes + len(data) if self._in_headers else 0
         if self._header_bytes > self._limits.max_header_bytes:
             self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
+
+    def _reread(self) -> bytes:
+        """No other protocol is spoken here: the head of an offer to upgrade, without the offer."""
+        call, method = self._current, self._parser.get_method()
+        self._upgrade = False
+        self._parser = httptools.HttpRequestParser(self)
+        if method == b"CONNECT":
+            raise _Refused(405, "Method Not Allowed")
+        headers = b"".join(
+            b"%b: %b\r\n" % item
+            for item in call.headers.items()
+            if item[0] not in (b"connection", b"upgrade")
+        )
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, call.target, headers)
 
     def _start(self, call: HttpCall) -> None:
         self._under_way.append(call)
@@ -256,7 +281,7 @@ class HttpConnection(asyncio.Protocol):
         self._call = None
         self._in_headers = self._continue_due = False
         self._chunks.clear()
-        self._ending = self._lingering = True
+        self._ending = self._unread = True
         call.keep_alive = False
         (self._waiting or self._under_way).append(call)
         call.fail(status, message)
@@ -284,7 +309,7 @@ class HttpConnection(asyncio.Protocol):
     def _settle(self) -> None:
         """Whatever follows from the present state: end, read on, stop reading, ask for a body."""
         transport = self._transport
-        if transport is None or self._flushing or transport.is_closing():
+        if transport is None or self._flushing or self._lingering or transport.is_closing():
             return
         if not self._under_way and not self._waiting:
             if self._ending:
@@ -302,18 +327,16 @@ class HttpConnection(asyncio.Protocol):
                 transport.pause_reading()
 
     def _end(self, transport: asyncio.Transport) -> None:
-        if self._eof or not self._lingering:
+        if self._eof or not self._unread:
             transport.close()
-        elif transport.can_write_eof():
-            # Closing with unread bytes would reset the connection and take the answer along.
-            self._lingering = False
-            transport.write_eof()
-            if not self._reading:
-                self._reading = True
-                transport.resume_reading()
-            self._loop.call_later(self._limits.linger_s, transport.close)
-        else:
-            transport.close()
+            return
+        # Closing with unread bytes would reset the connection and take the answer along.
+        self._lingering = True
+        transport.write_eof()
+        if not self._reading:
+            self._reading = True
+            transport.resume_reading()
+        self._loop.call_later(self._limits.linger_s, transport.close)
 
     def _probe_peer(self) -> None:
         """Find out whether the client that sent its FIN is still there for its answer."""
@@ -322,7 +345,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if not self._under_way[0].http_1_0:
             self._transport.write(_PROCESSING)
-        self._probe = self._loop.call_later(_PROBE_INTERVAL_S, self._probe_peer)
+        self._probe = self._loop.call_later(self._limits.probe_interval_s, self._probe_peer)
 
     # --- for the server -------------------------------------------------------------------------
 

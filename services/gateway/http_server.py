@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from services.gateway.http_protocol import HttpConnection, HttpLimits
 
 if TYPE_CHECKING:
     from services.gateway.http_protocol import Dispatch
-
-_SWEEP_INTERVAL_S: Final = 1.0
 
 
 class HttpServer:
@@ -36,7 +34,7 @@ class HttpServer:
         self._server = await loop.create_server(
             self._connection, host, port, reuse_port=reuse_port or None, backlog=1024
         )
-        self._sweeper = loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
+        self._sweeper = loop.call_later(self._limits.sweep_interval_s, self._sweep)
         bound = self._server.sockets[0].getsockname()
         return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
 
@@ -58,7 +56,7 @@ class HttpServer:
         now = loop.time()
         for connection in tuple(self._connections):
             connection.sweep(now)
-        self._sweeper = loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
+        self._sweeper = loop.call_later(self._limits.sweep_interval_s, self._sweep)
 
     def begin_drain(self) -> None:
         """Go on serving, but let every answer close its connection."""

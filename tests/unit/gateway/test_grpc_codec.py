@@ -86,7 +86,9 @@ def test_parameters_go_where_they_belong() -> None:
     assert request.fault is None
     assert (request.priority, request.timeout_us) == (3, 5)
     assert request.parameters == {"k": 1.5, "sequence_id": "s"}
-    assert decode(message(X, raw=(FLOATS,), parameters={"timeout": P(int64_param=-1)})).fault is None
+    assert (
+        decode(message(X, raw=(FLOATS,), parameters={"timeout": P(int64_param=-1)})).fault is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,9 @@ def test_any_request_is_taken_or_faulty(inputs: list[dict[str, Any]], raw: list[
         assert request.fault.code == 3
 
 
-@given(st.text(max_size=200), st.lists(st.integers(0, 300) | st.sampled_from([16383, 16384, 70000])))
+@given(
+    st.text(max_size=200), st.lists(st.integers(0, 300) | st.sampled_from([16383, 16384, 70000]))
+)
 def test_answers_are_responses(request_id: str, sizes: list[int]) -> None:
     head = kserve_pb2.ModelInferResponse(model_name="m", model_version="1")
     for index in range(len(sizes)):

@@ -145,7 +145,11 @@ def test_how_outputs_are_wanted() -> None:
             ONLY_ONE + "set 'data' 'shared_memory_region'",
         ),
         ({"inputs": [{"data": [1]}]}, 13, "Unable to parse 'name': attempt to access non-existing"),
-        ({"inputs": [tensor(name=5, data=[1])]}, 13, "Unable to parse 'name': attempt to access JSON"),
+        (
+            {"inputs": [tensor(name=5, data=[1])]},
+            13,
+            "Unable to parse 'name': attempt to access JSON",
+        ),
         ({"inputs": [{"name": "X", "data": [1]}]}, 13, "Unable to parse 'datatype': attempt to"),
         (
             {"inputs": [{"name": "X", "datatype": "FP32", "data": [1]}]},
@@ -183,10 +187,22 @@ def test_how_outputs_are_wanted() -> None:
             3,
             "unexpected size for input 'X', expecting 16 additional bytes for model 'm'",
         ),
-        ({"id": 5, "parameters": 5, "inputs": 5}, 13, "Unable to parse 'id': attempt to access JSON"),
-        ({"parameters": 5, "inputs": 5}, 13, "failed to get request params.: attempt to get members"),
+        (
+            {"id": 5, "parameters": 5, "inputs": 5},
+            13,
+            "Unable to parse 'id': attempt to access JSON",
+        ),
+        (
+            {"parameters": 5, "inputs": 5},
+            13,
+            "failed to get request params.: attempt to get members",
+        ),
         ({"inputs": [GOOD], "outputs": 5}, 13, "Unable to parse 'outputs': attempt to access JSON"),
-        ({"inputs": [GOOD], "outputs": [5]}, 13, "Unable to parse 'name': attempt to access non-ex"),
+        (
+            {"inputs": [GOOD], "outputs": [5]},
+            13,
+            "Unable to parse 'name': attempt to access non-ex",
+        ),
         (
             {"inputs": [tensor(datatype="BYTES", shape=[2], data=["a"])]},
             3,
@@ -206,8 +222,16 @@ def test_defects_become_faults(document: Any, code: int, message: str) -> None:
         ({"priority": -1}, 13, "Unable to parse 'priority': attempt to access JSON non-unsigned"),
         ({"timeout": "a"}, 13, "Unable to parse 'timeout': attempt to access JSON non-unsigned"),
         ({"binary_data_output": 5}, 13, "Unable to parse 'binary_data_output': attempt to access"),
-        ({"sequence_id": 1.5}, 13, "Unable to parse 'sequence_id': attempt to access JSON non-stri"),
-        ({"sequence_start": 5}, 13, "Unable to parse 'sequence_start': attempt to access JSON non-"),
+        (
+            {"sequence_id": 1.5},
+            13,
+            "Unable to parse 'sequence_id': attempt to access JSON non-stri",
+        ),
+        (
+            {"sequence_start": 5},
+            13,
+            "Unable to parse 'sequence_start': attempt to access JSON non-",
+        ),
         ({"triton_x": 1}, 3, "parameter keys starting with 'triton_' are reserved"),
         ({"a": None}, 3, "parameter 'a' has invalid type. It should be either 'int', 'bool', or"),
     ],
@@ -237,9 +261,7 @@ def test_parameters_are_checked(parameters: dict[str, Any], code: int, message: 
         ),
     ],
 )
-def test_output_parameters_are_checked(
-    parameters: dict[str, Any], code: int, message: str
-) -> None:
+def test_output_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
     told_code, told = fault_of(
         {"inputs": [GOOD], "outputs": [{"name": "O", "parameters": parameters}]}
     )

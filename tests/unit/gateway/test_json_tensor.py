@@ -45,7 +45,9 @@ def test_out_and_in_again_is_the_same_tensor(tensor: tuple[str, int, bytes]) -> 
         assert again == raw
 
 
-@pytest.mark.parametrize("data", [[1, [2, 3], 4], [[1, 2], [3, 4]], [[[1, [2]], 3], 4], [[], 1, 2, 3, 4]])
+@pytest.mark.parametrize(
+    "data", [[1, [2, 3], 4], [[1, 2], [3, 4]], [[[1, [2]], 3], 4], [[], 1, 2, 3, 4]]
+)
 def test_nesting_is_flattened(data: list[Any]) -> None:
     raw = json_tensor.to_raw(data, "X", "INT32", [2, 2])
     assert np.frombuffer(raw, "<i4").tolist() == [1, 2, 3, 4]

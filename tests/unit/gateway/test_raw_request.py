@@ -50,7 +50,10 @@ def test_a_string_is_framed() -> None:
 @pytest.mark.parametrize(
     ("built", "words"),
     [
-        (config("FP32", [-1], inputs=2), "Raw request must only have 1 input .* got 2 inputs in 'm'"),
+        (
+            config("FP32", [-1], inputs=2),
+            "Raw request must only have 1 input .* got 2 inputs in 'm'",
+        ),
         (config("FP32", [-1, -1]), "more than one variable-sized dimension"),
         (config("BYTES", [-1]), "For BYTE datatype raw input 'X', the model must have input shape"),
         (config("BYTES", [2]), "For BYTE datatype raw input 'X', the model must have input shape"),
