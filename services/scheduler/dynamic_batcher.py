@@ -148,9 +148,10 @@ class DynamicBatcher:
         return True
 
     def take(self, now_ns: int, instances: int) -> Batch | None:
-        if self._forms_ahead:
+        if self._formed:
             self.poll(now_ns, instances)
         else:
+            # It leaves as soon as it is formed: there is no time to grow.
             self._form(now_ns)
         if not self._formed:
             return None

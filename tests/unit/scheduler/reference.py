@@ -36,7 +36,9 @@ class ReferenceBatcher:
     @property
     def forms_ahead(self) -> bool:
         policy = self.batching.default_queue_policy
-        limited = policy.max_queue_size or policy.default_timeout_us or policy.allow_timeout_override
+        limited = (
+            policy.max_queue_size or policy.default_timeout_us or policy.allow_timeout_override
+        )
         return not (limited or self.batching.priority_levels)
 
     def policy(self, level: int) -> QueuePolicy:
@@ -49,10 +51,7 @@ class ReferenceBatcher:
     def queue(self) -> list[Entry]:
         levels = sorted({entry.level for entry in self.fresh + self.delayed})
         return [
-            entry
-            for level in levels
-            for entry in self.fresh + self.delayed
-            if entry.level == level
+            entry for level in levels for entry in self.fresh + self.delayed if entry.level == level
         ]
 
     def add(self, entry: Entry) -> bool:
@@ -97,7 +96,7 @@ class ReferenceBatcher:
                 return
 
     def take(self, now_ns: int, instances: int) -> list[Entry]:
-        if self.forms_ahead:
+        if self.formed:
             self.poll(now_ns, instances)
         else:
             self._step(now_ns)

@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from nereid.messages import Answer, InferRequest
-from nereid.model_config import freeze_config, parse_config
+from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from services.scheduler.entry import Entry, ValidHead
 
@@ -21,7 +21,8 @@ _numbers = count(1)
 
 
 def model_of(text: str = "", name: str = "m") -> ModelConfig:
-    return freeze_config(parse_config(text, model_name=name))
+    written = parse_config(f'name: "{name}" backend: "python" {text}', model_name=name)
+    return freeze_config(complete_config(written, model_name=name, description=None))
 
 
 def head_of(inputs: Iterable[Tensor], outputs: Iterable[str] = ()) -> bytes:

@@ -190,7 +190,5 @@ class Agreement(RuleBasedStateMachine):
         self.inside.discard(entry)
 
 
-Agreement.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None
-)
+Agreement.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestAgreement = pytest.mark.slow(Agreement.TestCase)
