@@ -1,0 +1,60 @@
+"""`python -m services.scheduler`: read the settings, run until a signal, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+
+import uvloop
+
+from nereid.flags import read
+from services.scheduler.service import SchedulerService
+from services.scheduler.settings import Settings
+
+_PROGRAM = "nereid scheduler"
+_log = logging.getLogger(__name__)
+
+
+async def _run(settings: Settings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    service = SchedulerService(settings)
+    try:
+        await service.start()
+    except OSError as error:
+        sys.stderr.write(f"{_PROGRAM}: --scheduler-address: {error.strerror or error}\n")
+        return 2
+    # What lives from here on until the end is not worth looking at in every collection.
+    gc.collect()
+    gc.freeze()
+    await stop.wait()
+    _log.info("stopping: finishing what was accepted")
+    await service.drain(settings.exit_timeout_secs)
+    return 0
+
+
+def _set_up_logging(settings: Settings) -> None:
+    level = logging.INFO
+    if settings.log_verbose:
+        level = logging.DEBUG
+    elif not settings.log_info:
+        level = logging.WARNING if settings.log_warning else logging.ERROR
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=level)
+    if not settings.log_error and not settings.log_info and not settings.log_warning:
+        logging.disable(logging.CRITICAL)
+
+
+def main() -> int:
+    settings = read(Settings, sys.argv[1:], os.environ, _PROGRAM)
+    _set_up_logging(settings)
+    return uvloop.run(_run(settings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""One model instance as the scheduler sees it: a stream that takes one batch at a time.
+
+Writes batches and reads what came of them; decides nothing about either. Knows no queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from nereid.frames import remaining_us, write_parameters, write_payloads
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from services.scheduler.entry import Batch
+
+
+class BatchStream(Protocol):
+    """The scheduler's end of an Execute stream; nereid.rpc.Call is one."""
+
+    def send(self, message: bytes) -> None:
+        """Write a message; nothing happens once the stream is broken."""
+
+    def finish(self) -> None:
+        """End the stream."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A batch that an instance has and has not answered."""
+
+    id: int
+    batch: Batch
+    started_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """Told to load: no stream. Ready: a stream. Its model's owner alone touches `running`."""
+
+    id: int
+    name: str
+    executor: str
+    stream: BatchStream | None = None
+    running: Running | None = None
+    batches: int = 0
+
+    def execute(self, batch: Batch, now_ns: int) -> None:
+        """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""
+        assert self.stream is not None, "a batch for an instance without a stream"  # noqa: S101
+        message = batch_message(self.batches + 1, batch, now_ns)
+        self.batches += 1
+        self.running = Running(self.batches, batch, now_ns)
+        self.stream.send(message)
+
+
+def batch_message(number: int, batch: Batch, now_ns: int) -> bytes:
+    """A batch as it travels: its members' heads and payloads as the clients sent them."""
+    message = pb.Batch(id=number)
+    add = message.members.add
+    for entry in batch.entries:
+        request = entry.request
+        member = add(head=request.head)
+        write_payloads(request.payloads, member.payloads)
+        if request.request_id:
+            member.request_id = request.request_id
+        if request.parameters:
+            write_parameters(request.parameters, member.parameters)
+        if request.deadline is not None:
+            member.remaining_us = remaining_us(request.deadline, now_ns / 1e9)
+        if request.trace_context:
+            member.trace_context = request.trace_context
+    return message.SerializeToString()

@@ -1,0 +1,280 @@
+"""From a gateway's request to the model version that takes it, and the answers back on its link.
+
+One dictionary look-up by the head's bytes on the hot path. Requests for a model whose first load is
+under way are held until that is decided. Knows no queue and no transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from nereid.errors import (
+    INTERNAL_MESSAGE,
+    DeadlineExceeded,
+    Internal,
+    NereidError,
+    Unavailable,
+    error_of,
+)
+from nereid.messages import Answer, Cancel, fault_of
+from nereid.pb import kserve_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.messages import InferRequest, ToScheduler
+    from services.scheduler.catalogue import Catalogue
+    from services.scheduler.entry import Entry
+    from services.scheduler.model import ModelVersion
+
+    OnAnswer = Callable[[Answer], None]
+    # A held request, by its id, is somewhere else now.
+    OnTaken = Callable[[int, "Ticket"], None]
+
+_log = logging.getLogger(__name__)
+
+STOPPING: Final = (
+    "Server is stopping, scheduler for model has stopped accepting new inference requests"
+)
+_MOST_HEADS: Final = 4096
+_LARGEST_REMEMBERED_HEAD_BYTES: Final = 16384
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A request for a model that is being loaded. refusal is what is told when the wait is over."""
+
+    request: InferRequest
+    name: str
+    version: str
+    on_answer: OnAnswer
+    on_taken: OnTaken
+    refusal: NereidError
+    timer: asyncio.TimerHandle | None = None
+
+
+# What a request is cancelled by: whoever has it, and what it is there.
+Ticket = tuple["ModelVersion | HoldingRoom", "Entry | Held"]
+
+
+class HoldingRoom:
+    """Requests that wait for their model's first load, each for a limited time."""
+
+    def __init__(self, limit_s: float, most: int) -> None:
+        self._limit_s = limit_s
+        self._most = most
+        self._held: dict[Held, None] = {}
+        self._idle: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, held: Held) -> None:
+        """Keep a request for later; raises Unavailable when too many are here."""
+        if self._most and len(self._held) >= self._most:
+            raise Unavailable("Exceeds maximum queue size")
+        deadline = held.request.deadline
+        wait_s = self._limit_s
+        if deadline is not None and deadline - time.monotonic() < wait_s:
+            wait_s = max(0.0, deadline - time.monotonic())
+            held.refusal = DeadlineExceeded(
+                f"the deadline passed while model '{held.name}' was being loaded", late=True
+            )
+        self._held[held] = None
+        held.timer = asyncio.get_running_loop().call_later(wait_s, self._give_up, held)
+
+    def cancel(self, held: Held) -> None:
+        """Nobody waits for it any more."""
+        self.release(held)
+
+    def release(self, held: Held) -> bool:
+        """Take a request out; False if it is not here."""
+        if held not in self._held:
+            return False
+        del self._held[held]
+        if held.timer is not None:
+            held.timer.cancel()
+        if self._idle is not None and not self._held and not self._idle.done():
+            self._idle.set_result(None)
+        return True
+
+    def all(self) -> list[Held]:
+        """Everything that is held, in order of arrival."""
+        return list(self._held)
+
+    def fail_all(self, error: NereidError) -> None:
+        """Answer everything that is held with this error."""
+        for held in self.all():
+            held.refusal = error
+            self._give_up(held)
+
+    async def idle(self) -> None:
+        """Wait until nothing is held. Only one may wait."""
+        if self._held:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def _give_up(self, held: Held) -> None:
+        self.release(held)
+        held.on_answer(Answer(held.request.id, error=fault_of(held.refusal)))
+
+
+class Intake:
+    """Finds the model version of each request."""
+
+    def __init__(self, catalogue: Catalogue, room: HoldingRoom) -> None:
+        self._catalogue = catalogue
+        self._room = room
+        self._by_head: dict[bytes, ModelVersion] = {}
+        self._stopping = False
+        self._retry_due = False
+
+    def submit(
+        self,
+        request: InferRequest,
+        on_answer: OnAnswer,
+        on_taken: OnTaken,
+        *,
+        at_once: bool,
+    ) -> Ticket:
+        """Hand a request to its model. on_answer is called once, after this has returned.
+
+        Raises:
+            NereidError: it was refused; on_answer will not be called.
+        """
+        model = self._by_head.get(request.head)
+        if model is None or request.fault is not None:
+            return self._submit_slowly(request, on_answer, on_taken)
+        return model, model.submit(request, on_answer, at_once=at_once)
+
+    def stop(self) -> None:
+        """Accept nothing from now on; what is held may still find its model."""
+        self._stopping = True
+        self._by_head.clear()
+
+    def models_changed(self) -> None:
+        """Some version's state is another: forget what was found, look again for what was not."""
+        self._by_head.clear()
+        if len(self._room) and not self._retry_due:
+            self._retry_due = True
+            asyncio.get_running_loop().call_soon(self._retry)
+
+    def _submit_slowly(
+        self, request: InferRequest, on_answer: OnAnswer, on_taken: OnTaken
+    ) -> Ticket:
+        if self._stopping:
+            raise Unavailable(STOPPING)
+        name, version = _named(request.head)
+        try:
+            model = self._find(request, name, version)
+        except NereidError as error:
+            if not self._catalogue.is_loading(name, version):
+                raise
+            held = Held(request, name, version, on_answer, on_taken, error)
+            self._room.hold(held)
+            return self._room, held
+        return model, model.submit(request, on_answer)
+
+    def _find(self, request: InferRequest, name: str, version: str) -> ModelVersion:
+        served = self._catalogue.find(name, version)
+        if request.fault is not None:
+            code, message, late = request.fault
+            raise error_of(code, message, late=late)
+        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
+        if not self._stopping and len(request.head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
+            if len(self._by_head) >= _MOST_HEADS:
+                self._by_head.clear()
+            self._by_head[request.head] = served.runtime
+        return served.runtime
+
+    def _retry(self) -> None:
+        self._retry_due = False
+        for held in self._room.all():
+            if not self._catalogue.is_loading(held.name, held.version):
+                self._room.release(held)
+                self._take(held)
+
+    def _take(self, held: Held) -> None:
+        request = held.request
+        try:
+            model = self._find(request, held.name, held.version)
+            held.on_taken(request.id, (model, model.submit(request, held.on_answer)))
+        except Exception as error:
+            held.on_answer(Answer(request.id, error=fault_of(_told(error))))
+
+
+class GatewayLink(Protocol):
+    """The scheduler's end of a gateway's link; nereid.rpc.Link is one."""
+
+    def send(self, item: Answer) -> None:
+        """Hand an answer over; it leaves with the others of this loop turn."""
+
+
+class GatewaySession:
+    """One gateway's link: its requests under way, and their answers. Set link before items come."""
+
+    link: GatewayLink
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._pending: dict[int, Ticket] = {}
+        # Bound once, not once for each request.
+        self._on_answer: OnAnswer = self._answer
+        self._on_taken: OnTaken = self._pending.__setitem__
+
+    def on_items(self, items: list[ToScheduler]) -> None:
+        """Requests and cancellations of one frame."""
+        # A lone request to an idle model is sent on without waiting for the end of the loop turn.
+        alone = len(items) == 1
+        for item in items:
+            if isinstance(item, Cancel):
+                self._cancel(item.id)
+            else:
+                self._submit(item, alone)
+
+    def on_down(self) -> None:
+        """The link broke: a gateway that is still there sends its requests again on a new one."""
+        for number in list(self._pending):
+            self._cancel(number)
+
+    def _submit(self, request: InferRequest, at_once: bool) -> None:
+        number = request.id
+        try:
+            self._pending[number] = self._intake.submit(
+                request, self._on_answer, self._on_taken, at_once=at_once
+            )
+        except Exception as error:
+            self.link.send(Answer(number, error=fault_of(_told(error))))
+
+    def _cancel(self, number: int) -> None:
+        ticket = self._pending.pop(number, None)
+        if ticket is not None:
+            owner, what = ticket
+            owner.cancel(what)  # type: ignore[arg-type]
+
+    def _answer(self, answer: Answer) -> None:
+        # Not here: cancelled meanwhile, and nobody wants the answer.
+        if self._pending.pop(answer.id, None) is not None:
+            self.link.send(answer)
+
+
+def _named(head: bytes) -> tuple[str, str]:
+    try:
+        message = kserve_pb2.ModelInferRequest.FromString(head)
+    except DecodeError as error:
+        raise Internal("a request's head is damaged") from error
+    return message.model_name, message.model_version
+
+
+def _told(error: Exception) -> NereidError:
+    """What the client is told; a bug is logged, and told as no more than that."""
+    if isinstance(error, NereidError):
+        return error
+    _log.error("a request could not be taken in", exc_info=error)
+    return Internal(INTERNAL_MESSAGE)

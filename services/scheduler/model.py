@@ -1,0 +1,349 @@
+"""A model version in service: the one owner of its queue, its free instances, its statistics.
+
+Runs in one event loop and never awaits on the way of a request. What runs together and where is
+decided by the batcher and the router; this acts on it. Every entry is answered exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nereid.errors import DeadlineExceeded, Internal, NereidError, Unavailable
+from nereid.frames import read_answer
+from nereid.messages import Answer, fault_of
+from nereid.pb import nereid_pb2 as pb
+from services.scheduler.batcher import make_batcher
+from services.scheduler.entry import Entry, State
+from services.scheduler.ordering import ReplyOrder
+from services.scheduler.router import Router
+from services.scheduler.statistics import Execution, ModelStatistics
+from services.scheduler.validation import Validator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.messages import InferRequest
+    from nereid.model_config import ModelConfig
+    from services.scheduler.entry import Batch
+    from services.scheduler.instance import Instance, Running
+
+    OnAnswer = Callable[[Answer], None]
+
+_log = logging.getLogger(__name__)
+
+_NEVER: Final = 1 << 63
+# Requests that wait for an executor are looked at no more often than this.
+_RESCUE_PAUSE_S: Final = 0.02
+_now_ns = time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How much a model version bears with. max_queue_size 0: any number of requests."""
+
+    max_queue_size: int = 0
+    max_retries: int = 2
+    no_executor_timeout_s: float = 30.0
+
+
+class ModelVersion:
+    """The requests of one model version, from acceptance to answer."""
+
+    def __init__(self, config: ModelConfig, number: int, limits: QueueLimits) -> None:
+        self.config = config
+        self.number = number
+        self.name = config.name
+        self.statistics = ModelStatistics()
+        self._limits = limits
+        self._validator = Validator(config)
+        self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
+        self._router: Router[Instance] = Router()
+        keeps_order = config.batching is not None and config.batching.preserve_ordering
+        self._order = ReplyOrder[tuple[Entry, Answer]]() if keeps_order else None
+        # All that is accepted and not answered, in order of arrival.
+        self._open: dict[Entry, None] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = _NEVER
+        self._stranded_since_ns = _now_ns()
+        self._rescue: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"'{self.name}' version {self.number}"
+
+    # ---- requests
+
+    def submit(self, request: InferRequest, on_answer: OnAnswer, *, at_once: bool = False) -> Entry:
+        """Accept a request; on_answer is called once, after this has returned.
+
+        at_once: nothing else is coming in this loop turn that it could share a batch with.
+
+        Raises:
+            NereidError: it was refused, and on_answer will not be called.
+        """
+        now_ns = _now_ns()
+        entry = self._validator.accept(request, on_answer, now_ns)
+        if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+            raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
+        self._batcher.add(entry, now_ns)
+        self._open[entry] = None
+        if self._order is not None:
+            self._order.admit(entry)
+        if at_once and self._batcher.pending == 1 and self._router.free and not self._turn_due:
+            self._dispatch(now_ns)
+        else:
+            self.wake()
+        if self._rescue is None and not self._router.count:
+            self._arm_rescue()
+        return entry
+
+    def cancel(self, entry: Entry) -> None:
+        """Nobody waits for this entry any more. Its batchmates never notice."""
+        if entry.state is State.ANSWERED:
+            return
+        if self._batcher.remove(entry):
+            self.statistics.record_failure(entry, _now_ns())
+        self._close(entry, None)
+        self.wake()
+
+    # ---- instances
+
+    def add_instance(self, instance: Instance) -> None:
+        """It is ready for a batch."""
+        self._router.add(instance)
+        if self._rescue is not None:
+            self._rescue.cancel()
+            self._rescue = None
+        self.wake()
+
+    def retire_instance(self, instance: Instance) -> None:
+        """No more batches for it; what it has it may finish."""
+        if self._router.remove(instance) and not self._router.count:
+            self._strand()
+
+    def lose_instance(self, instance: Instance, cause: str) -> None:
+        """It is gone. The batch it had runs again elsewhere, ahead of all others."""
+        self.retire_instance(instance)
+        running, instance.running = instance.running, None
+        if running is None:
+            return
+        again = []
+        now_ns = _now_ns()
+        for entry in running.batch.entries:
+            if entry.state is State.ANSWERED:
+                continue
+            if entry.retries < self._limits.max_retries:
+                entry.retries += 1
+                again.append(entry)
+            else:
+                attempts = entry.retries + 1
+                text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
+                self._fail(entry, Unavailable(text, late=True), now_ns)
+        if again:
+            self._batcher.put_back(again)
+            _log.warning("%s: %d of its requests run again", cause, len(again))
+        self.wake()
+
+    def executed(self, instance: Instance, message: bytes) -> None:
+        """An instance has answered."""
+        running, instance.running = instance.running, None
+        if running is None:
+            _log.error("%s answered a batch that it was not given", instance.name)
+            return
+        finished_ns = _now_ns()
+        # Before the answers are told: meanwhile the instance can work.
+        self._router.release(instance)
+        self._dispatch(finished_ns)
+        try:
+            reply = _read(message, running)
+        except Exception:
+            _log.exception("the answer of instance %s makes no sense", instance.name)
+            error = Internal("the executor's answer cannot be understood", late=True)
+            self._fail_batch(running.batch, error, finished_ns)
+            return
+        self._answer_batch(running, reply, finished_ns)
+
+    # ---- the end
+
+    def fail_all(self, error: NereidError) -> None:
+        """Answer everything that is still here with this error."""
+        now_ns = _now_ns()
+        for entry in list(self._open):
+            self._batcher.remove(entry)
+            self._fail(entry, error, now_ns)
+
+    async def idle(self) -> None:
+        """Wait until everything accepted is answered. Only one may wait."""
+        if self._open:
+            self._idle = self._loop.create_future()
+            await self._idle
+
+    def close(self) -> None:
+        """Let go of the event loop; call when nothing is open."""
+        for handle in (self._timer, self._rescue):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._rescue = None
+
+    # ---- dispatch
+
+    def wake(self) -> None:
+        """Decide anew at the end of this loop turn."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        now_ns = _now_ns()
+        for entry, error in self._batcher.expire(now_ns):
+            self._fail(entry, error, now_ns)
+        self._dispatch(now_ns)
+
+    def _dispatch(self, now_ns: int) -> None:
+        """Give each free instance the batch it shall run now, and note when to look again."""
+        batcher, router = self._batcher, self._router
+        if batcher.pending:
+            count = router.count
+            while router.free:
+                batch = batcher.take(now_ns, count)
+                if batch is None:
+                    break
+                self._start(batch, now_ns)
+            else:
+                if count:
+                    batcher.poll(now_ns, count)
+        self._set_timer(batcher.wake_at_ns(now_ns), now_ns)
+
+    def _start(self, batch: Batch, now_ns: int) -> None:
+        instance = self._router.take()
+        assert instance is not None, "a batch was taken for an instance that is not free"  # noqa: S101
+        try:
+            instance.execute(batch, now_ns)
+        except Exception:
+            _log.exception("a batch of %r cannot be sent", self)
+            self._router.release(instance)
+            error = Internal("the batch cannot be sent to an executor", late=True)
+            self._fail_batch(batch, error, now_ns)
+
+    def _set_timer(self, wake_ns: int | None, now_ns: int) -> None:
+        if wake_ns is None:
+            wake_ns = _NEVER
+        if wake_ns == self._timer_ns:
+            return
+        self._timer_ns = wake_ns
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_ns != _NEVER:
+            delay_s = max(0, wake_ns - now_ns) / 1e9
+            self._timer = self._loop.call_later(delay_s, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._timer_ns = _NEVER
+        if not self._turn_due:
+            self._turn()
+
+    # ---- answers
+
+    def _answer_batch(self, running: Running, reply: pb.Executed, finished_ns: int) -> None:
+        entries = running.batch.entries
+        failed = []
+        answers = []
+        for entry, message in zip(entries, reply.answers, strict=True):
+            answer = read_answer(message)
+            answers.append(answer)
+            if answer.error is not None:
+                failed.append(entry)
+        execution = Execution(
+            running.started_ns,
+            finished_ns,
+            time.time_ns() // 1_000_000,
+            reply.compute_input_ns,
+            reply.compute_infer_ns,
+            reply.compute_output_ns,
+        )
+        self.statistics.record_batch(running.batch, execution, failed)
+        for entry, answer in zip(entries, answers, strict=True):
+            # Cancelled while it ran: there is nobody to tell.
+            if entry.state is not State.ANSWERED:
+                self._close(entry, answer)
+
+    def _fail_batch(self, batch: Batch, error: NereidError, now_ns: int) -> None:
+        for entry in batch.entries:
+            if entry.state is not State.ANSWERED:
+                self._fail(entry, error, now_ns)
+
+    def _fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
+        self.statistics.record_failure(entry, now_ns)
+        self._close(entry, Answer(0, error=fault_of(error)))
+
+    def _close(self, entry: Entry, answer: Answer | None) -> None:
+        """The entry's end: its answer goes out, or, without one, it is dropped."""
+        entry.state = State.ANSWERED
+        del self._open[entry]
+        if self._order is None:
+            if answer is not None:
+                _tell(entry, answer)
+        else:
+            told = None if answer is None else (entry, answer)
+            for earlier, held in self._order.settle(entry, told):
+                _tell(earlier, held)
+        if self._idle is not None and not self._open and not self._idle.done():
+            self._idle.set_result(None)
+
+    # ---- no instance anywhere
+
+    def _strand(self) -> None:
+        self._stranded_since_ns = _now_ns()
+        if self._open:
+            self._arm_rescue()
+
+    def _arm_rescue(self) -> None:
+        """While there is no instance: give up those that have waited too long, oldest first."""
+        now_ns = _now_ns()
+        patience_ns = int(self._limits.no_executor_timeout_s * 1e9)
+        self._rescue = None
+        due = []
+        for entry in self._open:
+            if entry.state is State.EXECUTING:  # an executor that leaves still has it
+                continue
+            limit_ns = max(entry.received_ns, self._stranded_since_ns) + patience_ns
+            if limit_ns > now_ns:
+                # Many may be waiting: not a timer for each of them.
+                delay_s = max((limit_ns - now_ns) / 1e9, _RESCUE_PAUSE_S)
+                self._rescue = self._loop.call_later(delay_s, self._arm_rescue)
+                break
+            due.append(entry)
+        for entry in due:
+            self._batcher.remove(entry)
+            text = (
+                f"no executor has model '{self.name}' version {self.number}; waited"
+                f" {self._limits.no_executor_timeout_s:g} s for one"
+            )
+            self._fail(entry, Unavailable(text, late=True), now_ns)
+
+
+def _tell(entry: Entry, answer: Answer) -> None:
+    answer.id = entry.request.id
+    try:
+        entry.on_answer(answer)
+    except Exception:
+        _log.exception("an answer could not be handed over")
+
+
+def _read(message: bytes, running: Running) -> pb.Executed:
+    reply = pb.Executed.FromString(message)
+    if reply.id != running.id:
+        raise ValueError(f"batch {running.id} was under way, batch {reply.id} was answered")
+    members: Sequence[Entry] = running.batch.entries
+    if len(reply.answers) != len(members):
+        raise ValueError(f"{len(reply.answers)} answers to {len(members)} requests")
+    return reply

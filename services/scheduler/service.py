@@ -1,0 +1,158 @@
+"""The scheduler as a service: its table of RPCs, its start and its drain.
+
+Wires what the other modules decide; a gateway's link is the same whether it comes over a socket or
+lies in memory (services.joined).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.errors import Unavailable
+from nereid.frames import AnswerCodec, RequestCodec
+from nereid.rpc import Handlers, Server, ServerOptions, accept_link
+from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
+from services.scheduler.completion import CompletionRules
+from services.scheduler.control import Control
+from services.scheduler.executors import EXECUTE_PATH, JOIN_PATH, accept_execute, accept_join
+from services.scheduler.intake import STOPPING, GatewaySession, HoldingRoom, Intake
+from services.scheduler.lifecycle import reason_of
+from services.scheduler.loader import Loader, LoadRules
+from services.scheduler.model import QueueLimits
+from services.scheduler.repository import scan
+
+if TYPE_CHECKING:
+    from nereid.messages import Answer, ToScheduler
+    from nereid.rpc import Call, Link
+    from services.scheduler.repository import FoundModel
+    from services.scheduler.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+INFER_PATH: Final = "/nereid.v1.Scheduler/Infer"
+# A process that hangs with its connections open is gone after this. An executor at work answers
+# pings all the same.
+_SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
+# What is left of the time to drain when everything is answered, for answers on their way.
+_LAST_WRITES_S: Final = 1.0
+
+
+class SchedulerService:
+    """One scheduler. Create it inside the event loop that it shall run in."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._catalogue = Catalogue(map(_served, scan(settings.model_repository)))
+        self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
+        self._intake = Intake(self._catalogue, self._room)
+        self._control = Control(self._catalogue, strict=settings.strict_readiness)
+        limits = QueueLimits(
+            max_queue_size=settings.max_queue_size,
+            max_retries=settings.max_retries,
+            no_executor_timeout_s=settings.no_executor_timeout_secs,
+        )
+        completion = CompletionRules(
+            settings.disable_auto_complete_config, settings.backend_settings
+        )
+        rules = LoadRules(completion, settings.backend_settings, limits)
+        self._loader = Loader(self._catalogue, rules, self._intake.models_changed)
+        self._links: dict[GatewaySession, Link[Answer, ToScheduler]] = {}
+        self._server: Server | None = None
+        # Where it really listens, once started: port 0 is whatever the system chose.
+        self.addresses: list[str] = []
+
+    def handlers(self) -> Handlers:
+        """All RPCs of the scheduler, for a server or a LocalChannel."""
+        return Handlers(
+            unary=self._control.handlers(),
+            stream={
+                INFER_PATH: self._accept_gateway,
+                JOIN_PATH: partial(accept_join, self._loader),
+                EXECUTE_PATH: partial(accept_execute, self._loader),
+            },
+        )
+
+    def attach(self, link: Link[Answer, ToScheduler]) -> None:
+        """Serve a gateway whose link lies in this process. Call before items come in."""
+        session = GatewaySession(self._intake)
+        link.on_items = session.on_items
+        link.on_down = partial(self._gateway_lost, session)
+        self._add(session, link)
+
+    async def start(self) -> None:
+        """Read the repositories' configurations and listen. Raises OSError for an address."""
+        self._loader.start()
+        self._server = Server(self.handlers(), _SERVER_OPTIONS)
+        for address in self._settings.scheduler_address:
+            self.addresses.append(await self._server.listen(address))
+        _log.info("listening at %s", ", ".join(self.addresses))
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept nothing new, finish what was accepted, fail what takes longer; then end."""
+        self._control.stopping = True
+        self._intake.stop()
+        models = [each.runtime for each in self._catalogue.versions() if each.runtime is not None]
+        waits = [asyncio.ensure_future(self._room.idle())]
+        waits += [asyncio.ensure_future(model.idle()) for model in models]
+        _, late = await asyncio.wait(waits, timeout=timeout_s)
+        for wait in late:
+            wait.cancel()
+        if late:
+            _log.warning("requests are still under way after %g s; they fail", timeout_s)
+        error = Unavailable(STOPPING, late=True)
+        self._room.fail_all(error)
+        for model in models:
+            model.fail_all(error)
+            model.close()
+        await self._flush()
+
+    async def _flush(self) -> None:
+        links = list(self._links.values())
+        if links:
+            drains = [asyncio.ensure_future(link.drain()) for link in links]
+            _, stuck = await asyncio.wait(drains, timeout=_LAST_WRITES_S)
+            for drain in stuck:
+                drain.cancel()
+        for link in links:
+            link.close()
+        if self._server is not None:
+            await self._server.close()
+
+    def _accept_gateway(self, call: Call) -> None:
+        session = GatewaySession(self._intake)
+        on_down = partial(self._gateway_lost, session)
+        link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
+        self._add(session, link)
+
+    def _add(self, session: GatewaySession, link: Link[Answer, ToScheduler]) -> None:
+        session.link = link
+        self._links[session] = link
+
+    def _gateway_lost(self, session: GatewaySession) -> None:
+        self._links.pop(session, None)
+        session.on_down()
+
+
+class _GatewayCodec:
+    """The scheduler's end of the Infer link: answers out, requests in."""
+
+    def __init__(self) -> None:
+        self.encode = AnswerCodec().encode
+        self.decode = RequestCodec().decode
+
+
+def _served(found: FoundModel) -> ServedModel:
+    """A model as it was found; what cannot be loaded says so from the start."""
+    model = ServedModel(found.name)
+    if found.error is not None:
+        model.refusal = reason_of(found.error.code, found.error.message)
+        _log.error("model '%s' cannot be loaded: %s", found.name, model.refusal)
+    for number in found.versions:
+        served = ServedVersion(found.name, number, found.version_path(number), found.draft)
+        if found.error is not None:
+            served.life.refuse(model.refusal)
+        model.versions[number] = served
+    return model
