@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -11,22 +12,23 @@ from nereid.pb import kserve_pb2
 from services.scheduler.entry import Entry, ValidHead
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable
 
     from nereid.model_config import ModelConfig
 
-Tensor = tuple[str, str, Sequence[int]] if TYPE_CHECKING else tuple
+# Name, datatype, shape.
+Tensor = tuple[str, str, Sequence[int]]
 
 _numbers = count(1)
 
 
-def model_of(text: str = "", name: str = "m") -> ModelConfig:
-    written = parse_config(f'name: "{name}" backend: "python" {text}', model_name=name)
-    return freeze_config(complete_config(written, model_name=name, description=None))
+def model_of(text: str = "", *, backend: str = "python") -> ModelConfig:
+    """A model named m."""
+    written = parse_config(f'name: "m" backend: "{backend}" {text}', model_name="m")
+    return freeze_config(complete_config(written, model_name="m", description=None))
 
 
 def head_of(inputs: Iterable[Tensor], outputs: Iterable[str] = ()) -> bytes:
-    """A request's head; each input is (name, datatype, shape)."""
     message = kserve_pb2.ModelInferRequest(model_name="m")
     for name, datatype, shape in inputs:
         message.inputs.add(name=name, datatype=datatype, shape=shape)

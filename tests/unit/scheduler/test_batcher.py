@@ -204,17 +204,16 @@ class TestFormingAhead:
         assert (batch.entries, batch.size) == ([first, third], 2)
 
     def test_a_batch_cancelled_whole_is_gone(self) -> None:
-        batcher = dynamic("preferred_batch_size: [1, 4]")
-        growing_only = add(batcher, *some(2))
+        batcher = dynamic("preferred_batch_size: 4")
+        closed = add(batcher, *some(4))
+        growing = add(batcher, *some(2))
         batcher.poll(0, instances=1)
-        for entry in growing_only:
+        for entry in closed + growing:
             batcher.remove(entry)
         assert batcher.pending == 0
         assert batcher.take(0, instances=1) is None
-        closed = add(batcher, *some(1))
-        batcher.poll(0, instances=1)
-        batcher.remove(closed[0])
-        assert batcher.take(0, instances=1) is None
+        fresh = add(batcher, entry_of(key="other"))
+        assert taken(batcher) == fresh
 
     def test_what_lost_its_instance_comes_before_what_was_formed(self) -> None:
         batcher = dynamic("preferred_batch_size: 2", max_batch_size=2)
