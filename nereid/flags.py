@@ -180,12 +180,12 @@ def refuse(faults: Sequence[str], program: str) -> None:
         sys.exit(2)
 
 
-def arguments(settings: Any, names: Sequence[str] | None = None) -> list[str]:
-    """The argv that read() turns back into these settings (or only the named ones of them)."""
+def arguments(settings: Any) -> list[str]:
+    """The argv that read() turns back into these settings, whatever the environment says."""
     argv: list[str] = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if value is None or value == field.default or (names and field.name not in names):
+        if value is None:
             continue
         option: Flag = field.metadata["flag"]
         each = value if option.repeated else (value,)

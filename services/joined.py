@@ -1,4 +1,66 @@
-"""Gateway and scheduler in one process, joined by a memory link: the composition root of that process.
+"""Gateway and scheduler in one process, joined in memory: that process's composition root.
 
-Only this module and services.plan may know two services.
+With services.plan the only module that may know several services.
 """
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from nereid import flags, rpc
+from services.gateway.service import GatewayService, joined
+from services.gateway.settings import GatewaySettings
+from services.scheduler.service import SchedulerService
+from services.scheduler.settings import Settings as SchedulerSettings
+
+if TYPE_CHECKING:
+    from nereid.messages import Answer, ToScheduler
+
+_PROGRAM = "services.joined"
+
+
+async def serve(gateway_settings: GatewaySettings, scheduler_settings: SchedulerSettings) -> int:
+    """Serve until a signal says to end; the exit code to leave with."""
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    scheduler = SchedulerService(scheduler_settings)
+    gateway_end: rpc.Link[ToScheduler, Answer]
+    scheduler_end: rpc.Link[Answer, ToScheduler]
+    gateway_end, scheduler_end = rpc.memory_links()
+    channel = rpc.LocalChannel(scheduler.handlers())
+    gateway = GatewayService(gateway_settings, open_link=joined(gateway_end), channel=channel)
+    try:
+        await scheduler.start()
+        scheduler.attach(scheduler_end)
+        await gateway.start()
+    except OSError as error:
+        flags.refuse([f"cannot listen: {error}"], _PROGRAM)
+    # What lives by now lives for good: keep the collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
+    await ending.wait()
+    deadline = loop.time() + gateway_settings.exit_timeout_secs
+    await gateway.drain(gateway_settings.exit_timeout_secs)
+    await scheduler.drain(max(0.0, deadline - loop.time()))
+    return 0
+
+
+def main() -> int:
+    """Run the process."""
+    gateway, scheduler = flags.read_all(
+        (GatewaySettings, SchedulerSettings), sys.argv[1:], os.environ, _PROGRAM
+    )
+    return uvloop.run(serve(gateway, scheduler))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

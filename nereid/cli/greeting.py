@@ -17,6 +17,7 @@ async def greet(http_address: str | None, grpc_address: str | None) -> None:
     """Wait until the mesh serves and its models have settled, then print."""
     if http_address is None:
         return
+    http_address, grpc_address = _reachable(http_address), grpc_address and _reachable(grpc_address)
     while True:
         try:
             models = await asyncio.to_thread(_post, http_address, "/v2/repository/index")
@@ -36,6 +37,12 @@ async def greet(http_address: str | None, grpc_address: str | None) -> None:
         print(f"\nA first request to try:\n\n{min(requests, key=len)}", flush=True)
     else:
         print(f"\nA first request to try:\n\n  curl http://{http_address}/v2", flush=True)
+
+
+def _reachable(address: str) -> str:
+    """An address to try on this machine where a server listens on all interfaces."""
+    host, _, port = address.rpartition(":")
+    return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
 
 
 def _post(address: str, path: str) -> Any:

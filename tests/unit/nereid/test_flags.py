@@ -72,16 +72,29 @@ def test_settings_that_share_a_command_line() -> None:
     assert other == Other(level=2)
 
 
-def test_arguments_are_read_back() -> None:
+def test_arguments_are_read_back_whatever_the_environment_says() -> None:
     settings = Example(("/a", "/b c"), strict=False, listen="unix:/s")
     assert flags.arguments(settings) == [
         "--repository=/a",
         "--repository=/b c",
+        "--http-port=8000",
         "--strict=false",
+        "--wait=1.5",
+        "--engine=a",
         "--listen=unix:/s",
     ]
-    assert flags.read(Example, flags.arguments(settings), {}, "example") == settings
-    assert flags.arguments(settings, ["strict"]) == ["--strict=false"]
+    environ = {"NEREID_HTTP_PORT": "9", "NEREID_STRICT": "true"}
+    assert flags.read(Example, flags.arguments(settings), environ, "example") == settings
+
+
+def test_what_is_not_set_is_no_argument() -> None:
+    @dataclass(frozen=True)
+    class Optional:
+        """Settings with nothing in them."""
+
+        name: str | None = flags.flag(None, "a name")
+
+    assert flags.arguments(Optional()) == []
 
 
 @pytest.mark.parametrize("text", ["unix:", "host:", ":80", "host:80x", "h:99999", "host"])

@@ -1,0 +1,131 @@
+"""What `nereid serve` starts: one command line, checked as a whole and split among the services.
+
+Prints the children to run, as JSON, for nereid.cli.serve; on faults, prints them all and exits with
+2. A composition root: with services.joined the only module that may know several services.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+from nereid import flags
+from services.executor import devices
+from services.executor.settings import ExecutorSettings, visible_gpus
+from services.gateway.settings import GatewaySettings
+from services.scheduler.settings import Settings as SchedulerSettings
+
+_PROGRAM = "nereid serve"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeSettings:
+    """Start a whole mesh on this machine: gateway, scheduler and executors as child processes."""
+
+    join: str = flags.flag(
+        "all",
+        "all: gateway and scheduler share one process; none: each has its own",
+        flags.choice("all", "none"),
+    )
+    executors: int | None = flags.flag(
+        None,
+        "how many executors to start; by default one for each GPU, or one on the CPU",
+        flags.integer(0, 64),
+    )
+    exit_timeout_secs: float = flags.flag(
+        30.0, "how long requests under way may take to finish after SIGTERM", flags.seconds
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mesh:
+    serve: ServeSettings
+    gateway: GatewaySettings
+    scheduler: SchedulerSettings
+    executor: ExecutorSettings
+
+    def children(self, directory: str) -> list[dict[str, Any]]:
+        """The processes, all of which find the scheduler by a unix socket in directory."""
+        address = f"unix:{directory}/scheduler.sock"
+        gateway = dataclasses.replace(self.gateway, scheduler_address=address)
+        scheduler = dataclasses.replace(
+            self.scheduler, scheduler_address=(address, *self._open_addresses())
+        )
+        if self.serve.join == "all":
+            # The scheduler's settings come last: of two flags of one name, its own is meant.
+            argv = _merged(flags.arguments(gateway), flags.arguments(scheduler))
+            children = [_child("services.joined", argv, 0)]
+        else:
+            children = [
+                _child("services.gateway", flags.arguments(gateway), 0),
+                _child("services.scheduler", flags.arguments(scheduler), 1),
+            ]
+        gpus = self.executor.offered_gpus([gpu.id for gpu in devices.gpus(visible_gpus())])
+        count = self.serve.executors
+        for number in range(max(1, len(gpus)) if count is None else count):
+            mine = {"name": f"executor-{number}", "scheduler_address": address}
+            if gpus:
+                mine["gpus"] = str(gpus[number % len(gpus)])
+            executor = dataclasses.replace(self.executor, **mine)
+            children.append(_child("services.executor", flags.arguments(executor), 2, number))
+        return children
+
+    def _open_addresses(self) -> tuple[str, ...]:
+        """Where else the user wants the scheduler to listen, for executors on other machines."""
+        given = self.scheduler.scheduler_address
+        return () if given == SchedulerSettings.scheduler_address else given
+
+    def edges(self) -> dict[str, str | None]:
+        """The addresses that clients use."""
+        gateway = self.gateway
+        http = f"{gateway.http_address}:{gateway.http_port}"
+        grpc = f"{gateway.grpc_address}:{gateway.grpc_port}"
+        return {
+            "http_address": http if gateway.allow_http else None,
+            "grpc_address": grpc if gateway.allow_grpc else None,
+        }
+
+
+def main() -> None:
+    """Print the plan for the runtime directory argv[1] and the flags after it."""
+    directory, *argv = sys.argv[1:]
+    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings)
+    serve, gateway, executor, scheduler = flags.read_all(classes, argv, os.environ, _PROGRAM)
+    mesh = _Mesh(serve, gateway, scheduler, executor)
+    edges = mesh.edges()
+    flags.refuse([f for edge in edges.values() if edge for f in _port_faults(edge)], _PROGRAM)
+    children = mesh.children(directory)
+    sys.stdout.write(
+        json.dumps({"children": children, "exit_timeout_s": serve.exit_timeout_secs, **edges})
+    )
+
+
+def _child(module: str, argv: list[str], stage: int, number: int = 0) -> dict[str, Any]:
+    return {"name": f"{module} {number}", "argv": ["-m", module, *argv], "stage": stage}
+
+
+def _merged(first: list[str], last: list[str]) -> list[str]:
+    """Both, without what of first has its flag in last."""
+    names = {each.partition("=")[0] for each in last}
+    return [each for each in first if each.partition("=")[0] not in names] + last
+
+
+def _port_faults(address: str) -> list[str]:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            return [f"cannot listen on {address}: {error.strerror}"]
+    return []
+
+
+if __name__ == "__main__":
+    main()
