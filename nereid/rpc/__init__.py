@@ -1,6 +1,7 @@
 """Nereid's gRPC engine: HTTP/2 and gRPC on the wire, server and clients, and links on top.
 
-Knows nothing of serving, models or tensors. `grpcio_server.GrpcioServer` is apart, as it alone needs grpcio.
+Knows nothing of serving, models or tensors. `grpcio_server.GrpcioServer` is apart, as it alone
+needs grpcio.
 """
 
 from nereid.rpc.backoff import BackoffOptions

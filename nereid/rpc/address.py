@@ -7,8 +7,7 @@ def unix_path(address: str) -> str | None:
     """The socket's path, or None for a TCP address."""
     if not address.startswith("unix:"):
         return None
-    path = address[5:]
-    return path[2:] if path.startswith("//") else path
+    return address[5:].removeprefix("//")
 
 
 def host_and_port(address: str) -> tuple[str, int]:

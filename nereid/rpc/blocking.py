@@ -1,8 +1,8 @@
 """A blocking client: one connection with one bidirectional stream, for a thread of its own.
 
-The owner's thread reads and writes the socket itself, with no event loop between. Only while it is busy elsewhere
-does the process's attendant thread look after the connection, so that a peer's keepalive pings are answered during
-a long computation; a process that is stopped answers none.
+The owner's thread reads and writes the socket itself, with no event loop between. Only while it is
+busy elsewhere does the process's attendant thread look after the connection, so that a peer's
+keepalive pings are answered during a long computation; a process that is stopped answers none.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class BlockingStream:
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
         self._connection = ClientConnection(_LIMITS)
-        # Held by whoever touches the connection: the owner, or the attendant while the owner is away.
+        # Held by whoever touches the connection: the owner, or the attendant while the owner is
+        # away.
         self._lock = threading.Lock()
         try:
             self._socket = _dial(address, timeout_s, ssl_context)
@@ -73,7 +74,8 @@ class BlockingStream:
         with self._lock:
             while not messages:
                 if self._ended or self._closed:
-                    return self._outcome()
+                    self._outcome()
+                    return None
                 self._read()
             return messages.popleft()
 

@@ -10,15 +10,19 @@ from dataclasses import dataclass, field
 
 from nereid.rpc.status import Status
 
+_NONE: tuple[str, ...] = ()
+
 
 class Call:
     """One RPC on the server. Used from the event loop's thread only; created by an engine.
 
-    Once `done`, which is after the answer, a reset, a broken connection or a passed deadline, answering is a
-    silent no-op.
+    Once `done`, which is after the answer, a reset, a broken connection or a passed deadline,
+    answering is a silent no-op.
     """
 
-    __slots__ = ()
+    # Each engine's call has slots of its own for what is declared here. By a name, as a literal
+    # would make mypy refuse assignments to them.
+    __slots__ = _NONE
 
     path: str
     peer: str
@@ -26,7 +30,8 @@ class Call:
     metadata: Sequence[tuple[str, str | bytes]]
     # On time.monotonic()'s clock.
     deadline: float | None
-    # Called once, when the peer, the connection or the deadline ended the call before its answer was given.
+    # Called once, when the peer, the connection or the deadline ended the call before its answer
+    # was given.
     on_cancel: Callable[[], None] | None
     # Streams only, set when the call is opened.
     on_message: Callable[[bytes], None] | None
@@ -87,7 +92,9 @@ StreamHandler = Callable[[Call], None]
 
 @dataclass(frozen=True)
 class Handlers:
-    """Methods by path. `unary` handlers are plain functions and must not block; `async_unary` run as tasks."""
+    """Methods by path. `unary` handlers are plain functions and must not block; `async_unary` run
+    as tasks.
+    """
 
     unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
     async_unary: Mapping[str, AsyncUnaryHandler] = field(default_factory=dict)

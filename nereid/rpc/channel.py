@@ -1,7 +1,7 @@
 """The asyncio client: calls over one shared connection that is dialled on demand.
 
-A call made while there is no connection waits for the dial under way. After a failed dial calls fail at once with
-UNAVAILABLE until the back-off has passed; the next one dials again.
+A call made while there is no connection waits for the dial under way. After a failed dial calls
+fail at once with UNAVAILABLE until the back-off has passed; the next one dials again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.rpc.address import host_and_port, unix_path
@@ -71,7 +71,7 @@ class ChannelOptions(Limits):
 
     trusting: bool = True
     connect_timeout_s: float = 5.0
-    backoff: BackoffOptions = BackoffOptions()
+    backoff: BackoffOptions = field(default_factory=BackoffOptions)
     ssl_context: ssl.SSLContext | None = None
     # The :authority of requests and the name in the certificate, when not the address.
     authority: str | None = None
@@ -80,7 +80,7 @@ class ChannelOptions(Limits):
 class SocketChannel:
     """Calls over TCP or a Unix socket."""
 
-    def __init__(self, address: str, options: ChannelOptions = ChannelOptions()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, address: str, options: ChannelOptions = ChannelOptions()) -> None:
         self._address = address
         self._options = options
         self._path = unix_path(address)
@@ -106,7 +106,9 @@ class SocketChannel:
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
-        """One request, one answer; raises RpcError. A call the server never looked at is tried again."""
+        """One request, one answer; raises RpcError. A call the server never looked at is tried
+        again.
+        """
         block = self._block(path, metadata, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,4 +1,6 @@
-"""The client's half of gRPC on one HTTP/2 connection. No I/O, no clock; asyncio and blocking shells share it."""
+"""The client's half of gRPC on one HTTP/2 connection. No I/O, no clock; asyncio and blocking shells
+share it.
+"""
 
 from __future__ import annotations
 
@@ -182,13 +184,11 @@ def _ignore(_what: object) -> None:
     pass
 
 
-_UNCONNECTED = Outbound()
+_UNCONNECTED: Outbound[ClientStream] = Outbound()
 
 
-class ClientConnection(Connection):
+class ClientConnection(Connection[ClientStream]):
     """One connection to a server."""
-
-    streams: dict[int, ClientStream]  # type: ignore[assignment]  # the core holds them as plain streams
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits, b"")
@@ -221,11 +221,11 @@ class ClientConnection(Connection):
         """Open a stream; only while usable and with room."""
         stream_id = self._last_id = self._last_id + 2
         self.streams[stream_id] = stream
-        self.write(wire.header_frames(stream_id, stream.block, 0, self.peer_frame_bytes))
+        self.write(self.header_frames(stream_id, stream.block, 0))
         stream.begin(self, stream_id)
 
     def end_request(self, stream: ClientStream) -> None:
-        self.send_tail(stream, wire.frame(wire.DATA, wire.END_STREAM, stream.id))
+        self.send_tail(stream, b"")
 
     def give_back(self, stream: ClientStream) -> None:
         self._give_back(stream)
@@ -235,7 +235,7 @@ class ClientConnection(Connection):
         fault = self.dead
         why = "connection lost" if fault is None else fault.message
         for stream in self.lost():
-            _as_client(stream).close(RpcError(Status.UNAVAILABLE, why))
+            stream.close(RpcError(Status.UNAVAILABLE, why))
 
     # --- the core's hooks
 
@@ -251,7 +251,10 @@ class ClientConnection(Connection):
     def _discard_headers(self, block: bytes) -> None:
         self._fields(block)
 
-    def _local_closed(self, stream: Stream) -> None:
+    def _tail_frame(self, stream: ClientStream, tail: bytes) -> bytes:
+        return wire.frame(wire.DATA, wire.END_STREAM, stream.id, tail)
+
+    def _local_closed(self, stream: ClientStream) -> None:
         if stream.remote_closed:
             self.streams.pop(stream.id, None)
 
@@ -327,43 +330,35 @@ class ClientConnection(Connection):
         stream.close(error)
         self.freed()
 
-    def _on_message(self, stream: Stream, message: bytes) -> None:
-        client = _as_client(stream)
-        if not client.opened:
+    def _on_message(self, stream: ClientStream, message: bytes) -> None:
+        if not stream.opened:
             raise RpcError(Status.INTERNAL, "DATA before HEADERS")
-        client.on_message(message)
+        stream.on_message(message)
 
-    def _on_end(self, stream: Stream) -> None:
-        client = _as_client(stream)
-        outcome = client.outcome
+    def _on_end(self, stream: ClientStream) -> None:
+        outcome = stream.outcome
         if outcome is None:
             # END_STREAM came on DATA: the trailers are missing.
             outcome = RpcError(Status.INTERNAL, "the answer has no trailers")
-        if not client.local_closed:
-            self.reset(client, Code.CANCEL)
-        client.close(None if outcome.status == Status.OK else outcome)
-        self.streams.pop(client.id, None)
+        if not stream.local_closed:
+            self.reset(stream, Code.CANCEL)
+        stream.close(None if outcome.status == Status.OK else outcome)
+        self.streams.pop(stream.id, None)
         self.freed()
 
-    def _on_reset(self, stream: Stream, code: int) -> None:
+    def _on_reset(self, stream: ClientStream, code: int) -> None:
         if code == Code.REFUSED_STREAM:
             error: RpcError = NotProcessedError(Status.UNAVAILABLE, "the server refused the stream")
         else:
             error = RpcError(status_of_reset(code), f"stream reset with code {code}")
-        _as_client(stream).close(error)
+        stream.close(error)
         self.freed()
 
-    def _on_bad_message(self, stream: Stream, error: RpcError) -> None:
-        client = _as_client(stream)
-        if client.id in self.streams:
-            self.reset(client, Code.CANCEL)
-        client.close(error)
+    def _on_bad_message(self, stream: ClientStream, error: RpcError) -> None:
+        if stream.id in self.streams:
+            self.reset(stream, Code.CANCEL)
+        stream.close(error)
         self.freed()
-
-
-def _as_client(stream: Stream) -> ClientStream:
-    assert isinstance(stream, ClientStream)  # noqa: S101 (a client's streams are its calls)
-    return stream
 
 
 def outcome_of(fields: list[Field]) -> RpcError:
@@ -373,7 +368,7 @@ def outcome_of(fields: list[Field]) -> RpcError:
     trailers: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name == b"grpc-status":
-            number = int(value) if value.isdigit() and len(value) <= 3 else -1  # noqa: PLR2004
+            number = int(value) if value.isdigit() and len(value) <= 3 else -1
             status = Status(number) if number in Status._value2member_map_ else Status.UNKNOWN
             if message == "the answer has no grpc-status":
                 message = ""

@@ -1,6 +1,7 @@
 """Bounded decompression of gRPC messages: identity, gzip, deflate.
 
-Pure. A message must never unfold to more than the receiver's limit, whatever its compressed size says.
+Pure. A message must never unfold to more than the receiver's limit, whatever its compressed size
+says.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _GZIP_WBITS = 31
 
 
 def decompress(encoding: str, data: bytes, max_bytes: int) -> bytes:
-    """Undo a message's compression; RpcError when it is damaged, too large or was never announced."""
+    """Undo a message's compression; RpcError when damaged, too large or never announced."""
     if encoding == "gzip":
         wbits = _GZIP_WBITS
     elif encoding == "deflate":

@@ -1,10 +1,12 @@
-"""The receiving half of an HTTP/2 connection (RFC 9113), common to server and client. No I/O, no clock.
+"""The receiving half of an HTTP/2 connection (RFC 9113), common to server and client. No I/O, no
+clock.
 
-`receive` takes bytes as they come and calls the role's hooks; what the connection wants to say gathers in `out`
-(see sending.py). A DATA frame's content is handed on as it arrives; all other frames wait until they are whole.
+`receive` takes bytes as they come and calls the role's hooks; what the connection wants to say
+gathers in `out` (see sending.py). A DATA frame's content is handed on as it arrives; all other
+frames wait until they are whole.
 
-States of a stream here: present in `streams` (open, or half closed as its flags say), gone (closed: its id is at
-most the last one seen), or never seen (idle).
+States of a stream here: present in `streams` (open, or half closed as its flags say), gone (closed:
+its id is at most the last one seen), or never seen (idle).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from nereid.rpc import wire
 from nereid.rpc.compression import decompress
 from nereid.rpc.control import Control, Limits
 from nereid.rpc.framing import Assembly, check_head
-from nereid.rpc.sending import Stream
+from nereid.rpc.sending import S
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
 
@@ -25,7 +27,7 @@ _LARGEST_CONTROL_BYTES = 16_384
 _LARGEST_CONTINUATIONS = 64
 
 
-class Connection(Control):
+class Connection(Control[S]):
     """Parses frames and keeps the connection's state. Subclasses are the two roles."""
 
     def __init__(self, limits: Limits, preface: bytes) -> None:
@@ -33,7 +35,7 @@ class Connection(Control):
         self._preface = preface
         self._rest = b""
         self._data_left = 0
-        self._data_stream: Stream | None = None
+        self._data_stream: S | None = None
         self._data_ends = 0
         self._unacked = 0
         self._window = limits.connection_window_bytes
@@ -60,14 +62,14 @@ class Connection(Control):
         """Decode a block for the table's sake only."""
         raise NotImplementedError
 
-    def _on_message(self, stream: Stream, message: bytes) -> None:
+    def _on_message(self, stream: S, message: bytes) -> None:
         raise NotImplementedError
 
-    def _on_end(self, stream: Stream) -> None:
+    def _on_end(self, stream: S) -> None:
         """The peer finished its side, in good order."""
         raise NotImplementedError
 
-    def _on_bad_message(self, stream: Stream, error: RpcError) -> None:
+    def _on_bad_message(self, stream: S, error: RpcError) -> None:
         raise NotImplementedError
 
     # --- input
@@ -83,7 +85,7 @@ class Connection(Control):
         except ConnectionFault as fault:
             self.fail(fault)
 
-    def lost(self) -> list[Stream]:
+    def lost(self) -> list[S]:
         """The transport is gone. Returns the streams that went with it."""
         if self.dead is None:
             self.dead = ConnectionFault(Code.CONNECT_ERROR, "connection lost")
@@ -234,7 +236,7 @@ class Connection(Control):
             self._data_stream = None
         return stop
 
-    def _admit_data(self, stream_id: int, size: int) -> Stream | None:
+    def _admit_data(self, stream_id: int, size: int) -> S | None:
         """Count a DATA frame against both windows, and give them back when half used."""
         self._unacked += size
         if self._unacked >= self._half_window:
@@ -256,7 +258,7 @@ class Connection(Control):
             self._give_back(stream)
         return stream
 
-    def _give_back(self, stream: Stream) -> None:
+    def _give_back(self, stream: S) -> None:
         if not stream.paused and stream.unacked >= self._half_stream_window:
             self.write(wire.window_update(stream.id, stream.unacked))
             stream.unacked = 0
@@ -265,9 +267,11 @@ class Connection(Control):
         if stream_id == 0 or self._is_idle(stream_id):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on an idle stream")
         if stream_id not in self._reset_here:
-            self._stream_fault(stream_id, StreamFault(Code.STREAM_CLOSED, "DATA on a closed stream"))
+            self._stream_fault(
+                stream_id, StreamFault(Code.STREAM_CLOSED, "DATA on a closed stream")
+            )
 
-    def _take_data(self, stream: Stream, data: bytes, start: int, stop: int) -> None:
+    def _take_data(self, stream: S, data: bytes, start: int, stop: int) -> None:
         """Cut messages from a piece of a stream."""
         if stream.expected_bytes is not None:
             stream.expected_bytes -= stop - start
@@ -290,7 +294,7 @@ class Connection(Control):
             stream.assembly = None
             self._on_bad_message(stream, error)
 
-    def _assemble(self, stream: Stream, data: bytes, start: int, stop: int) -> int:
+    def _assemble(self, stream: S, data: bytes, start: int, stop: int) -> int:
         assembly = stream.assembly
         if assembly is None:
             assembly = stream.assembly = Assembly(self._max_message_bytes)
@@ -305,17 +309,17 @@ class Connection(Control):
                 return stop
         return start
 
-    def _unpacked(self, stream: Stream, compressed: int, message: bytes) -> bytes:
+    def _unpacked(self, stream: S, compressed: int, message: bytes) -> bytes:
         check_head(compressed, len(message), self._max_message_bytes)
         return decompress(stream.encoding, message, self._max_message_bytes)
 
-    def _end(self, stream: Stream) -> None:
+    def _end(self, stream: S) -> None:
         """END_STREAM from the peer, on DATA or HEADERS."""
         if not stream.remote_closed:
             stream.remote_closed = True
             self._ended(stream)
 
-    def _ended(self, stream: Stream) -> None:
+    def _ended(self, stream: S) -> None:
         if stream.expected_bytes:
             self._stream_fault(
                 stream.id, StreamFault(Code.PROTOCOL_ERROR, "content-length does not match")

@@ -1,6 +1,8 @@
-"""The control frames of an HTTP/2 connection, its settings, keepalive, and the budget that floods are measured by.
+"""The control frames of an HTTP/2 connection, its settings, keepalive, and the budget that floods
+are measured by.
 
-Pure: no I/O, no clock. `tick` is called about once a second: it refills the budget and drives keepalive.
+Pure: no I/O, no clock. `tick` is called about once a second: it refills the budget and drives
+keepalive.
 """
 
 from __future__ import annotations
@@ -9,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nereid.rpc import wire
-from nereid.rpc.sending import Outbound, Stream
+from nereid.rpc.sending import Outbound, S
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A peer may do so many cheap annoying things at once (pings, settings, resets, empty frames), and so many per
-# second from then on. Real clients stay far below.
+# A peer may do so many cheap annoying things at once (pings, settings, resets, empty frames), and
+# so many per second from then on. Real clients stay far below.
 _BURST = 1000.0
 _REFILL_PER_S = 500.0
 # Clients whose deadlines pass reset many calls at once, and are no attackers.
@@ -26,6 +28,9 @@ _LARGEST_UNREAD_BYTES = 1 << 20
 _REMEMBERED_RESETS = 512
 _KEEPALIVE = b"keepaliv"
 _DRAIN = b"draining"
+_DEFAULT_TABLE_BYTES = 4096
+# A table size update to zero.
+_NO_TABLE = b"\x20"
 _SMALLEST_FRAME_LIMIT = wire.DEFAULT_FRAME_BYTES
 
 
@@ -45,7 +50,7 @@ class Limits:
     trusting: bool = False
 
 
-class Control(Outbound):
+class Control(Outbound[S]):
     """State that control frames change."""
 
     def __init__(self, limits: Limits) -> None:
@@ -57,6 +62,7 @@ class Control(Outbound):
         self.draining = False
         self.refusing = False
         self._settled = False
+        self._table_off = False
         self._calm = _BURST
         self._ticked: float | None = None
         self._unread_bytes = 0
@@ -76,7 +82,7 @@ class Control(Outbound):
 
     # --- hooks
 
-    def _on_reset(self, stream: Stream, code: int) -> None:
+    def _on_reset(self, stream: S, code: int) -> None:
         """The stream is gone: reset by either side."""
         raise NotImplementedError
 
@@ -98,7 +104,7 @@ class Control(Outbound):
             debug = fault.message.encode("ascii", "replace")
             self.write(wire.goaway(self.last_peer_stream_id, fault.code, debug))
 
-    def reset(self, stream: Stream, code: int) -> None:
+    def reset(self, stream: S, code: int) -> None:
         """End one stream at once, from here."""
         self._forget(stream)
         self._remember_reset(stream.id)
@@ -110,7 +116,7 @@ class Control(Outbound):
             del self._reset_here[next(iter(self._reset_here))]
         self._reset_here[stream_id] = None
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: S) -> None:
         self.streams.pop(stream.id, None)
         self.drop_queue(stream)
         stream.local_closed = stream.remote_closed = True
@@ -222,9 +228,13 @@ class Control(Outbound):
             self._set_quick()
         elif key == wire.MAX_CONCURRENT_STREAMS:
             self.peer_max_streams = value
+        elif key == wire.HEADER_TABLE_SIZE and value < _DEFAULT_TABLE_BYTES and not self._table_off:
+            # We never add to the peer's table, but RFC 7541 4.2 wants to hear that it fits.
+            self._table_off = True
+            self._block_prefix = _NO_TABLE
+            self._set_quick()
         elif key == wire.ENABLE_PUSH and value > 1:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
-        # HEADER_TABLE_SIZE: we never add to the peer's table. MAX_HEADER_LIST_SIZE: advice.
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
         raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE where push is off")

@@ -1,7 +1,8 @@
 """Deadlines of many calls behind one timer.
 
-Pure: `now` is passed in. Calls share buckets of a hundredth of a second, so that adding and discarding cost a
-dictionary operation each and one timer serves them all. A deadline passes up to a bucket late, never early.
+Pure: `now` is passed in. Calls share buckets of a hundredth of a second, so that adding and
+discarding cost a dictionary operation each and one timer serves them all. A deadline passes up to a
+bucket late, never early.
 """
 
 from __future__ import annotations

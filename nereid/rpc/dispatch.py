@@ -1,6 +1,7 @@
 """From a complete request to its handler, and from a handler's exception to a status.
 
-Shared by every engine. Exceptions other than RpcError become INTERNAL with a fixed text; the log has the rest.
+Shared by every engine. Exceptions other than RpcError become INTERNAL with a fixed text; the log
+has the rest.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Tasks:
 
     def spawn(self, call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
         task = asyncio.get_running_loop().create_task(_answer(call, handler, message))
-        call.on_cancel = task.cancel  # type: ignore[assignment]  # its result is of no use here
+        call.on_cancel = lambda: _cancel(task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -78,6 +79,10 @@ class Tasks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 async def _answer(call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:

@@ -1,6 +1,7 @@
 """A gRPC message that arrives in pieces.
 
-Pure. Whole messages in one DATA frame never come here; the connection cuts those straight from its input.
+Pure. Whole messages in one DATA frame never come here; the connection cuts those straight from its
+input.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import MESSAGE_HEAD
 
 _HEAD_BYTES = MESSAGE_HEAD.size
-# A bytes object costs some 40 bytes beside its content; crumbs smaller than this are copied together so that a
-# peer sending byte by byte cannot make a message cost forty times its size.
+# A bytes object costs some 40 bytes beside its content; crumbs smaller than this are copied
+# together so that a peer sending byte by byte cannot make a message cost forty times its size.
 _CRUMB_BYTES = 1024
 
 

@@ -1,8 +1,9 @@
 """Decoding of HPACK header blocks (RFC 7541), one connection's half.
 
-Tables and Huffman codes are the hpack library's. The walk over a block is our own: the library's costs some
-20 us for a gRPC client's dozen fields, this one about 2. A block is a pure function of its bytes as long as
-the dynamic table stands still; `generation` tells callers that keep decoded blocks when it moved.
+Tables and Huffman codes are the hpack library's. The walk over a block is our own: the library's
+costs some 20 us for a gRPC client's dozen fields, this one about 2. A block is a pure function of
+its bytes as long as the dynamic table stands still; `generation` tells callers that keep decoded
+blocks when it moved.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class HeaderDecoder:
                     pos += 1
                 if index == 0:
                     raise ConnectionFault(Code.COMPRESSION_ERROR, "header index 0")
-                entry = _STATIC[index] if index < _FIRST_DYNAMIC else dynamic[index - _FIRST_DYNAMIC]
+                entry = (
+                    _STATIC[index] if index < _FIRST_DYNAMIC else dynamic[index - _FIRST_DYNAMIC]
+                )
             elif first & 0x60 == 0x20:
                 if not may_resize:
                     raise ConnectionFault(Code.COMPRESSION_ERROR, "a late table size update")

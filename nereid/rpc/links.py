@@ -1,24 +1,26 @@
 """Links: many items to a frame, on one long-lived stream.
 
-What is sent within one turn of the event loop leaves as one frame; while the stream is blocked by flow control,
-everything gathers until it is writable again. There are no timers. A link knows nothing of what its items mean.
+What is sent within one turn of the event loop leaves as one frame; while the stream is blocked by
+flow control, everything gathers until it is writable again. There are no timers. A link knows
+nothing of what its items mean.
 
-States: down -> up -> down, ... until closed; a link that was accepted is up from the start and down for good. What is
-sent while a link is down is dropped, and what was under way when it broke is lost: the owner, which alone knows what
-is unanswered, sends that again when `on_up` says so.
+States: down -> up -> down, ... until closed; a link that was accepted is up from the start and down
+for good. What is sent while a link is down is dropped, and what was under way when it broke is
+lost: the owner, which alone knows what is unanswered, sends that again when `on_up` says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from nereid.rpc.backoff import Backoff, BackoffOptions
 from nereid.rpc.status import RpcError, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from nereid.rpc.call import Call
     from nereid.rpc.channel import Channel, StreamHandle
 
@@ -26,17 +28,17 @@ log = logging.getLogger("nereid.rpc")
 
 Out = TypeVar("Out")
 In = TypeVar("In")
-_OutC = TypeVar("_OutC", contravariant=True)
-_InC = TypeVar("_InC", covariant=True)
+_OutT = TypeVar("_OutT")
+_InT = TypeVar("_InT")
 
 _BACKOFF = BackoffOptions(first_s=0.02, largest_s=1.0)
 
 
-class Codec(Protocol[Out, _InC]):
+class Codec(Protocol[_OutT, _InT]):
     """Items to a frame's bytes, and back."""
 
-    def encode(self, items: list[Out]) -> bytes: ...
-    def decode(self, frame: bytes) -> list[_InC]: ...
+    def encode(self, items: list[_OutT]) -> bytes: ...
+    def decode(self, frame: bytes) -> list[_InT]: ...
 
 
 class _Writer(Protocol):
@@ -298,7 +300,7 @@ class _MemoryLink(Link[Out]):
         self._release()
 
 
-def dial_link(
+def dial_link(  # noqa: PLR0913 (by keyword, and what a link is)
     channel: Channel,
     path: str,
     codec: Codec[Out, In],
@@ -328,7 +330,7 @@ def accept_link(
 
 
 def memory_links() -> tuple[Link[Any], Link[Any]]:
-    """Two ends of a link within one event loop. Both are up; set their callbacks in this same turn."""
+    """Two ends of a link in one event loop, both up; set their callbacks in this same turn."""
     one: _MemoryLink[Any] = _MemoryLink()
     other: _MemoryLink[Any] = _MemoryLink()
     one.join(other)

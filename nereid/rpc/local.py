@@ -1,6 +1,7 @@
 """The channel contract inside one process and event loop: calls reach handlers without a socket.
 
-Messages are handed over as they are, one turn of the loop later, so that a handler never runs inside its caller.
+Messages are handed over as they are, one turn of the loop later, so that a handler never runs
+inside its caller.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from nereid.rpc.call import Call
-from nereid.rpc.dispatch import Route, Tasks, guarded, report, routes_of
+from nereid.rpc.dispatch import Route, Tasks, guarded, routes_of
 from nereid.rpc.status import RpcError, Status
 
 if TYPE_CHECKING:

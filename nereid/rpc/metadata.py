@@ -1,7 +1,8 @@
-"""gRPC's text forms: metadata values, percent-encoded messages, timeouts, and literal header fields.
+"""gRPC's text forms: metadata values, percent-encoded messages, timeouts, and literal header
+fields.
 
-Pure. Every header field this package sends is a literal that leaves the peer's table alone, so that a
-whole block can be kept as bytes and sent again.
+Pure. Every header field this package sends is a literal that leaves the peer's table alone, so that
+a whole block can be kept as bytes and sent again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def format_timeout(timeout_s: float) -> bytes:
 
 def encode_message(message: str) -> bytes:
     """Percent-encode a status message."""
-    return _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], message.encode("utf-8", "replace"))
+    return _UNSAFE.sub(
+        lambda match: b"%%%02X" % match.group()[0], message.encode("utf-8", "replace")
+    )
 
 
 def decode_message(text: bytes) -> str:

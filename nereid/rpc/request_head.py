@@ -1,8 +1,9 @@
 """What a request's header block says, checked and read once.
 
-A head is a pure function of the block's fields. Clients repeat them, so heads are kept: by the block's bytes
-while the connection's dynamic table stands still (one dictionary hit), else by their looked-up fields, with the
-few spelt-out ones (`traceparent`, `grpc-timeout`) laid over a shared base.
+A head is a pure function of the block's fields. Clients repeat them, so heads are kept: by the
+block's bytes while the connection's dynamic table stands still (one dictionary hit), else by their
+looked-up fields, with the few spelt-out ones (`traceparent`, `grpc-timeout`) laid over a shared
+base.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _CACHED_BASES = 1024
 
 
 class RequestHead:
-    """One request's head. `refusal` says why the call must not reach a handler; `route` is the server's."""
+    """One request's head. `refusal` says why the call must not reach a handler; `route` is the
+    server's.
+    """
 
     __slots__ = ("content_length", "encoding", "metadata", "path", "refusal", "route", "timeout_s")
 
@@ -85,7 +88,9 @@ class Refusal:
 
 
 class HeadReader:
-    """Turns one connection's header blocks into heads. `bases` may be shared by all of a server's connections."""
+    """Turns one connection's header blocks into heads. `bases` may be shared by all of a server's
+    connections.
+    """
 
     __slots__ = ("_bases", "_blocks", "_decoder", "_generation", "_routes")
 

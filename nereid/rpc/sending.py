@@ -1,15 +1,16 @@
 """The sending half of an HTTP/2 connection: windows, queues, and fair turns between streams.
 
-Pure: output gathers in `out` for a shell to take; `wake` tells it that there is some. A message goes straight to
-`out` when windows allow; otherwise it waits with its stream, so that `out` never grows by more than a pump's worth
-ahead of the socket. A stream's waiting bytes are its owner's to bound (`buffered_bytes`).
+Pure: output gathers in `out` for a shell to take; `wake` tells it that there is some. A message
+goes straight to `out` when windows allow; otherwise it waits with its stream, so that `out` never
+grows by more than a pump's worth ahead of the socket. A stream's waiting bytes are its owner's to
+bound (`buffered_bytes`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nereid.rpc import wire
 from nereid.rpc.wire import Code, ConnectionFault
@@ -50,7 +51,7 @@ class Stream:
         "unacked",
     )
 
-    def __init__(self, connection: Outbound, stream_id: int) -> None:
+    def __init__(self, connection: Outbound[Any], stream_id: int) -> None:
         self.connection = connection
         self.id = stream_id
         self.send_window = connection.peer_initial_window
@@ -74,20 +75,25 @@ def _nothing() -> None:
     pass
 
 
-class Outbound:
+S = TypeVar("S", bound=Stream)
+
+
+class Outbound(Generic[S]):
     """Everything about sending. `wake` is called when `out` stops being empty."""
 
     def __init__(self) -> None:
         self.out: list[bytes | memoryview] = []
         self.wake: Callable[[], None] = _nothing
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, S] = {}
         self.send_window = wire.DEFAULT_WINDOW_BYTES
         self.peer_initial_window = wire.DEFAULT_WINDOW_BYTES
         self.peer_frame_bytes = wire.DEFAULT_FRAME_BYTES
         # The largest message that may go straight out; zero while the socket takes no more.
         self.quick_bytes = wire.DEFAULT_FRAME_BYTES
+        # Owed to a peer that shrank its header table: "I use none of it", before the next block.
+        self._block_prefix = b""
         self._blocked = False
-        self._ready: dict[int, Stream] = {}
+        self._ready: dict[int, S] = {}
 
     # --- for the shell
 
@@ -115,30 +121,39 @@ class Outbound:
             self.wake()
         self.out.append(data)
 
-    def send_message(self, stream: Stream, message: bytes) -> None:
+    def send_message(self, stream: S, message: bytes) -> None:
         size = len(message) + 5
-        if stream.queue is None and size <= self.quick_bytes:
-            if size <= stream.send_window and size <= self.send_window:
-                stream.send_window -= size
-                self.send_window -= size
-                if not self.out:
-                    self.wake()
-                self.out += (
-                    _pack_data_and_message(0, size, wire.DATA, 0, stream.id, 0, size - 5),
-                    message,
-                )
-                return
+        if stream.queue is None and size <= min(
+            self.quick_bytes, stream.send_window, self.send_window
+        ):
+            stream.send_window -= size
+            self.send_window -= size
+            if not self.out:
+                self.wake()
+            self.out += (
+                _pack_data_and_message(0, size, wire.DATA, 0, stream.id, 0, size - 5),
+                message,
+            )
+            return
         self._enqueue(stream, message)
 
-    def send_tail(self, stream: Stream, tail: bytes) -> None:
-        """The frame that ends our side, after all that waits."""
+    def header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
+        """A header block ready to write; to be written before any other."""
+        if self._block_prefix:
+            block = self._block_prefix + block
+            self._block_prefix = b""
+            self._set_quick()
+        return wire.header_frames(stream_id, block, flags, self.peer_frame_bytes)
+
+    def send_tail(self, stream: S, tail: bytes) -> None:
+        """What ends our side, after all that waits; the role knows its frame."""
         if stream.queue is None:
-            self.write(tail)
+            self.write(self._tail_frame(stream, tail))
             self._close_local(stream)
         else:
             stream.tail = tail
 
-    def drop_queue(self, stream: Stream) -> None:
+    def drop_queue(self, stream: S) -> None:
         stream.queue = None
         stream.queued_bytes = 0
         stream.tail = None
@@ -146,17 +161,21 @@ class Outbound:
 
     # --- inside
 
-    def _local_closed(self, stream: Stream) -> None:
+    def _tail_frame(self, stream: S, tail: bytes) -> bytes:
+        raise NotImplementedError
+
+    def _local_closed(self, stream: S) -> None:
         """Our side of the stream ended; roles decide what follows."""
 
-    def _close_local(self, stream: Stream) -> None:
+    def _close_local(self, stream: S) -> None:
         stream.local_closed = True
         self._local_closed(stream)
 
     def _set_quick(self) -> None:
-        self.quick_bytes = 0 if self._blocked else min(self.peer_frame_bytes, _LARGEST_QUICK_BYTES)
+        slow = self._blocked or self._block_prefix
+        self.quick_bytes = 0 if slow else min(self.peer_frame_bytes, _LARGEST_QUICK_BYTES)
 
-    def _enqueue(self, stream: Stream, message: bytes) -> None:
+    def _enqueue(self, stream: S, message: bytes) -> None:
         queue = stream.queue
         if queue is None:
             queue = stream.queue = deque()
@@ -171,7 +190,7 @@ class Outbound:
             stream.above_low_water = True
         self._make_ready(stream)
 
-    def _make_ready(self, stream: Stream) -> None:
+    def _make_ready(self, stream: S) -> None:
         if stream.queue is not None and stream.send_window > 0:
             self._ready[stream.id] = stream
             if not self._blocked and self.send_window > 0:
@@ -181,7 +200,7 @@ class Outbound:
         """Give ready streams turns of one frame each, within windows and one pump's worth."""
         budget = _PUMP_BYTES
         ready = self._ready
-        drained: list[Stream] = []
+        drained: list[S] = []
         while ready and budget > 0 and self.send_window > 0:
             stream_id = next(iter(ready))
             stream = ready.pop(stream_id)
@@ -198,13 +217,11 @@ class Outbound:
         for stream in drained:
             stream.writable()
 
-    def _send_some(self, stream: Stream) -> int:
+    def _send_some(self, stream: S) -> int:
         """One DATA frame of at most a frame's, both windows' and the queue's size."""
         queue = stream.queue
         assert queue is not None  # noqa: S101 (only streams with a queue are ready)
-        size = min(
-            stream.queued_bytes, stream.send_window, self.send_window, self.peer_frame_bytes
-        )
+        size = min(stream.queued_bytes, stream.send_window, self.send_window, self.peer_frame_bytes)
         self.out.append(_pack_frame_head(size >> 8, size & 0xFF, wire.DATA, 0, stream.id))
         left = size
         while left:
@@ -223,7 +240,7 @@ class Outbound:
         if not queue:
             stream.queue = None
             if stream.tail is not None:
-                self.out.append(stream.tail)
+                self.out.append(self._tail_frame(stream, stream.tail))
                 stream.tail = None
                 self._close_local(stream)
         return size

@@ -7,7 +7,6 @@ import contextlib
 import os
 import random
 import socket
-import ssl
 import stat
 import time
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from nereid.rpc.server_connection import ServerCall, ServerConnection, Service
 from nereid.rpc.transport import Shell
 
 if TYPE_CHECKING:
+    import ssl
+
     from nereid.rpc.call import Handlers
 
 _TICK_S = 1.0
@@ -41,7 +42,7 @@ class ServerOptions(Limits):
 class Server:
     """Serves one table of handlers at any number of addresses. Belongs to one event loop."""
 
-    def __init__(self, handlers: Handlers, options: ServerOptions = ServerOptions()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, handlers: Handlers, options: ServerOptions = ServerOptions()) -> None:
         self._options = options
         self._tasks = Tasks()
         self._deadlines: Deadlines[ServerCall] = Deadlines()

@@ -1,6 +1,8 @@
-"""The server's half of gRPC on one HTTP/2 connection. No I/O; time and tasks come in through `Service`.
+"""The server's half of gRPC on one HTTP/2 connection. No I/O; time and tasks come in through
+`Service`.
 
-A unary request with its answer costs one Call, one look-up of its header block and one tuple of bytes.
+A unary request with its answer costs one Call, one look-up of its header block and one tuple of
+bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 _CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 
-_pack_frame = wire.FRAME_HEAD.pack
 # HEADERS whole, then the heads of DATA and of its message.
 _ANSWER = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI")
 _pack_answer = _ANSWER.pack
@@ -142,9 +143,8 @@ class ServerCall(Stream, Call):
     def accept(self) -> None:
         if not self.head_sent and not self.done:
             self.head_sent = True
-            self.connection.write(
-                _pack_frame(0, _HEAD_SIZE, wire.HEADERS, wire.END_HEADERS, self.id) + _HEAD_BLOCK
-            )
+            connection = self.connection
+            connection.write(connection.header_frames(self.id, _HEAD_BLOCK, 0))
 
     def send(self, message: bytes) -> None:
         if not self.done:
@@ -171,7 +171,7 @@ class ServerCall(Stream, Call):
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer without a handler, by HTTP status where gRPC has no say."""
-        if refusal.http_status == 200:  # noqa: PLR2004
+        if refusal.http_status == 200:
             self.finish(refusal.status, refusal.message, refusal.trailers)
             return
         block = literal(b":status", b"%d" % refusal.http_status) + _CONTENT_TYPE
@@ -216,10 +216,8 @@ class ServerCall(Stream, Call):
                 guarded(self, callback)
 
 
-class ServerConnection(Connection):
+class ServerConnection(Connection[ServerCall]):
     """One client's connection."""
-
-    streams: dict[int, ServerCall]  # type: ignore[assignment]  # the core holds them as plain streams
 
     def __init__(self, limits: Limits, service: Service, peer: str) -> None:
         super().__init__(limits, wire.PREFACE)
@@ -236,9 +234,8 @@ class ServerConnection(Connection):
 
     def end_call(self, call: ServerCall, block: bytes) -> None:
         """Send the block that ends a call, and forget what the handler left."""
-        tail = wire.header_frames(call.id, block, wire.END_STREAM, self.peer_frame_bytes)
         call.settle()
-        self.send_tail(call, tail)
+        self.send_tail(call, block)
 
     def resumed(self, call: ServerCall) -> None:
         if not call.remote_closed:
@@ -315,8 +312,7 @@ class ServerConnection(Connection):
         if service.deadlines.add(call, call.deadline):
             service.arm()
 
-    def _on_message(self, stream: Stream, message: bytes) -> None:
-        assert isinstance(stream, ServerCall)  # noqa: S101 (a server's streams are its calls)
+    def _on_message(self, stream: ServerCall, message: bytes) -> None:
         if stream.done:
             return
         if stream.on_message is not None:
@@ -329,8 +325,7 @@ class ServerConnection(Connection):
         elif stream.route is None or stream.route.stream is None:
             stream.fail(Status.UNIMPLEMENTED, "more than one request message")
 
-    def _on_end(self, stream: Stream) -> None:
-        assert isinstance(stream, ServerCall)  # noqa: S101 (as above)
+    def _on_end(self, stream: ServerCall) -> None:
         if stream.done:
             return
         route = stream.route
@@ -352,15 +347,16 @@ class ServerConnection(Connection):
         except Exception as error:
             report(stream, error)
 
-    def _on_reset(self, stream: Stream, code: int) -> None:  # noqa: ARG002 (the why is the same)
-        assert isinstance(stream, ServerCall)  # noqa: S101 (as above)
+    def _on_reset(self, stream: ServerCall, code: int) -> None:  # noqa: ARG002 (the why is the same)
         stream.cancel()
 
-    def _on_bad_message(self, stream: Stream, error: RpcError) -> None:
-        assert isinstance(stream, ServerCall)  # noqa: S101 (as above)
+    def _on_bad_message(self, stream: ServerCall, error: RpcError) -> None:
         stream.fail(error.status, error.message)
 
-    def _local_closed(self, stream: Stream) -> None:
+    def _tail_frame(self, stream: ServerCall, tail: bytes) -> bytes:
+        return self.header_frames(stream.id, tail, wire.END_STREAM)
+
+    def _local_closed(self, stream: ServerCall) -> None:
         if stream.remote_closed:
             self.streams.pop(stream.id, None)
         else:

@@ -1,6 +1,7 @@
 """gRPC status codes and the one exception of this package.
 
-Knows how HTTP/2 error codes and HTTP statuses translate to gRPC's. Must not know why a service fails.
+Knows how HTTP/2 error codes and HTTP statuses translate to gRPC's. Must not know why a service
+fails.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ _OF_RESET = {
     0xC: Status.PERMISSION_DENIED,
 }
 
-# What an answer without grpc-status means, by its HTTP status (gRPC, "HTTP to gRPC Status Code Mapping").
+# What an answer without grpc-status means, by its HTTP status (gRPC, "HTTP to gRPC Status Code
+# Mapping").
 _OF_HTTP = {
     400: Status.INTERNAL,
     401: Status.UNAUTHENTICATED,

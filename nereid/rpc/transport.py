@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from nereid.rpc.connection import Connection
@@ -23,7 +23,7 @@ _LINGER_S = 1.0
 class Shell(asyncio.Protocol):
     """Runs one connection over one transport; a role's protocol extends it."""
 
-    connection: Connection
+    connection: Connection[Any]
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -66,7 +66,7 @@ class Code(IntEnum):
     HTTP_1_1_REQUIRED = 0xD
 
 
-class ConnectionFault(Exception):  # noqa: N818 (RFC 9113's word is "connection error", taken by the built-in)
+class ConnectionFault(Exception):
     """The peer broke a rule that ends the whole connection."""
 
     def __init__(self, code: Code, message: str) -> None:
@@ -75,7 +75,7 @@ class ConnectionFault(Exception):  # noqa: N818 (RFC 9113's word is "connection 
         self.message = message
 
 
-class StreamFault(Exception):  # noqa: N818 (as above: RFC 9113's "stream error")
+class StreamFault(Exception):
     """The peer broke a rule that ends one stream."""
 
     def __init__(self, code: Code, message: str) -> None:
@@ -90,7 +90,9 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(key, value) for key, value in values.items()))
+    return frame(
+        SETTINGS, 0, 0, b"".join(_SETTING.pack(key, value) for key, value in values.items())
+    )
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:

@@ -1,0 +1,306 @@
+"""The same handlers served by grpc.aio: the fall-back engine, and the oracle our own is tested
+against.
+
+The only module of this package that imports grpc. Slower by an order of magnitude, and the same at
+the edges: calls, cancellation, deadlines, back-pressure and drain behave as server.py's do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from nereid.rpc.address import host_and_port, unix_path
+from nereid.rpc.call import Call
+from nereid.rpc.dispatch import Tasks, guarded, routes_of
+from nereid.rpc.sending import LOW_WATER_BYTES
+from nereid.rpc.server import ServerOptions
+from nereid.rpc.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from nereid.rpc.call import Handlers, StreamHandler
+    from nereid.rpc.dispatch import Route
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_FOREVER_S = 1 << 30
+
+
+class GrpcioServer:
+    """Same constructor and methods as Server; TLS comes as grpc's credentials, which no SSLContext
+    yields.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
+        *,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        if options.ssl_context is not None:
+            raise ValueError("the grpcio engine takes TLS as credentials, not as ssl_context")
+        self._routes = routes_of(handlers)
+        self._options = options
+        self._credentials = credentials
+        self._tasks = Tasks()
+        # grpc takes no new port once a server has started: one server for each address.
+        self._servers: list[grpc.aio.Server] = []
+
+    async def listen(self, address: str) -> str:
+        server = grpc.aio.server(options=_arguments(self._options))
+        server.add_generic_rpc_handlers((_Methods(self._routes, self._tasks),))
+        try:
+            if self._credentials is not None:
+                port = server.add_secure_port(address, self._credentials)
+            else:
+                port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen at {address}") from error
+        await server.start()
+        self._servers.append(server)
+        if unix_path(address) is not None:
+            return address
+        host, _ = host_and_port(address)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def drain(self, grace_s: float) -> None:
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
+        await self.close()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(server.stop(None) for server in self._servers))
+        self._servers.clear()
+        await self._tasks.close()
+
+
+def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
+    arguments = [
+        ("grpc.max_receive_message_length", options.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", options.max_concurrent_streams),
+        ("grpc.max_metadata_size", options.max_header_list_bytes),
+        ("grpc.so_reuseport", 0),
+    ]
+    if options.keepalive_interval_s is not None:
+        arguments += [
+            ("grpc.keepalive_time_ms", int(options.keepalive_interval_s * 1000)),
+            ("grpc.keepalive_timeout_ms", int(options.keepalive_timeout_s * 1000)),
+            ("grpc.keepalive_permit_without_calls", 1),
+        ]
+    if options.max_connection_age_s is not None:
+        arguments.append(("grpc.max_connection_age_ms", int(options.max_connection_age_s * 1000)))
+    return arguments
+
+
+class _Methods(grpc.GenericRpcHandler):
+    """Our table in grpc's terms; messages stay bytes."""
+
+    def __init__(self, routes: dict[str, Route], tasks: Tasks) -> None:
+        self._routes = routes
+        self._tasks = tasks
+
+    def service(self, details: Any) -> Any:
+        route = self._routes.get(details.method)
+        if route is None:
+            return None
+        path, stream = details.method, route.stream
+        if stream is not None:
+
+            async def converse(messages: AsyncIterator[bytes], context: Any) -> None:
+                await _converse(GrpcioCall(path, context), stream, messages)
+
+            return grpc.stream_stream_rpc_method_handler(converse)
+
+        async def answer(message: bytes, context: Any) -> bytes:
+            call = GrpcioCall(path, context)
+            if route.unary is not None:
+                guarded(call, route.unary, call, message)
+            elif route.coroutine is not None:
+                self._tasks.spawn(call, route.coroutine, message)
+            return await _answer(call)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+class GrpcioCall(Call):
+    """A call carried by grpc.aio. What is sent waits in a queue for the one coroutine that may
+    write.
+    """
+
+    __slots__ = (
+        "_above_low_water",
+        "_finished",
+        "_queue",
+        "_queued_bytes",
+        "_wake",
+        "context",
+        "deadline",
+        "done",
+        "metadata",
+        "on_cancel",
+        "on_half_close",
+        "on_message",
+        "on_writable",
+        "path",
+        "peer",
+        "reading",
+    )
+
+    def __init__(self, path: str, context: Any) -> None:
+        self.path = path
+        self.peer = str(context.peer())
+        self.metadata = tuple((str(k), v) for k, v in context.invocation_metadata() or ())
+        remaining = context.time_remaining()
+        within = remaining is not None and remaining < _FOREVER_S
+        self.deadline = time.monotonic() + remaining if within else None
+        self.on_cancel = None
+        self.on_message = None
+        self.on_half_close = None
+        self.on_writable = None
+        self.done = False
+        self.context = context
+        self.reading = asyncio.Event()
+        self.reading.set()
+        # None asks for the response's head alone.
+        self._queue: deque[bytes | None] = deque()
+        self._queued_bytes = 0
+        self._above_low_water = False
+        self._wake = asyncio.Event()
+        self._finished: tuple[Status, str, tuple[tuple[str, str | bytes], ...]] | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._queued_bytes
+
+    def reply(self, message: bytes) -> None:
+        self.send(message)
+        self.finish()
+
+    def accept(self) -> None:
+        if not self.done:
+            self._put(None)
+
+    def send(self, message: bytes) -> None:
+        if not self.done:
+            self._put(message)
+
+    def finish(
+        self,
+        status: Status = Status.OK,
+        message: str = "",
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
+        if not self.done:
+            self._finished = (status, message, tuple(trailers))
+            self._settle()
+
+    def cancel(self) -> None:
+        """The client, the connection or the deadline ended the call."""
+        if not self.done:
+            callback = self.on_cancel
+            self._settle()
+            if callback is not None:
+                guarded(self, callback)
+
+    def pause(self) -> None:
+        self.reading.clear()
+
+    def resume(self) -> None:
+        self.reading.set()
+
+    async def next(self) -> bytes | None:
+        """What to write next; raises StopAsyncIteration once the handler has finished."""
+        while not self._queue:
+            if self.done:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        return self._queue.popleft()
+
+    def written(self, size: int) -> None:
+        """A message has left."""
+        self._queued_bytes -= size
+        low = self._above_low_water and self._queued_bytes <= LOW_WATER_BYTES
+        if low or not self._queued_bytes:
+            self._above_low_water = False
+            if self.on_writable is not None:
+                guarded(self, self.on_writable)
+
+    async def conclude(self) -> None:
+        """Hand the final status to grpc; raises for any but OK."""
+        if self._finished is None:
+            return
+        status, message, trailers = self._finished
+        if status != Status.OK:
+            await self.context.abort(_CODES[int(status)], message, trailers)
+        if trailers:
+            self.context.set_trailing_metadata(trailers)
+
+    def _put(self, message: bytes | None) -> None:
+        self._queue.append(message)
+        if message is not None:
+            self._queued_bytes += len(message)
+            if self._queued_bytes > LOW_WATER_BYTES:
+                self._above_low_water = True
+        self._wake.set()
+
+    def _settle(self) -> None:
+        self.done = True
+        self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
+        self._wake.set()
+
+
+async def _answer(call: GrpcioCall) -> bytes:
+    """Wait for a unary call's answer."""
+    try:
+        message = b""
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                message = await call.next() or b""
+        await call.conclude()
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    return message
+
+
+async def _converse(
+    call: GrpcioCall, handler: StreamHandler, messages: AsyncIterator[bytes]
+) -> None:
+    """Run a stream: one task reads, this one writes."""
+    guarded(call, handler, call)
+    reader = asyncio.get_running_loop().create_task(_read(call, messages))
+    try:
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                message = await call.next()
+                if message is None:
+                    await call.context.send_initial_metadata(())
+                else:
+                    await call.context.write(message)
+                    call.written(len(message))
+        await call.conclude()
+    except (asyncio.CancelledError, grpc.aio.BaseError):
+        call.cancel()
+        raise
+    finally:
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def _read(call: GrpcioCall, messages: AsyncIterator[bytes]) -> None:
+    async for message in messages:
+        await call.reading.wait()
+        if call.on_message is not None:
+            guarded(call, call.on_message, message)
+    await call.reading.wait()
+    if call.on_half_close is not None:
+        guarded(call, call.on_half_close)
