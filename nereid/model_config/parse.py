@@ -6,6 +6,7 @@ Knows the syntax only: what a field means, and whether its value makes sense, is
 from __future__ import annotations
 
 import re
+import warnings
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, cast
 
@@ -15,7 +16,7 @@ from nereid.errors import InvalidArgument
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection
 
     from google.protobuf.descriptor import Descriptor
 
@@ -34,7 +35,10 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
     """
     config = model_config_pb2.ModelConfig()
     try:
-        text_format.Parse(text.removeprefix("\ufeff"), config)
+        with warnings.catch_warnings():
+            # protobuf decodes escapes with a codec that warns of bad ones before it refuses them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            text_format.Parse(text.removeprefix("\ufeff"), config)
     except text_format.ParseError as error:
         line, column = error.GetLine(), error.GetColumn()
         place = "" if line is None else f"{line}:{column}: "
@@ -50,29 +54,32 @@ def _reason(text: str) -> str:
     for pattern, names_of in ((_UNKNOWN_FIELD, _field_names), (_UNKNOWN_VALUE, _value_names)):
         found = pattern.search(reason)
         if found:
-            near = get_close_matches(found[2], names_of(found[1]), n=1)
-            if near:
-                return f"{reason} Did you mean '{near[0]}'?"
+            names = names_of(found[1])
+            # An enum's values share a prefix that is easily left out: FP32, GPU.
+            near = [name for name in names if name.endswith(f"_{found[2]}")]
+            near += get_close_matches(found[2], names, n=1)
+            return f"{reason} Did you mean '{near[0]}'?" if near else reason
     return reason
 
 
-def _field_names(message: str) -> Iterable[str]:
-    return next(m for m in _messages() if m.full_name == message).fields_by_name
-
-
-def _value_names(enum: str) -> Iterable[str]:
+def _field_names(message_name: str) -> Collection[str]:
     return next(
-        field.enum_type
+        message.fields_by_name for message in _messages() if message.full_name == message_name
+    )
+
+
+def _value_names(enum_name: str) -> Collection[str]:
+    return next(
+        field.enum_type.values_by_name
         for message in _messages()
         for field in message.fields
-        if field.enum_type is not None and field.enum_type.full_name == enum
-    ).values_by_name
+        if field.enum_type is not None and field.enum_type.full_name == enum_name
+    )
 
 
-def _messages() -> Iterator[Descriptor]:
+def _messages() -> list[Descriptor]:
     """The messages that a configuration is made of; the schema has no recursion."""
-    waiting = [cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)]
-    while waiting:
-        message = waiting.pop()
-        yield message
-        waiting += [field.message_type for field in message.fields if field.message_type]
+    found = [cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)]
+    for message in found:
+        found.extend(field.message_type for field in message.fields if field.message_type)
+    return found
