@@ -31,7 +31,7 @@ def check_description(config: model_config_pb2.ModelConfig, description: ModelDe
     inputs = {tensor.name: tensor for tensor in description.inputs}
     for tensor in config.input:
         _check_optional(config, tensor)
-        found = _find(tensor, "input", inputs)
+        found = _find(config, tensor, "input", inputs)
         _check_datatype(config, tensor, "input", found)
         if tensor.allow_ragged_batch:
             _check_ragged(config, tensor, found)
@@ -40,7 +40,7 @@ def check_description(config: model_config_pb2.ModelConfig, description: ModelDe
     outputs = {tensor.name: tensor for tensor in description.outputs}
     scattered = {name for batch_output in config.batch_output for name in batch_output.target_name}
     for output in config.output:
-        found = _find(output, "output", outputs)
+        found = _find(config, output, "output", outputs)
         _check_datatype(config, output, "output", found)
         if found.dims is not None and output.name not in scattered:
             _check_dims(config, output, found.dims, is_input=False)
@@ -78,12 +78,17 @@ def _check_optional(
         )
 
 
-def _find(tensor: _Tensor, role: str, described: dict[str, TensorDescription]) -> TensorDescription:
+def _find(
+    config: model_config_pb2.ModelConfig,
+    tensor: _Tensor,
+    role: str,
+    described: dict[str, TensorDescription],
+) -> TensorDescription:
     found = described.get(tensor.name)
     if found is None:
         raise InvalidArgument(
-            f"unexpected inference {role} '{tensor.name}', allowed {role}s are: "
-            f"{', '.join(sorted(described))}"
+            f"unexpected inference {role} '{tensor.name}' for model '{config.name}', "
+            f"allowed {role}s are: {', '.join(sorted(described))}"
         )
     return found
 

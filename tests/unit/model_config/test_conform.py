@@ -131,12 +131,12 @@ def test_an_output_may_be_open_on_either_side(dims: str, graph: Dims) -> None:
         (
             Y + tensor("input", "4", name="z"),
             (4,),
-            "unexpected inference input 'z', allowed inputs are: x",
+            "unexpected inference input 'z' for model 'm', allowed inputs are: x",
         ),
         (
             tensor("input", "4") + tensor("output", "4", name="z"),
             (4,),
-            "unexpected inference output 'z', allowed outputs are: y",
+            "unexpected inference output 'z' for model 'm', allowed outputs are: y",
         ),
         (
             Y + 'input { name: "x" data_type: TYPE_INT64 dims: 4 }',
