@@ -1,0 +1,108 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from services.scheduler.repository import FoundModel, scan
+
+
+def add(repository: Path, name: str, config: str | None = None, *versions: str) -> Path:
+    for version in versions or ("1",):
+        directory = repository / name / version
+        directory.mkdir(parents=True)
+        (directory / "model.onnx").write_bytes(b"")
+    if config is not None:
+        (repository / name / "config.pbtxt").write_text(config)
+    return repository / name
+
+
+def only(repository: Path) -> FoundModel:
+    (found,) = scan([str(repository)])
+    return found
+
+
+def reason(found: FoundModel) -> str:
+    assert found.error is not None
+    return found.error.message
+
+
+def test_the_file_tells_the_backend_where_nothing_is_written(tmp_path: Path) -> None:
+    path = add(tmp_path, "digits")
+    found = only(tmp_path)
+    assert found.error is None
+    assert (found.draft.name, found.draft.backend) == ("digits", "onnxruntime")
+    assert found.draft.default_model_filename == "model.onnx"
+    assert found.version_path(1) == str(path / "1")
+
+
+def test_only_whole_numbers_without_leading_zeros_are_versions(tmp_path: Path) -> None:
+    names = ("1", "3", "20", "07", "0", "v2", "-1", "4.5", "99999999999999999999", "\u0663")
+    path = add(tmp_path, "m", "version_policy { all { } }", *names)
+    (path / "8").write_text("a file is no version")
+    assert only(tmp_path).versions == (1, 3, 20)
+
+
+@pytest.mark.parametrize(
+    ("policy", "versions"),
+    [
+        ("", (20,)),
+        ("version_policy { latest { num_versions: 2 } }", (3, 20)),
+        ("version_policy { specific { versions: [1, 20] } }", (1, 20)),
+    ],
+)
+def test_the_version_policy_chooses(tmp_path: Path, policy: str, versions: tuple[int, ...]) -> None:
+    add(tmp_path, "m", policy, "1", "3", "20")
+    assert only(tmp_path).versions == versions
+
+
+def test_models_of_all_repositories_by_name(tmp_path: Path) -> None:
+    add(tmp_path / "one", "b")
+    add(tmp_path / "two", "a")
+    add(tmp_path / "one", ".git")
+    (tmp_path / "one" / "README").write_text("no model")
+    found = scan([str(tmp_path / "one"), str(tmp_path / "two")])
+    assert [(each.name, each.error) for each in found] == [("a", None), ("b", None)]
+
+
+def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
+    add(tmp_path / "one", "m")
+    add(tmp_path / "two", "m")
+    (found,) = scan([str(tmp_path / "one"), str(tmp_path / "two")])
+    assert "in more than one model repository" in reason(found)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ('name: "other"', "unexpected directory name 'm' for model 'other'"),
+        ("max_batch_size: many", "failed to read text proto for model 'm'"),
+        ("version_policy { specific { versions: 9 } }", "at least one version must be available"),
+        ("sequence_batching { }", "sequence batching is not offered yet"),
+        ('platform: "ensemble"', "ensembles are not offered yet"),
+        ("model_transaction_policy { decoupled: true }", "decoupled models are not offered yet"),
+    ],
+)
+def test_a_bad_configuration_tells_its_reason_at_its_latest_version(
+    tmp_path: Path, config: str, text: str
+) -> None:
+    add(tmp_path, "m", config, "1", "2")
+    found = only(tmp_path)
+    assert text in reason(found)
+    assert found.versions == (2,)
+
+
+def test_a_configuration_that_is_no_text(tmp_path: Path) -> None:
+    (add(tmp_path, "m") / "config.pbtxt").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in reason(only(tmp_path))
+
+
+def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
+    (add(tmp_path, "m") / "config.pbtxt").mkdir()
+    assert "failed to read model 'm'" in reason(only(tmp_path))
+
+
+def test_a_directory_without_versions_or_backend(tmp_path: Path) -> None:
+    os.makedirs(tmp_path / "m")
+    found = only(tmp_path)
+    assert "Could not determine backend for model 'm'" in reason(found)
+    assert found.versions == ()
