@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 18
 _ATTEND_S = 0.5
+_CLOSE_S = 1.0
 _LIMITS = Limits(trusting=True)
 
 
@@ -98,8 +99,8 @@ class BlockingStream:
         _ATTENDANT.leave(self)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        # A reader in the middle of the lock closes by itself when it wakes.
-        if self._lock.acquire(blocking=False):
+        # Whoever holds the lock wakes from the shutdown.
+        if self._lock.acquire(timeout=_CLOSE_S):
             try:
                 self._socket.close()
             finally:

@@ -4,6 +4,7 @@ share it.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from nereid.rpc import wire
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nereid.rpc.control import Limits
+
+log = logging.getLogger("nereid.rpc")
 
 _CACHED_BLOCKS = 64
 # Until the server's settings say otherwise (RFC 9113 6.5.2 recommends no less than 100).
@@ -212,11 +215,6 @@ class ClientConnection(Connection[ClientStream]):
     def usable(self) -> bool:
         return not self.leaving and self.dead is None and self._last_id < wire.LARGEST_STREAM_ID - 2
 
-    @property
-    def settled(self) -> bool:
-        """The server has spoken HTTP/2 to us."""
-        return self._settled
-
     def start(self, stream: ClientStream) -> None:
         """Open a stream; only while usable and with room."""
         stream_id = self._last_id = self._last_id + 2
@@ -333,7 +331,11 @@ class ClientConnection(Connection[ClientStream]):
     def _on_message(self, stream: ClientStream, message: bytes) -> None:
         if not stream.opened:
             raise RpcError(Status.INTERNAL, "DATA before HEADERS")
-        stream.on_message(message)
+        try:
+            stream.on_message(message)
+        except Exception:
+            log.exception("the owner of a stream failed on a message")
+            raise RpcError(Status.INTERNAL, "the owner of the stream failed") from None
 
     def _on_end(self, stream: ClientStream) -> None:
         outcome = stream.outcome

@@ -62,6 +62,8 @@ class Control(Outbound[S]):
         self.draining = False
         self.refusing = False
         self._settled = False
+        # A server must not ask for push at all.
+        self._most_push = 0 if limits.trusting else 1
         self._table_off = False
         self._calm = _BURST
         self._ticked: float | None = None
@@ -94,6 +96,11 @@ class Control(Outbound[S]):
 
     def _on_settled(self) -> None:
         """Settings of the peer arrived."""
+
+    @property
+    def settled(self) -> bool:
+        """The peer has spoken HTTP/2 to us."""
+        return self._settled
 
     # --- ends
 
@@ -233,7 +240,7 @@ class Control(Outbound[S]):
             self._table_off = True
             self._block_prefix = _NO_TABLE
             self._set_quick()
-        elif key == wire.ENABLE_PUSH and value > 1:
+        elif key == wire.ENABLE_PUSH and value > self._most_push:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:

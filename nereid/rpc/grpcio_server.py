@@ -87,7 +87,7 @@ def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", options.max_concurrent_streams),
         ("grpc.max_metadata_size", options.max_header_list_bytes),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(options.reuse_port)),
     ]
     if options.keepalive_interval_s is not None:
         arguments += [

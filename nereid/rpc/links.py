@@ -28,17 +28,15 @@ log = logging.getLogger("nereid.rpc")
 
 Out = TypeVar("Out")
 In = TypeVar("In")
-_OutT = TypeVar("_OutT")
-_InT = TypeVar("_InT")
 
 _BACKOFF = BackoffOptions(first_s=0.02, largest_s=1.0)
 
 
-class Codec(Protocol[_OutT, _InT]):
+class Codec(Protocol[Out, In]):
     """Items to a frame's bytes, and back."""
 
-    def encode(self, items: list[_OutT]) -> bytes: ...
-    def decode(self, frame: bytes) -> list[_InT]: ...
+    def encode(self, items: list[Out]) -> bytes: ...
+    def decode(self, frame: bytes) -> list[In]: ...
 
 
 class _Writer(Protocol):

@@ -24,6 +24,9 @@ _TIMEOUT = re.compile(rb"[0-9]{1,8}[HMSmun]\Z")
 _KEY = re.compile(r"[0-9a-z_.-]+\Z")
 _TEXT = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
 _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
+_CUT_ESCAPE = re.compile(rb"%[0-9A-F]?\Z")
+# gRPC clients refuse header lists above 8 to 16 KiB.
+_LONGEST_MESSAGE = 6000
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 # grpc-timeout has eight digits at most; each unit is used until its number no longer fits.
 _LARGEST = 99_999_999
@@ -46,10 +49,10 @@ def format_timeout(timeout_s: float) -> bytes:
 
 
 def encode_message(message: str) -> bytes:
-    """Percent-encode a status message."""
-    return _UNSAFE.sub(
-        lambda match: b"%%%02X" % match.group()[0], message.encode("utf-8", "replace")
-    )
+    """Percent-encode a status message, cut to what every peer's header list takes."""
+    raw = message[:_LONGEST_MESSAGE].encode("utf-8", "replace")
+    text = _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], raw)
+    return _CUT_ESCAPE.sub(b"", text[:_LONGEST_MESSAGE])
 
 
 def decode_message(text: bytes) -> str:

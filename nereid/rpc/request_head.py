@@ -87,6 +87,10 @@ class Refusal:
         self.trailers = trailers
 
 
+OVERSIZED = RequestHead()
+OVERSIZED.refusal = Refusal(200, Status.RESOURCE_EXHAUSTED, "the request's metadata is too large")
+
+
 class HeadReader:
     """Turns one connection's header blocks into heads. `bases` may be shared by all of a server's
     connections.
@@ -140,11 +144,7 @@ class HeadReader:
 
     def _head(self, decoded: Decoded) -> RequestHead:
         if decoded.oversized:
-            head = RequestHead()
-            head.refusal = Refusal(
-                200, Status.RESOURCE_EXHAUSTED, "the request's metadata is too large"
-            )
-            return head
+            return OVERSIZED
         key: list[Field | None] = list(decoded.fields)
         fresh: list[Field] = []
         for place in decoded.fresh:

@@ -204,6 +204,9 @@ class Outbound(Generic[S]):
         while ready and budget > 0 and self.send_window > 0:
             stream_id = next(iter(ready))
             stream = ready.pop(stream_id)
+            if stream.send_window <= 0:
+                # Its window shrank while it waited; WINDOW_UPDATE brings it back.
+                continue
             sent = self._send_some(stream)
             budget -= sent
             if stream.queue is not None and stream.send_window > 0:

@@ -29,6 +29,8 @@ _BACKLOG = 1024
 # A client that has not acknowledged the first GOAWAY's ping by then is taken to have heard it.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
+# A connection that has not spoken HTTP/2 by then is of no use.
+_GREETING_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,8 @@ class ServerOptions(Limits):
 
     max_connection_age_s: float | None = None
     ssl_context: ssl.SSLContext | None = None
+    # Several processes at one TCP port; the system spreads connections.
+    reuse_port: bool = False
 
 
 class Server:
@@ -76,7 +80,12 @@ class Server:
             return f"unix:{path}"
         host, port = host_and_port(address)
         listener = await loop.create_server(
-            self._shell, host, port, backlog=_BACKLOG, ssl=context, reuse_port=None
+            self._shell,
+            host,
+            port,
+            backlog=_BACKLOG,
+            ssl=context,
+            reuse_port=self._options.reuse_port or None,
         )
         self._listeners.append(listener)
         return text_of(listener.sockets[0].getsockname())
@@ -180,6 +189,7 @@ class _ServerShell(Shell):
         super().__init__(asyncio.get_running_loop())
         self._server = server
         self._options = options
+        self._greet_by = time.monotonic() + _GREETING_S
         self._retire_at: float | None = None
         if options.max_connection_age_s is not None:
             spread = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
@@ -190,9 +200,6 @@ class _ServerShell(Shell):
         self.connection = ServerConnection(self._options, self._server.service, peer)
         super().connection_made(transport)
         self._server.joined(self)
-        tls = transport.get_extra_info("ssl_object")
-        if tls is not None and tls.selected_alpn_protocol() != "h2":
-            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the why is the same)
         self._transport = None
@@ -200,6 +207,9 @@ class _ServerShell(Shell):
         self._server.left(self)
 
     def tick(self) -> None:
+        if not self.connection.settled and time.monotonic() >= self._greet_by:
+            self.abort()
+            return
         super().tick()
         if self._retire_at is not None and time.monotonic() >= self._retire_at:
             if self.connection.draining:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from nereid.rpc import wire
 from nereid.rpc.call import Call
 from nereid.rpc.connection import Connection
-from nereid.rpc.dispatch import Route, guarded, report
+from nereid.rpc.dispatch import Route, guarded, log, report
 from nereid.rpc.header_block import Field, HeaderDecoder
 from nereid.rpc.metadata import encode_message, encode_metadata, literal
-from nereid.rpc.request_head import HeadReader, Refusal, RequestHead
+from nereid.rpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
 from nereid.rpc.sending import Stream
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
@@ -35,6 +35,9 @@ _CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 
 # HEADERS whole, then the heads of DATA and of its message.
 _ANSWER = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI")
+# Walking a block of thousands of fields costs milliseconds.
+_OVERSIZED_COST = 20.0
+_REFUSAL_COST = 0.1
 _pack_answer = _ANSWER.pack
 _OK_TAIL = Struct(f">BHBBI{len(_OK_BLOCK)}s")
 _pack_ok_tail = _OK_TAIL.pack
@@ -64,6 +67,15 @@ class Service:
 
 def _nothing() -> None:
     pass
+
+
+def _encode_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> bytes:
+    try:
+        return encode_metadata(trailers)
+    except ValueError:
+        # The call must be answered whatever its handler says.
+        log.exception("trailers that cannot be sent")
+        return b""
 
 
 class ServerCall(Stream, Call):
@@ -166,7 +178,7 @@ class ServerCall(Stream, Call):
             block += literal(b"grpc-status", b"%d" % status)
             if message:
                 block += literal(b"grpc-message", encode_message(message))
-            block += encode_metadata(trailers)
+            block += _encode_trailers(trailers)
         self.connection.end_call(self, block)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -261,18 +273,8 @@ class ServerConnection(Connection[ServerCall]):
         if stream_id <= self.last_peer_stream_id:
             self._on_more_headers(stream_id, block, ended)
             return
-        if not stream_id & 1:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
-        if self.refusing:
-            # Above the last id that GOAWAY named: never processed.
-            self._heads.skip(block)
-            self._remember_reset(stream_id)
-            self.write(wire.rst_stream(stream_id, Code.REFUSED_STREAM))
-            return
-        self.last_peer_stream_id = stream_id
-        head = self._heads.read(block)
-        if len(self.streams) >= self._max_streams:
-            self._spend(0.1)
+        head = self._admit(stream_id, block)
+        if head is None:
             self._remember_reset(stream_id)
             self.write(wire.rst_stream(stream_id, Code.REFUSED_STREAM))
             return
@@ -285,12 +287,26 @@ class ServerConnection(Connection[ServerCall]):
         if head.timeout_s is not None:
             self._set_deadline(call, head.timeout_s)
         if head.route.stream is not None:
-            try:
-                head.route.stream(call)
-            except Exception as error:
-                report(call, error)
+            guarded(call, head.route.stream, call)
         if ended and not call.local_closed:
             self._ended(call)
+
+    def _admit(self, stream_id: int, block: bytes) -> RequestHead | None:
+        """The head of a new request, or None for one to be refused unseen."""
+        if not stream_id & 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
+        if self.refusing:
+            # Above the last id that GOAWAY named: never processed.
+            self._heads.skip(block)
+            return None
+        self.last_peer_stream_id = stream_id
+        head = self._heads.read(block)
+        if head is OVERSIZED:
+            self._spend(_OVERSIZED_COST)
+        if len(self.streams) >= self._max_streams:
+            self._spend(_REFUSAL_COST)
+            return None
+        return head
 
     def _on_more_headers(self, stream_id: int, block: bytes, ended: int) -> None:
         call = self.streams.get(stream_id)

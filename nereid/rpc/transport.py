@@ -44,6 +44,9 @@ class Shell(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connection.wake = self.wake
         self.wake()
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         # Answers given while parsing leave below, without a turn of their own.
@@ -88,7 +91,7 @@ class Shell(asyncio.Protocol):
             return
         while True:
             out = connection.take()
-            if not out:
+            if not out or transport.is_closing():
                 break
             if len(out) == 1:
                 transport.write(out[0])
