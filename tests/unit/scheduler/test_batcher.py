@@ -9,7 +9,6 @@ from services.scheduler.entry import Entry, State
 from tests.unit.scheduler.samples import entry_of, model_of
 
 US = 1000
-LONG = 1_000_000
 
 
 def dynamic(batching: str = "", max_batch_size: int = 8) -> Batcher:
@@ -342,6 +341,19 @@ class TestDelay:
         add(batcher, first, other, third)
         batcher.poll(11 * US, instances=2)
         assert [taken(batcher, 30 * US) for _ in range(3)] == [[first], [other], [third]]
+
+    def test_nothing_merges_with_a_batch_that_another_shape_closed(self) -> None:
+        batcher = dynamic("preferred_batch_size: [2, 4] max_queue_delay_microseconds: 10")
+        first = add(batcher, *some(2))
+        batcher.poll(0, instances=3)
+        first += add(batcher, entry_of(6))
+        batcher.poll(0, instances=3)
+        assert {entry.state for entry in first} == {State.BATCHED}
+        batcher.remove(first.pop())
+        sealed = add(batcher, *some(2))
+        other = add(batcher, entry_of(key="other"))
+        batcher.poll(0, instances=3)
+        assert [taken(batcher, 11 * US) for _ in range(3)] == [first, sealed, other]
 
     def test_an_entry_taken_away_starts_the_scan_anew(self) -> None:
         batcher = dynamic(self.BATCHING)

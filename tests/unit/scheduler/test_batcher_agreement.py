@@ -20,14 +20,21 @@ from tests.unit.scheduler.reference import ReferenceBatcher
 from tests.unit.scheduler.samples import entry_of, model_of
 
 LEVELS = 3
+# Size, key, level, deadline from now in microseconds.
+ARRIVALS = st.tuples(
+    st.sampled_from([1, 1, 1, 2, 3]),
+    st.sampled_from("aaaaab"),
+    st.integers(1, LEVELS),
+    st.sampled_from([None, None, None, None, 3, 30]),
+)
 
 
 @st.composite
 def batching_texts(draw: st.DrawFn) -> str:
-    max_size = draw(st.sampled_from([1, 4, 8]))
+    max_size = draw(st.sampled_from([1, 4, 8, 8]))
     preferred = draw(st.sets(st.integers(1, max_size), max_size=2))
     lines = [f"preferred_batch_size: {size}" for size in sorted(preferred) or [max_size]]
-    lines.append(f"max_queue_delay_microseconds: {draw(st.sampled_from([0, 0, 5, 20]))}")
+    lines.append(f"max_queue_delay_microseconds: {draw(st.sampled_from([0, 5, 20]))}")
     if draw(st.booleans()):
         policy = (
             f"{{ default_timeout_microseconds: {draw(st.sampled_from([0, 10]))} "
@@ -60,13 +67,14 @@ class Agreement(RuleBasedStateMachine):
         self.inside: set[Entry] = set()
         self.gone: set[Entry] = set()
 
-    @rule(
-        size=st.integers(1, 4),
-        key=st.sampled_from(["a", "a", "a", "b"]),
-        level=st.integers(1, LEVELS),
-        deadline_us=st.sampled_from([None, None, None, 3, 30]),
-    )
-    def add(self, size: int, key: str, level: int, deadline_us: int | None) -> None:
+    @rule(arrivals=st.lists(ARRIVALS, min_size=1, max_size=8), polls=st.booleans())
+    def add(self, arrivals: list[tuple[int, str, int, int | None]], polls: bool) -> None:
+        for arrival in arrivals:
+            self._add(*arrival)
+        if polls:
+            self.poll()
+
+    def _add(self, size: int, key: str, level: int, deadline_us: int | None) -> None:
         entry = entry_of(
             min(size, self.config.max_batch_size), key=key, level=min(level, self.levels)
         )
@@ -80,11 +88,6 @@ class Agreement(RuleBasedStateMachine):
         else:
             assert self.reference.add(entry)
             self.inside.add(entry)
-
-    @rule(amount=st.integers(1, 10))
-    def add_alike(self, amount: int) -> None:
-        for _ in range(amount):
-            self.add(1, "a", 2, None)
 
     @precondition(lambda self: self.inside)
     @rule(data=st.data())
@@ -135,6 +138,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(passed_us=st.sampled_from([1, 4, 10, 40]))
     def expire(self, passed_us: int) -> None:
+        """Time passes."""
         self.now_ns += passed_us * 1000
         expected = self.reference.expire(self.now_ns)
         kinds = {"deadline": DeadlineExceeded, "timeout": Unavailable}
@@ -190,5 +194,5 @@ class Agreement(RuleBasedStateMachine):
         self.inside.discard(entry)
 
 
-Agreement.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Agreement.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 TestAgreement = pytest.mark.slow(Agreement.TestCase)
