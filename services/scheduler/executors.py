@@ -96,8 +96,8 @@ class _Join:
 
     def _refuse(self, why: str) -> None:
         _log.warning("an executor at %s was refused: %s", self._call.peer, why)
-        self._end()
         self._call.fail(Status.INVALID_ARGUMENT, why)
+        self._end()
 
     def _end(self) -> None:
         self._call.on_message = None

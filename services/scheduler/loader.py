@@ -108,6 +108,8 @@ class Loader:
     def start(self) -> None:
         """Complete what can be completed without an executor, and wait for one with the rest."""
         for served in self._catalogue.versions():
+            if served.life.final:
+                continue
             served.life.await_executor()
             if not needs_description(served.draft, self._rules.completion):
                 self._complete(served, None)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -286,7 +287,7 @@ class Gateway:
         path = "/nereid.v1.Scheduler/ModelReady"
         await self.channel.unary(path, message, timeout_s=LIMIT_S)
 
-    async def ask(self, *numbers: float, **fields: object) -> Answer:
+    async def ask(self, *numbers: float, **fields: Any) -> Answer:
         return await asyncio.wait_for(self.send(request(*numbers, **fields)), LIMIT_S)
 
 
@@ -297,7 +298,7 @@ class _Codec:
 
 
 def request(
-    *numbers: float, model: str = "doubler", version: str = "", **fields: object
+    *numbers: float, model: str = "doubler", version: str = "", **fields: Any
 ) -> InferRequest:
     """Numbers in rows of two."""
     array = np.array(numbers or (1, 2), "<f4").reshape(-1, 2)
@@ -313,7 +314,7 @@ def numbers_of(answer: Answer) -> list[float]:
     assert answer.error is None, answer.error
     payload = answer.payloads[0]
     assert isinstance(payload, bytes)
-    return np.frombuffer(payload, "<f4").tolist()
+    return [float(number) for number in np.frombuffer(payload, "<f4")]
 
 
 def fault_of(answer: Answer) -> Fault:

@@ -48,7 +48,7 @@ async def test_requests_of_one_turn_share_batches_by_the_models_rules(tmp_path: 
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
         futures = [gateway.send(request(n, n)) for n in range(7)]
-        sizes = []
+        sizes: list[int] = []
         while sum(sizes) < 7:
             instance, batch = await executor.batch()
             sizes.append(len(batch.members))
@@ -119,9 +119,9 @@ async def test_an_executor_whose_control_stream_breaks_is_gone_with_its_instance
         first = await it.executor("first", hold=True)
         gateway = await it.gateway()
         future = gateway.send(request(3, 4))
-        instance, batch = await first.batch()
+        instance, _ = await first.batch()
         await first.channel.close()
-        # The scheduler ends the instance's stream, too: what it answers now would be a second answer.
+        # The scheduler ends the instance's stream, too: its answer would be a second one.
         await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
         await it.executor("second")
         assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [6, 8]

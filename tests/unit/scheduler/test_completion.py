@@ -35,10 +35,10 @@ def described() -> pb.Described:
         ("", True, False),
         (TENSORS, False, False),
         (TENSORS.replace("dims: [ 2 ]", "", 1), False, True),
-        (TENSORS.replace("output [ { name: \"OUT\" data_type: TYPE_FP32", "output [ { name: \"OUT\""), False, True),
-        (TENSORS.split("output")[0], False, True),
+        (TENSORS.replace("data_type: TYPE_FP32", "", 1), False, True),
+        (TENSORS.partition("output")[0], False, True),
     ],
-)  # fmt: skip
+)
 def test_the_model_file_is_asked_only_for_what_is_not_written(
     text: str, disabled: bool, needed: bool
 ) -> None:

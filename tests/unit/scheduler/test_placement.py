@@ -7,7 +7,10 @@ from services.scheduler.placement import Slot, gpu_ids, place
 from tests.unit.scheduler.samples import model_of
 
 CPU, GPU = pb.Device.CPU, pb.Device.GPU
-TENSORS = 'input { name: "I" data_type: TYPE_FP32 dims: 1 } output { name: "O" data_type: TYPE_FP32 dims: 1 }'
+TENSORS = """
+input { name: "I" data_type: TYPE_FP32 dims: 1 }
+output { name: "O" data_type: TYPE_FP32 dims: 1 }
+"""
 
 
 def hello(*gpus: int, backends: tuple[str, ...] = ("onnxruntime",)) -> pb.Hello:

@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import pytest
@@ -102,7 +101,7 @@ def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_versions_or_backend(tmp_path: Path) -> None:
-    os.makedirs(tmp_path / "m")
+    (tmp_path / "m").mkdir()
     found = only(tmp_path)
     assert "Could not determine backend for model 'm'" in reason(found)
     assert found.versions == ()
