@@ -79,7 +79,7 @@ class GrpcDecoder:
             if len(payloads) != count:
                 _fit(request, checked, message.model_name)
             for about in checked.strings:
-                string_elements.check(request.payloads[about.index], about, request.request_id)  # type: ignore[arg-type]
+                string_elements.check(request.payloads[about.position], about, request.request_id)  # type: ignore[arg-type]
         except NereidError as error:
             request.head = request_head.naming(message.model_name, message.model_version)
             request.payloads = []

@@ -15,7 +15,6 @@ from nereid.errors import (
     INTERNAL_MESSAGE,
     Internal,
     NereidError,
-    NotFound,
     Unimplemented,
     http_status,
 )
@@ -172,7 +171,11 @@ class HttpFront:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if not call.done:
-            call.on_cancel = task.cancel
+
+            def cancel() -> None:
+                task.cancel()
+
+            call.on_cancel = cancel
 
     @property
     def tasks(self) -> int:
@@ -199,14 +202,12 @@ async def _reply_compressed(
 
 
 def _fail_infer(call: HttpCall, fault: Fault) -> None:
-    # Unknown models are told before the body is looked at, in Triton's way for that.
-    late = fault.late or fault.code == NotFound.code
     unsupported = (
         fault.code == Unimplemented.code and fault.message == content_coding.UNSUPPORTED_MESSAGE
     )
     call.fail(
         http_status(fault.code),
         fault.message,
-        TEXT if late else JSON,
+        TEXT if fault.late else JSON,
         content_coding.SUPPORTED if unsupported else b"",
     )

@@ -112,7 +112,7 @@ class HttpDecoder:
         request.head = header.checked.head
         self._take_payloads(request, header, body, length)
         for about in header.checked.strings:
-            payload = request.payloads[about.index]
+            payload = request.payloads[about.position]
             string_elements.check(payload, about, request.request_id)  # type: ignore[arg-type]
         return header.form
 

@@ -20,9 +20,7 @@ from nereid.rpc import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.rpc.api import StreamHandler
-
-    from nereid.rpc import Call
+    from nereid.rpc import Call, StreamHandler
 
 _SERVICES: Final = (
     "grpc.reflection.v1alpha.ServerReflection",

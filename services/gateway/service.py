@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
@@ -22,7 +23,8 @@ from services.gateway.settings import tls_context
 from services.gateway.upstream import Limits, Upstream
 
 if TYPE_CHECKING:
-    from nereid.messages import Answer, ToScheduler
+    from nereid.messages import ToScheduler
+    from nereid.rpc.grpcio_server import GrpcioServer
     from services.gateway.settings import GatewaySettings
     from services.gateway.upstream import OpenLink, SchedulerLink
 
@@ -50,7 +52,7 @@ def dialled(channel: rpc.Channel) -> OpenLink:
     return open_link
 
 
-def joined(link: rpc.Link[ToScheduler, Answer]) -> OpenLink:
+def joined(link: rpc.Link[ToScheduler]) -> OpenLink:
     """One end of a pair of links in memory."""
 
     def open_link(*, on_items: Any, on_up: Any, on_down: Any) -> SchedulerLink:
@@ -76,7 +78,7 @@ class GatewayService:
         self._data_plane = DataPlane(self._upstream, control, settings.server_id)
         self._http_front = HttpFront(self._data_plane, settings.http_max_input_size)
         self._http = HttpServer(self._http_front, _http_limits(settings))
-        self._grpc: rpc.Server | rpc.GrpcioServer | None = None
+        self._grpc: rpc.Server | GrpcioServer | None = None
         # The addresses really bound; None for a front that is off.
         self.http_address: str | None = None
         self.grpc_address: str | None = None
@@ -103,13 +105,11 @@ class GatewayService:
 
     async def _start_grpc(self) -> str:
         settings = self._settings
-        engine = rpc.Server if settings.grpc_engine == "nereid" else rpc.GrpcioServer
-        self._grpc = engine(GrpcFront(self._data_plane).handlers(), _grpc_options(settings))
+        self._grpc = _engine(settings, GrpcFront(self._data_plane).handlers())
         host = settings.grpc_address
-        address = (
-            f"[{host}]:{settings.grpc_port}" if ":" in host else f"{host}:{settings.grpc_port}"
-        )
-        return await self._grpc.listen(address)
+        if ":" in host:
+            host = f"[{host}]"
+        return await self._grpc.listen(f"{host}:{settings.grpc_port}")
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new gRPC calls, finish what was accepted, then end; all within timeout_s."""
@@ -141,12 +141,32 @@ def _http_limits(settings: GatewaySettings) -> HttpLimits:
     )
 
 
-def _grpc_options(settings: GatewaySettings) -> rpc.ServerOptions:
-    age_s = settings.grpc_max_connection_age / 1000
-    return rpc.ServerOptions(
+def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | GrpcioServer:
+    own = settings.grpc_engine == "nereid"
+    options = rpc.ServerOptions(
         keepalive_interval_s=settings.grpc_keepalive_time / 1000,
         keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
-        max_connection_age_s=age_s or None,
-        max_connection_age_grace_s=settings.grpc_max_connection_age_grace / 1000 or None,
-        ssl_context=tls_context(settings),
+        max_connection_age_s=settings.grpc_max_connection_age / 1000 or None,
+        ssl_context=tls_context(settings) if own else None,
     )
+    if own:
+        return rpc.Server(handlers, options)
+    # Only who asks for this engine pays for loading it.
+    import grpc  # noqa: PLC0415
+
+    from nereid.rpc.grpcio_server import GrpcioServer  # noqa: PLC0415
+
+    credentials = None
+    if settings.uses_tls:
+        chain = _read(settings.grpc_server_key), _read(settings.grpc_server_cert)
+        mutual = settings.grpc_use_ssl_mutual
+        credentials = grpc.ssl_server_credentials(
+            [chain],
+            root_certificates=_read(settings.grpc_root_cert) if mutual else None,
+            require_client_auth=mutual,
+        )
+    return GrpcioServer(handlers, options, credentials=credentials)
+
+
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()

@@ -53,7 +53,6 @@ class GatewaySettings:
     allow_grpc: bool = flag(True, "serve gRPC", flags.boolean)
     grpc_address: str = flag("0.0.0.0", "the interface of the gRPC port")
     grpc_port: int = flag(8001, "the gRPC port; 0 takes a free one", flags.port)
-    reuse_grpc_port: bool = flag(False, "let other processes share the gRPC port", flags.boolean)
     grpc_engine: str = flag(
         "nereid", "what speaks gRPC on the edge: nereid or grpcio", flags.choice("nereid", "grpcio")
     )
@@ -65,9 +64,6 @@ class GatewaySettings:
     )
     grpc_max_connection_age: int = flag(
         0, "milliseconds after which a gRPC connection is ended; 0: never", flags.integer(0)
-    )
-    grpc_max_connection_age_grace: int = flag(
-        0, "milliseconds that its calls then have to finish; 0: all they need", flags.integer(0)
     )
     grpc_use_ssl: bool = flag(False, "serve gRPC over TLS", flags.boolean)
     grpc_use_ssl_mutual: bool = flag(
@@ -92,50 +88,42 @@ class GatewaySettings:
         """Whether the gRPC port speaks TLS."""
         return self.grpc_use_ssl or self.grpc_use_ssl_mutual
 
+    def faults(self) -> list[str]:
+        """What no single setting can tell, a line each."""
+        found = []
+        if not self.allow_http and not self.allow_grpc:
+            found.append("--allow-http and --allow-grpc are both false: nothing would be served")
+        needed = ["grpc_server_cert", "grpc_server_key"] if self.uses_tls else []
+        if self.grpc_use_ssl_mutual:
+            needed.append("grpc_root_cert")
+        missing = [name for name in needed if not getattr(self, name)]
+        found += [f"--{name.replace('_', '-')} is required with TLS" for name in missing]
+        if needed and not missing:
+            try:
+                tls_context(self)
+            except OSError as error:
+                found.append(f"the TLS files cannot be used: {error}")
+        return found
+
 
 def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> GatewaySettings:
     """The settings of this process; on faults, tell them all and exit with 2."""
-    settings = flags.read(
+    return flags.read(
         GatewaySettings,
         sys.argv[1:] if argv is None else argv,
         os.environ if environ is None else environ,
         PROGRAM,
     )
-    flags.refuse(faults(settings), PROGRAM)
-    return settings
-
-
-def faults(settings: GatewaySettings) -> list[str]:
-    """What no single setting can tell."""
-    found = []
-    if not settings.allow_http and not settings.allow_grpc:
-        found.append("--allow-http and --allow-grpc are both false: nothing would be served")
-    if settings.uses_tls:
-        needed = ["grpc_server_cert", "grpc_server_key"]
-        if settings.grpc_use_ssl_mutual:
-            needed.append("grpc_root_cert")
-        found += [
-            f"--{name.replace('_', '-')} is required with TLS"
-            for name in needed
-            if not getattr(settings, name)
-        ]
-        if not found:
-            try:
-                tls_context(settings)
-            except (OSError, ssl.SSLError) as error:
-                found.append(f"the TLS files cannot be used: {error}")
-    return found
 
 
 def tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """The TLS side of the gRPC port, or None where it speaks clear text."""
+    """The TLS side of the gRPC port on Nereid's own engine; None where it speaks clear text."""
     if not settings.uses_tls:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(settings.grpc_server_cert, settings.grpc_server_key)
-    context.set_alpn_protocols(["h2"])
     if settings.grpc_use_ssl_mutual:
         context.load_verify_locations(settings.grpc_root_cert)
         context.verify_mode = ssl.CERT_REQUIRED

@@ -16,10 +16,10 @@ _unpack_length = Struct("<I").unpack_from
 class StringInput(NamedTuple):
     """What a request says of one of its BYTES inputs."""
 
-    index: int
+    position: int
     name: str
     model: str
-    count: int
+    elements: int
 
 
 def prefix(request_id: str) -> str:
@@ -33,7 +33,7 @@ def check(raw: bytes, about: StringInput, request_id: str) -> None:
     Raises:
         InvalidArgument: too few or too many elements, or a damaged frame.
     """
-    size, position, count, expected = len(raw), 0, 0, about.count
+    size, position, count, expected = len(raw), 0, 0, about.elements
     while position < size:
         if position + 4 > size:
             raise InvalidArgument(

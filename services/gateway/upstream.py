@@ -109,7 +109,7 @@ class Upstream:
         )
         if self._up:
             # It came up while it was being opened: _on_up could not send yet.
-            self._on_up()
+            self._send_all()
 
     def submit(self, request: InferRequest, on_answer: OnAnswer) -> Pending:
         """Send request on its way; on_answer is called once, possibly before this returns."""
@@ -159,15 +159,20 @@ class Upstream:
         self._fail_all(reason)
 
     def _on_up(self) -> None:
+        if self._up:
+            return
         self._up = True
         self._lost = False
         self._unwatch()
-        if self._link is None:
-            return
+        if self._link is not None:
+            self._send_all()
+
+    def _send_all(self) -> None:
         if self._pending:
-            _log.info("the scheduler is linked; sending %d requests again", len(self._pending))
-        for pending in self._pending.values():
-            self._link.send(pending.request)
+            _log.info("the scheduler is linked; %d requests waited for it", len(self._pending))
+        if self._link is not None:
+            for pending in self._pending.values():
+                self._link.send(pending.request)
 
     def _on_down(self) -> None:
         if not self._up:
