@@ -76,11 +76,6 @@ class Instance:
         self._executing = False
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
-    @property
-    def alive(self) -> bool:
-        """Whether its thread still runs."""
-        return self._thread.is_alive()
-
     def start(self) -> None:
         self._thread.start()
 
@@ -93,10 +88,6 @@ class Instance:
         if stream is not None and not self._executing:
             stream.close()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread's end."""
-        self._thread.join(timeout_s)
-
     def _run(self) -> None:
         fault: Fault | None = None
         try:
@@ -107,7 +98,7 @@ class Instance:
             _log.exception("instance %s failed", self.spec.name)
             fault = fault_of(Internal(INTERNAL_MESSAGE))
         if fault is not None:
-            _log.error("instance %s ended: %s", self.spec.name, fault.message)
+            _log.warning("instance %s ended: %s", self.spec.name, fault.message)
         self._callbacks.ended(fault)
 
     def _load_and_serve(self) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor as ThreadPool
 
     from nereid.messages import Fault
-    from nereid.rpc import Channel, ClientStream, RpcError
+    from nereid.rpc import Channel, RpcError, StreamHandle
     from services.executor.backends import Description, TensorDescription
     from services.executor.settings import ExecutorSettings
 
@@ -64,7 +64,7 @@ class Membership:
         self.ended = asyncio.Event()
         # The scheduler has said something.
         self.welcomed = False
-        self._stream: ClientStream = surroundings.channel.stream(
+        self._stream: StreamHandle = surroundings.channel.stream(
             JOIN_PATH, on_message=self._on_message, on_close=self._on_close
         )
         self._send(pb.ExecutorEvent(hello=surroundings.hello))

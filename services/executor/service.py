@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import SocketChannel
+from nereid.rpc import ChannelOptions, SocketChannel
 from services.executor import backends, devices
 from services.executor.membership import Membership, Surroundings
 from services.executor.settings import visible_gpus
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
+# A scheduler whose machine is gone says nothing; its instances' streams end with the stay.
+_CHANNEL: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # A model that is stuck must not keep the executor from joining again.
 _DROP_TIMEOUT_S: Final = 5.0
 
@@ -41,7 +43,7 @@ class ExecutorService:
 
     async def run(self) -> bool:
         """Serve until leave(); whether everything came to its end in time."""
-        channel = SocketChannel(self._settings.scheduler_address)
+        channel = SocketChannel(self._settings.scheduler_address, _CHANNEL)
         # Large files are read here, one at a time so that memory holds.
         describers = ThreadPoolExecutor(1, "describe")
         surroundings = Surroundings(self._settings, hello(self._settings), channel, describers)

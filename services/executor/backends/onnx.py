@@ -16,7 +16,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from nereid.datatypes import BYTES
-from nereid.errors import Internal, InvalidArgument, NereidError, NotFound, Unimplemented
+from nereid.errors import Internal, InvalidArgument, NotFound, Unimplemented
 from services.executor import matching
 from services.executor.backends import Description, InstanceSpec, TensorDescription
 from services.executor.backends.onnx_file import unranked_tensors
@@ -198,8 +198,6 @@ class OnnxModel:
             if self._bound:
                 return self._execute_bound(inputs, outputs)
             arrays: list[Array] = self._run(outputs, inputs, self._options)
-        except NereidError:
-            raise
         except _ERRORS as error:
             raise Internal(_text(error)) from error
         return arrays

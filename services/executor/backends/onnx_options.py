@@ -5,6 +5,7 @@ The names are those of Triton's ONNX Runtime backend.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
@@ -81,6 +82,10 @@ def session_options(
     options.intra_op_num_threads = _number(config, parameters, "intra_op_thread_count")
     options.inter_op_num_threads = _number(config, parameters, "inter_op_thread_count")
     if _truth(config, settings, "enable-global-threadpool", default=False):
+        _make_global_threads(
+            _number(config, settings, "intra_op_thread_count"),
+            _number(config, settings, "inter_op_thread_count"),
+        )
         options.use_per_session_threads = False
     options.enable_cpu_mem_arena = _truth(config, parameters, "enable_mem_arena", default=True)
     options.enable_mem_pattern = _truth(config, parameters, "enable_mem_pattern", default=True)
@@ -88,6 +93,15 @@ def session_options(
         if name.startswith("session."):
             options.add_session_config_entry(name, value)
     return options
+
+
+@functools.cache
+def _make_global_threads(intra_op: int, inter_op: int) -> None:
+    """The threads that all sessions share; the process can have such only once."""
+    try:
+        ort.set_global_thread_pool_sizes(intra_op, inter_op)
+    except Exception as error:
+        raise InvalidArgument(f"onnxruntime's global thread pool: {error}") from error
 
 
 def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions | None:

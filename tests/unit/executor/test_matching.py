@@ -68,8 +68,8 @@ def test_what_fits_is_accepted(
             (X,),
             InvalidArgument,
             (
-                "unable to load model 'm', configuration expects datatype TYPE_STRING for input 'x', "
-                "model provides TYPE_FP32"
+                "unable to load model 'm', configuration expects datatype TYPE_STRING "
+                "for input 'x', model provides TYPE_FP32"
             ),
         ),
         (
@@ -77,8 +77,8 @@ def test_what_fits_is_accepted(
             (X._replace(dims=(-1, 5)),),
             InvalidArgument,
             (
-                "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,5]) but the model "
-                "configuration specifies 2 dimensions (an initial batch dimension because "
+                "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,5]) but the "
+                "model configuration specifies 2 dimensions (an initial batch dimension because "
                 "max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
                 "[-1,4])"
             ),
@@ -91,8 +91,8 @@ def test_what_fits_is_accepted(
             (X._replace(dims=()),),
             InvalidArgument,
             (
-                "scalar tensor 'x', should only provide 1 in the model configuration when the model "
-                "doesn't support batching. Model configuration provided: [4]."
+                "scalar tensor 'x', should only provide 1 in the model configuration when the "
+                "model doesn't support batching. Model configuration provided: [4]."
             ),
         ),
         (
