@@ -25,7 +25,7 @@ from services.scheduler.model import QueueLimits
 from services.scheduler.repository import scan
 
 if TYPE_CHECKING:
-    from nereid.messages import Answer, ToScheduler
+    from nereid.messages import Answer
     from nereid.rpc import Call, Link
     from services.scheduler.repository import FoundModel
     from services.scheduler.settings import Settings
@@ -59,7 +59,7 @@ class SchedulerService:
         )
         rules = LoadRules(completion, settings.backend_settings, limits)
         self._loader = Loader(self._catalogue, rules, self._intake.models_changed)
-        self._links: dict[GatewaySession, Link[Answer, ToScheduler]] = {}
+        self._links: dict[GatewaySession, Link[Answer]] = {}
         self._server: Server | None = None
         # Where it really listens, once started: port 0 is whatever the system chose.
         self.addresses: list[str] = []
@@ -75,7 +75,7 @@ class SchedulerService:
             },
         )
 
-    def attach(self, link: Link[Answer, ToScheduler]) -> None:
+    def attach(self, link: Link[Answer]) -> None:
         """Serve a gateway whose link lies in this process. Call before items come in."""
         session = GatewaySession(self._intake)
         link.on_items = session.on_items
@@ -127,7 +127,7 @@ class SchedulerService:
         link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
         self._add(session, link)
 
-    def _add(self, session: GatewaySession, link: Link[Answer, ToScheduler]) -> None:
+    def _add(self, session: GatewaySession, link: Link[Answer]) -> None:
         session.link = link
         self._links[session] = link
 
