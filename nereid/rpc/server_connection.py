@@ -311,6 +311,8 @@ class ServerConnection(Connection[ServerCall]):
     def _on_more_headers(self, stream_id: int, block: bytes, ended: int) -> None:
         call = self.streams.get(stream_id)
         if call is None:
+            if not stream_id & 1:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
             self._heads.skip(block)
             if stream_id not in self._reset_here:
                 raise ConnectionFault(Code.STREAM_CLOSED, "HEADERS on a closed stream")
