@@ -1,0 +1,48 @@
+"""The gateway's flags."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.gateway.settings import GatewaySettings, read
+
+
+def test_defaults_are_tritons() -> None:
+    settings = read([], {})
+    assert (settings.http_port, settings.grpc_port) == (8000, 8001)
+    assert (settings.http_address, settings.grpc_address) == ("0.0.0.0", "0.0.0.0")
+    assert (settings.allow_http, settings.allow_grpc) == (True, True)
+    assert settings.http_max_input_size == 64 << 20
+    assert settings.server_id == "triton"
+    assert settings.exit_timeout_secs == 30
+    assert settings.grpc_engine == "nereid"
+    assert not settings.uses_tls
+
+
+def test_flags_and_environment() -> None:
+    settings = read(
+        ["--http-port=1", "--id", "mine", "--allow-grpc", "0", "--scheduler-address=unix:/s"],
+        {"NEREID_HTTP_PORT": "2", "NEREID_GRPC_PORT": "3"},
+    )
+    assert settings == GatewaySettings(
+        http_port=1, grpc_port=3, server_id="mine", allow_grpc=False, scheduler_address="unix:/s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "lines"),
+    [
+        (["--http-port=x", "--grpc-engine=y", "--nope=1"], 3),
+        (["--allow-http=false", "--allow-grpc=false"], 1),
+        (["--grpc-use-ssl=true"], 2),
+        (["--grpc-use-ssl-mutual=true"], 3),
+        (["--grpc-use-ssl=1", "--grpc-server-cert=/nope", "--grpc-server-key=/nope"], 1),
+    ],
+)
+def test_all_faults_are_told_at_once(
+    argv: list[str], lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        read(argv, {})
+    assert caught.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == lines

@@ -1,0 +1,212 @@
+"""The table of requests under way: each is answered once, whatever the link does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nereid.errors import Unavailable
+from nereid.messages import Answer, Cancel, Fault, InferRequest
+from services.gateway.upstream import Limits, Upstream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.messages import ToScheduler
+
+
+class FakeLink:
+    """A link whose other end is the test."""
+
+    def __init__(self) -> None:
+        self.up = False
+        self.sent: list[ToScheduler] = []
+        self.closed = False
+        self.on_items: Callable[[list[Answer]], None]
+        self.on_up: Callable[[], None]
+        self.on_down: Callable[[], None]
+
+    def send(self, item: ToScheduler) -> None:
+        self.sent.append(item)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def sent_ids(self) -> list[int]:
+        sent, self.sent = self.sent, []
+        return [-item.id if isinstance(item, Cancel) else item.id for item in sent]
+
+
+class Table:
+    """An Upstream on a FakeLink, and the answers it delivered."""
+
+    def __init__(self, *, max_pending: int = 10, limit_s: float = 60.0, up: bool = True) -> None:
+        self.link = FakeLink()
+        self.answers: list[Answer] = []
+        self.arrived = asyncio.Event()
+
+        def open_link(
+            *,
+            on_items: Callable[[list[Answer]], None],
+            on_up: Callable[[], None],
+            on_down: Callable[[], None],
+        ) -> FakeLink:
+            self.link.on_items, self.link.on_up, self.link.on_down = on_items, on_up, on_down
+            if up:
+                on_up()
+            return self.link
+
+        self.upstream = Upstream(open_link, Limits(max_pending, limit_s))
+
+    def submit(self) -> InferRequest:
+        request = InferRequest(0, b"", [])
+        self.upstream.submit(request, self.take)
+        return request
+
+    def take(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self.arrived.set()
+
+    def close(self) -> None:
+        self.upstream.close(Unavailable("the server is shutting down"))
+
+
+async def test_answers_find_their_requests() -> None:
+    table = Table()
+    table.upstream.start()
+    first, second = table.submit(), table.submit()
+    assert table.link.sent_ids() == [first.id, second.id]
+    assert first.id != second.id
+    table.link.on_items([Answer(second.id), Answer(99), Answer(first.id), Answer(first.id)])
+    assert [answer.id for answer in table.answers] == [second.id, first.id]
+    assert table.upstream.pending == 0
+    table.close()
+    assert table.link.closed
+
+
+async def test_requests_that_came_before_the_link_are_sent_with_it() -> None:
+    table = Table()
+    early = table.submit()
+    table.upstream.start()
+    assert table.link.sent_ids() == [early.id]
+    table.close()
+
+
+async def test_a_broken_link_loses_nothing() -> None:
+    table = Table()
+    table.upstream.start()
+    first, second = table.submit(), table.submit()
+    table.link.on_items([Answer(first.id)])
+    table.link.on_down()
+    table.link.on_down()
+    assert not table.upstream.up
+    table.link.sent.clear()
+    third = table.submit()
+    assert not table.link.sent
+    table.link.on_up()
+    table.link.on_up()
+    assert table.link.sent_ids() == [second.id, third.id]
+    table.close()
+
+
+async def test_a_link_that_stays_away_fails_what_waits_and_refuses_the_rest() -> None:
+    table = Table(limit_s=0.01, up=False)
+    table.upstream.start()
+    table.submit()
+    await asyncio.wait_for(table.arrived.wait(), 5)
+    table.submit()
+    told = [answer.error for answer in table.answers]
+    assert told == [Fault(14, "the scheduler cannot be reached")] * 2
+    table.link.on_up()
+    fourth = table.submit()
+    assert table.link.sent_ids() == [fourth.id]
+    table.close()
+
+
+async def test_the_table_is_bounded() -> None:
+    table = Table(max_pending=1)
+    table.upstream.start()
+    first = table.submit()
+    table.submit()
+    assert table.answers[0].error == Fault(
+        14, "Exceeds maximum queue size: 1 requests are under way"
+    )
+    table.link.on_items([Answer(first.id)])
+    assert table.submit().id in table.link.sent_ids()
+    table.close()
+
+
+async def test_cancelling() -> None:
+    table = Table()
+    table.upstream.start()
+    pending = table.upstream.submit(InferRequest(0, b"", []), table.take)
+    number = pending.request.id
+    pending.cancel()
+    pending.cancel()
+    assert table.link.sent_ids() == [number, -number]
+    table.link.on_items([Answer(number)])
+    assert not table.answers
+    # While the link is down there is nobody to tell.
+    table.link.on_down()
+    table.upstream.submit(InferRequest(0, b"", []), table.take).cancel()
+    table.link.on_up()
+    assert table.link.sent_ids() == []
+    table.close()
+
+
+async def test_draining_waits_for_answers_and_cancellations() -> None:
+    table = Table()
+    table.upstream.start()
+    assert await table.upstream.drained(0)
+    first = table.submit()
+    second = table.upstream.submit(InferRequest(0, b"", []), table.take)
+    assert not await table.upstream.drained(0.001)
+    waiting = asyncio.ensure_future(table.upstream.drained(5))
+    await asyncio.sleep(0)
+    table.link.on_items([Answer(first.id)])
+    assert not waiting.done()
+    second.cancel()
+    assert await waiting
+    table.close()
+
+
+async def test_closing_fails_what_is_left() -> None:
+    table = Table()
+    table.upstream.start()
+    table.submit()
+    waiting = asyncio.ensure_future(table.upstream.drained(5))
+    await asyncio.sleep(0)
+    table.close()
+    table.submit()
+    assert [answer.error for answer in table.answers] == [
+        Fault(14, "the server is shutting down"),
+        Fault(14, "the scheduler cannot be reached"),
+    ]
+    assert await waiting
+
+
+async def test_closing_before_the_start_is_harmless() -> None:
+    table = Table()
+    table.close()
+    assert not table.link.closed
+
+
+async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    table = Table()
+    table.upstream.start()
+    seen: list[Answer] = []
+
+    def fail(answer: Answer) -> None:
+        seen.append(answer)
+        raise ZeroDivisionError
+
+    bad = table.upstream.submit(InferRequest(0, b"", []), fail)
+    good = table.submit()
+    table.link.on_items([Answer(bad.request.id), Answer(good.id)])
+    assert [answer.id for answer in table.answers] == [good.id]
+    # It is given one more chance, to tell its client that something went wrong.
+    assert [answer.error and answer.error.code for answer in seen] == [None, 13]
+    assert "ZeroDivisionError" in caplog.text
+    table.close()
