@@ -59,7 +59,7 @@ def client(mesh: Mesh, flavour: str) -> Client:
 
 def sample(datatype: str) -> np.ndarray[Any, Any]:
     if datatype == "BYTES":
-        return np.array([[b"", b"abc", "é".encode()], [b"x" * 300, b"\0\xff", b"1"]], np.object_)
+        return np.array([[b"", b"abc", "é".encode()], [b"x" * 300, b"a\0b", b"1"]], np.object_)
     numpy_type = np.dtype(DATATYPES[datatype][1])
     return np.arange(6).reshape(2, 3).astype(numpy_type)
 

@@ -31,6 +31,6 @@ def test_it_measures(
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Failed to obtain stable measurement" not in result.stdout
-    (row,) = csv.DictReader(report.open())
+    (row,) = csv.DictReader(report.read_text().splitlines())
     assert float(row["Inferences/Second"]) > 0
     assert float(row["Server Compute Infer"]) > 0
