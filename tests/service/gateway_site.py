@@ -126,8 +126,8 @@ class EchoScheduler:
     def _config(self, asked: Any) -> model_config_pb2.ModelConfig:
         self._known(asked)
         config = model_config_pb2.ModelConfig(name=asked.name, backend="onnxruntime")
-        config.input.add(name="INPUT0", data_type=FP32_TYPE, dims=[-1])  # type: ignore[arg-type]
-        config.output.add(name="OUTPUT0", data_type=FP32_TYPE, dims=[-1])  # type: ignore[arg-type]
+        config.input.add(name="INPUT0", data_type=FP32_TYPE, dims=[-1])
+        config.output.add(name="OUTPUT0", data_type=FP32_TYPE, dims=[-1])
         return config
 
     def _statistics(self, asked: Any) -> kserve_pb2.ModelStatisticsResponse:

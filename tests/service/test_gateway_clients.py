@@ -19,6 +19,9 @@ from tests.service.gateway_site import GatewaySite, gateway_site
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    # What is asked, and the status and text it fails with.
+    Cases = tuple[tuple[Callable[[], object], str, str], ...]
+
 ENGINES = ("nereid", "grpcio")
 
 ARRAYS = {
@@ -206,41 +209,43 @@ async def test_failures_have_their_status_and_text(site: GatewaySite) -> None:
         unknown = "Request for unknown model: 'nope' is not found"
         with tritonclient.http.InferenceServerClient(site.http) as http:
             inputs = tensors(tritonclient.http, array, "FP32")
-            for ask, status, text in (
+            cases: Cases = (
                 (lambda: http.infer("nope", inputs), "404", unknown),
                 (lambda: http.infer("fail", inputs), "500", "asked to fail"),
                 (lambda: http.get_model_metadata("nope"), "404", unknown),
                 (lambda: http.get_inference_statistics("nope"), "400", "is not available"),
                 (lambda: http.load_model("echo"), "501", "loading and unloading models"),
-                (lambda: http.get_trace_settings(), "501", "trace"),
-                (lambda: http.get_log_settings(), "501", "logging"),
+                (http.get_trace_settings, "501", "trace"),
+                (http.get_log_settings, "501", "logging"),
                 (
                     lambda: http.register_system_shared_memory("r", "k", 4),
                     "501",
                     "Client shared memory is disabled. Start the server with",
                 ),
                 (lambda: http.get_system_shared_memory_status("r"), "404", "Unable to find system"),
-            ):
+            )
+            for ask, status, text in cases:
                 with pytest.raises(InferenceServerException, match=text) as caught:
                     ask()
                 assert caught.value.status() == status
         with tritonclient.grpc.InferenceServerClient(site.grpc) as grpc:
             inputs = tensors(tritonclient.grpc, array, "FP32")
-            for ask, status, text in (
+            more: Cases = (
                 (lambda: grpc.infer("nope", inputs), "NOT_FOUND", unknown),
                 (lambda: grpc.infer("fail", inputs), "INTERNAL", "asked to fail"),
                 (lambda: grpc.get_model_metadata("nope"), "NOT_FOUND", unknown),
                 (lambda: grpc.get_model_metadata("echo", "x"), "INVALID_ARGUMENT", "failed to get"),
                 (lambda: grpc.load_model("echo"), "UNIMPLEMENTED", "loading and unloading models"),
-                (lambda: grpc.get_trace_settings(), "UNIMPLEMENTED", "trace"),
-                (lambda: grpc.get_log_settings(), "UNIMPLEMENTED", "logging"),
+                (grpc.get_trace_settings, "UNIMPLEMENTED", "trace"),
+                (grpc.get_log_settings, "UNIMPLEMENTED", "logging"),
                 (
                     lambda: grpc.register_system_shared_memory("r", "k", 4),
                     "UNIMPLEMENTED",
                     "Client shared memory is disabled. Start the server with",
                 ),
                 (lambda: grpc.get_cuda_shared_memory_status("r"), "NOT_FOUND", "Unable to find cu"),
-            ):
+            )
+            for ask, status, text in more:
                 with pytest.raises(InferenceServerException, match=text) as caught:
                     ask()
                 assert caught.value.status() == f"StatusCode.{status}"

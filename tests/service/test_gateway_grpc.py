@@ -41,7 +41,8 @@ def request(model: str, **fields: Any) -> bytes:
 async def unary(
     channel: grpc.aio.Channel, path: str, message: bytes, timeout_s: float = 5
 ) -> bytes:
-    answer: bytes = await channel.unary_unary(path)(message, timeout=timeout_s)
+    method: Any = channel.unary_unary(path)
+    answer: bytes = await method(message, timeout=timeout_s)
     return answer
 
 
@@ -80,7 +81,8 @@ async def test_faults_are_told_after_the_model_is_known(channel: grpc.aio.Channe
 async def test_a_cancelled_call_cancels_its_request(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
-    call = channel.unary_unary(SERVICE + "ModelInfer")(request("hold"))
+    method: Any = channel.unary_unary(SERVICE + "ModelInfer")
+    call = method(request("hold"))
     held = await site.scheduler.next_held()
     call.cancel()
     assert await asyncio.wait_for(site.scheduler.cancelled.get(), 5) == held.id
@@ -105,7 +107,8 @@ async def test_health(site: GatewaySite, channel: grpc.aio.Channel) -> None:
         assert await status(service) == serving.SERVING
     site.scheduler.ready = False
     assert await status("") == serving.NOT_SERVING
-    stream = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=5)
+    watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+    stream = watch(b"", timeout=5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stream.read()
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -113,7 +116,7 @@ async def test_health(site: GatewaySite, channel: grpc.aio.Channel) -> None:
 
 @pytest.mark.parametrize("version", ["v1alpha", "v1"])
 async def test_reflection(channel: grpc.aio.Channel, version: str) -> None:
-    stream = channel.stream_stream(
+    stream: Any = channel.stream_stream(
         f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
     )
     call = stream(timeout=5)

@@ -106,7 +106,7 @@ async def test_json_in_and_out(site: GatewaySite) -> None:
         ),
     ],
 )
-async def test_routes(  # noqa: PLR0917
+async def test_routes(
     site: GatewaySite, method: str, target: str, status: int, content_type: str, body: bytes
 ) -> None:
     told = await ask(site, method, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import zlib
 
@@ -69,7 +70,5 @@ def test_the_choice(accept: bytes, choice: bytes | None) -> None:
 
 @given(st.binary(max_size=300), st.sampled_from([b"gzip", b"deflate"]))
 def test_any_bytes_are_read_or_refused(body: bytes, encoding: bytes) -> None:
-    try:
+    with contextlib.suppress(NereidError):
         assert len(decompress(body, encoding, 100)) <= 100
-    except NereidError:
-        pass

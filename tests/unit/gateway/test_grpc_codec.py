@@ -118,15 +118,19 @@ def test_parameters_go_where_they_belong() -> None:
         (
             "triton_x",
             P(int64_param=1),
-            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the"
-            " following keys starting with 'triton_' are allowed:"
-            " triton_enable_empty_final_response",
+            (
+                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the"
+                " following keys starting with 'triton_' are allowed:"
+                " triton_enable_empty_final_response"
+            ),
         ),
         (
             "k",
             P(),
-            "invalid value type for 'k' parameter, expected int64_param, bool_param, or"
-            " string_param.",
+            (
+                "invalid value type for 'k' parameter, expected int64_param, bool_param, or"
+                " string_param."
+            ),
         ),
     ],
 )
@@ -139,13 +143,17 @@ def test_parameters_are_checked(key: str, value: kserve_pb2.InferParameter, text
     [
         (
             message({**X, **TYPED}, Y, raw=(FLOATS,)),
-            "contents field must not be specified when using raw_input_contents for 'X' for model"
-            " 'm'",
+            (
+                "contents field must not be specified when using raw_input_contents for 'X' for"
+                " model 'm'"
+            ),
         ),
         (
             message(X, {**Y, **TYPED}, raw=(FLOATS,)),
-            "contents field must not be specified when using raw_input_contents for 'Y' for model"
-            " 'm'",
+            (
+                "contents field must not be specified when using raw_input_contents for 'Y' for"
+                " model 'm'"
+            ),
         ),
         (
             message(X, Y, raw=(FLOATS,)),
@@ -154,28 +162,38 @@ def test_parameters_are_checked(key: str, value: kserve_pb2.InferParameter, text
         (message(X), "unable to find data for input tensor 'X' for model 'm' in request."),
         (
             message({**X, "contents": C(int_contents=[1])}),
-            "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'INT32',"
-            " expected datatype 'FP32'",
+            (
+                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type"
+                " 'INT32', expected datatype 'FP32'"
+            ),
         ),
         (
             message({**X, "contents": C(fp32_contents=[1], int_contents=[1])}),
-            "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'INT32',"
-            " expected datatype 'FP32'",
+            (
+                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type"
+                " 'INT32', expected datatype 'FP32'"
+            ),
         ),
         (
             message({**X, "datatype": "FP16", **TYPED}),
-            "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'FP32',"
-            " expected datatype 'FP16'",
+            (
+                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'FP32',"
+                " expected datatype 'FP16'"
+            ),
         ),
         (
             message({**X, "datatype": "XX", **TYPED}),
-            "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'FP32',"
-            " expected datatype '<invalid>'",
+            (
+                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'FP32',"
+                " expected datatype '<invalid>'"
+            ),
         ),
         (
             message({**X, "datatype": "BYTES", "contents": C(bytes_contents=[b"a"])}, id="q"),
-            "[request id: q] expected 4 string elements for inference input 'X' for model 'm',"
-            " got 1",
+            (
+                "[request id: q] expected 4 string elements for inference input 'X' for model 'm',"
+                " got 1"
+            ),
         ),
     ],
 )
@@ -251,7 +269,7 @@ def test_typed_contents(datatype: str, field: str, values: list[Any], raw: bytes
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
-    with pytest.raises(Internal, match="^Unable to parse request$"):
+    with pytest.raises(Internal, match=r"^Unable to parse request$"):
         GrpcDecoder().decode(b"\xff\xff\xff")
 
 

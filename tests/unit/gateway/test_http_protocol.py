@@ -208,8 +208,10 @@ async def test_chunked_bodies() -> None:
         (
             b"POST / HTTP/1.1\r\nContent-Length: 1001\r\n\r\n",
             400,
-            b"request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes."
-            b" Use --http-max-input-size to increase the limit.",
+            (
+                b"request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000"
+                b" bytes. Use --http-max-input-size to increase the limit."
+            ),
         ),
         (
             b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + b"x" * 1024,

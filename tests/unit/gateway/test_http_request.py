@@ -321,10 +321,9 @@ def test_a_header_length_outside_the_body_is_refused(text: bytes) -> None:
     assert caught.value.late
 
 
-NAMES = st.sampled_from(
-    ["id", "inputs", "outputs", "parameters", "name", "datatype", "shape", "data", "priority"]
-    + ["binary_data_size", "classification", "BYTES", "FP32", "INT8", "X"]
-)
+MEMBERS = ["id", "inputs", "outputs", "parameters", "name", "datatype", "shape", "data", "priority"]
+VALUES = ["binary_data_size", "classification", "BYTES", "FP32", "INT8", "X"]
+NAMES = st.sampled_from(MEMBERS + VALUES)
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 1 << 65) | st.floats() | NAMES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),

@@ -96,12 +96,12 @@ def test_wrong_elements_are_refused(datatype: str, data: Any, words: str) -> Non
 
 
 def test_datatypes_without_a_json_form() -> None:
-    with pytest.raises(InvalidArgument, match="receiving FP16 data via JSON is not supported.*X"):
+    with pytest.raises(InvalidArgument, match=r"receiving FP16 data via JSON is not supported.*X"):
         json_tensor.to_raw([1], "X", "FP16", [1])
     assert json_tensor.to_raw([], "X", "BF16", [0]) == b""
     with pytest.raises(InvalidArgument, match="invalid datatype for input X"):
         json_tensor.to_raw([1], "X", "FP8", [1])
-    with pytest.raises(InvalidArgument, match="sending BF16 data via JSON.*output Y") as caught:
+    with pytest.raises(InvalidArgument, match=r"sending BF16 data via JSON.*output Y") as caught:
         json_tensor.from_raw(b"\0\0", "Y", "BF16")
     assert caught.value.late
 

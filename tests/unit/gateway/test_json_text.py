@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from nereid.errors import Internal, InvalidArgument, NereidError
 from services.gateway import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PREFIX = "failed to parse the request JSON buffer: "
 
@@ -80,8 +83,11 @@ def test_nesting_has_a_limit_of_the_server_not_of_the_protocol() -> None:
 def test_any_bytes_are_a_document_or_an_error_of_ours(text: bytes) -> None:
     try:
         json_text.parse(text)
-    except NereidError as error:
-        assert error.message.startswith(PREFIX)
+    except NereidError as caught:
+        told = caught.message
+    else:
+        return
+    assert told.startswith(PREFIX)
 
 
 def test_strings_keep_the_bytes_they_came_as() -> None:
@@ -94,7 +100,7 @@ def test_strings_keep_the_bytes_they_came_as() -> None:
 
 def test_members_are_checked_in_the_known_words() -> None:
     document = {"name": 5, "shape": "x", "id": "a"}
-    cases = [
+    cases: list[tuple[Callable[[], object], str]] = [
         (lambda: json_text.member([], "inputs"), "access non-existing object member 'inputs'"),
         (lambda: json_text.string(document, "name"), "access JSON non-string as string"),
         (lambda: json_text.array(document, "shape"), "access JSON non-array as array"),

@@ -15,7 +15,7 @@ def config(
 ) -> model_config_pb2.ModelConfig:
     built = model_config_pb2.ModelConfig(name="m", max_batch_size=max_batch_size)
     for _ in range(inputs):
-        tensor = built.input.add(name="X", data_type=CONFIG_NUMBER[datatype])  # type: ignore[arg-type]
+        tensor = built.input.add(name="X", data_type=CONFIG_NUMBER[datatype])
         tensor.dims.extend(dims)
     return built
 

@@ -23,30 +23,38 @@ def about(count: int) -> StringInput:
         (
             A + A,
             1,
-            "[request id: q] unexpected number of string elements 2 for inference input 'INPUT0'"
-            " for model 'm', expecting 1",
+            (
+                "[request id: q] unexpected number of string elements 2 for inference input"
+                " 'INPUT0' for model 'm', expecting 1"
+            ),
             False,
         ),
         (
             A + A,
             3,
-            "[request id: q] expected 3 string elements for inference input 'INPUT0' for model"
-            " 'm', got 2",
+            (
+                "[request id: q] expected 3 string elements for inference input 'INPUT0' for model"
+                " 'm', got 2"
+            ),
             False,
         ),
         (
             A + b"\1\0\0\0",
             2,
-            "incomplete string data for inference input 'INPUT0', expecting string of length 1"
-            " but only 0 bytes available",
+            (
+                "incomplete string data for inference input 'INPUT0', expecting string of length 1"
+                " but only 0 bytes available"
+            ),
             True,
         ),
         (
             A + b"\1\0",
             2,
-            "[request id: q] incomplete string length indicator for inference input 'INPUT0' for"
-            " model 'm', expecting 4 bytes but only 2 bytes available. Please make sure the string"
-            " length indicator is in one buffer.",
+            (
+                "[request id: q] incomplete string length indicator for inference input 'INPUT0'"
+                " for model 'm', expecting 4 bytes but only 2 bytes available. Please make sure the"
+                " string length indicator is in one buffer."
+            ),
             False,
         ),
         (A + b"\1\0\0\0", 1, "[request id: q] unexpected number of string elements 2", False),
