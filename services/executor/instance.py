@@ -134,7 +134,7 @@ class Instance:
                     raise Unavailable(
                         f"the scheduler refused the instance: {error.message}"
                     ) from error
-                _log.warning("instance %s lost its stream: %s", self.spec.name, error.message)
+                _log.debug("instance %s lost its stream: %s", self.spec.name, error.message)
             # Many instances lose their streams at once; they shall not come back at once.
             self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

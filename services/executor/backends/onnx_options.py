@@ -35,6 +35,7 @@ _EXECUTION_MODES: Final = {
     0: ort.ExecutionMode.ORT_SEQUENTIAL,
     1: ort.ExecutionMode.ORT_PARALLEL,
 }
+_FATAL_ONLY: Final = 4
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 
 _PRECISIONS: Final = {
@@ -104,12 +105,13 @@ def _make_global_threads(intra_op: int, inter_op: int) -> None:
         raise InvalidArgument(f"onnxruntime's global thread pool: {error}") from error
 
 
-def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions | None:
-    """The options of each run, if there are any."""
-    if _SHRINKAGE not in config.parameters:
-        return None
+def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
+    """The options of each run."""
     options = ort.RunOptions()
-    options.add_run_config_entry(_SHRINKAGE, config.parameters[_SHRINKAGE].string_value)
+    # A run's failure is told to its clients; ONNX Runtime would write it to stderr as well.
+    options.log_severity_level = _FATAL_ONLY
+    if _SHRINKAGE in config.parameters:
+        options.add_run_config_entry(_SHRINKAGE, config.parameters[_SHRINKAGE].string_value)
     return options
 
 
