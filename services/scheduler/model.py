@@ -140,6 +140,9 @@ class ModelVersion:
                 continue
             if entry.retries < self._limits.max_retries:
                 entry.retries += 1
+                if entry.retries == self._limits.max_retries:
+                    # Alone: if it kills executors, it shall not take others along again.
+                    entry.key = entry
                 again.append(entry)
             else:
                 attempts = entry.retries + 1
@@ -148,6 +151,8 @@ class ModelVersion:
         if again:
             self._batcher.put_back(again)
             _log.warning("%s: %d of its requests run again", cause, len(again))
+            if self._rescue is None and not self._router.count:
+                self._arm_rescue()
         self.wake()
 
     def executed(self, instance: Instance, message: bytes) -> None:
