@@ -43,19 +43,18 @@ STOPPING: Final = (
     "Server is stopping, scheduler for model has stopped accepting new inference requests"
 )
 _MOST_HEADS: Final = 4096
-_LARGEST_REMEMBERED_HEAD_BYTES: Final = 16384
+_LARGEST_REMEMBERED_HEAD_BYTES: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A request for a model that is being loaded. refusal is what is told when the wait is over."""
+    """A request for a model that is being loaded."""
 
     request: InferRequest
     name: str
     version: str
     on_answer: OnAnswer
     on_taken: OnTaken
-    refusal: NereidError
     timer: asyncio.TimerHandle | None = None
 
 
@@ -79,15 +78,17 @@ class HoldingRoom:
         """Keep a request for later; raises Unavailable when too many are here."""
         if self._most and len(self._held) >= self._most:
             raise Unavailable("Exceeds maximum queue size")
-        deadline = held.request.deadline
-        wait_s = self._limit_s
-        if deadline is not None and deadline - time.monotonic() < wait_s:
-            wait_s = max(0.0, deadline - time.monotonic())
-            held.refusal = DeadlineExceeded(
-                f"the deadline passed while model '{held.name}' was being loaded", late=True
-            )
+        limit_s = self._limit_s
+        text = f"model '{held.name}' is being loaded; waited {limit_s:g} s for it"
+        error: NereidError = Unavailable(text, late=True)
+        if held.request.deadline is not None:
+            left_s = held.request.deadline - time.monotonic()
+            if left_s < limit_s:
+                limit_s = max(0.0, left_s)
+                text = f"the deadline passed while model '{held.name}' was being loaded"
+                error = DeadlineExceeded(text, late=True)
         self._held[held] = None
-        held.timer = asyncio.get_running_loop().call_later(wait_s, self._give_up, held)
+        held.timer = asyncio.get_running_loop().call_later(limit_s, self._give_up, held, error)
 
     def cancel(self, held: Held) -> None:
         """Nobody waits for it any more."""
@@ -111,8 +112,7 @@ class HoldingRoom:
     def fail_all(self, error: NereidError) -> None:
         """Answer everything that is held with this error."""
         for held in self.all():
-            held.refusal = error
-            self._give_up(held)
+            self._give_up(held, error)
 
     async def idle(self) -> None:
         """Wait until nothing is held. Only one may wait."""
@@ -120,9 +120,9 @@ class HoldingRoom:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def _give_up(self, held: Held) -> None:
+    def _give_up(self, held: Held, error: NereidError) -> None:
         self.release(held)
-        held.on_answer(Answer(held.request.id, error=fault_of(held.refusal)))
+        held.on_answer(Answer(held.request.id, error=fault_of(error)))
 
 
 class Intake:
@@ -173,10 +173,10 @@ class Intake:
         name, version = _named(request.head)
         try:
             model = self._find(request, name, version)
-        except NereidError as error:
+        except NereidError:
             if not self._catalogue.is_loading(name, version):
                 raise
-            held = Held(request, name, version, on_answer, on_taken, error)
+            held = Held(request, name, version, on_answer, on_taken)
             self._room.hold(held)
             return self._room, held
         return model, model.submit(request, on_answer)

@@ -61,8 +61,8 @@ class Standing(Enum):
 class VersionLife:
     """One version's state, from what each executor has made of it.
 
-    READY outlives its instances: when executors go, requests wait for others. Only when every
-    executor that is left has failed does the version become UNAVAILABLE.
+    READY outlives its instances: when executors go, requests wait for them or for others. Only the
+    news that an executor has failed, while no other has it or is loading it, ends that.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,8 @@ class VersionLife:
 
     def forget(self, executor: Hashable) -> None:
         """An executor is gone, and with it what it had and what it said."""
-        if self._standings.pop(executor, None) is not None:
+        gone = self._standings.pop(executor, None)
+        if gone is not None and self.state is not VersionState.READY:
             self._settle()
 
     def failed_on(self, executor: Hashable) -> bool:

@@ -122,6 +122,7 @@ class Loader:
         if old is not None:
             _log.warning("executor '%s' joined again; its old session ends", session.name)
             self.left(old)
+            old.stream.finish()
         self._sessions[session.name] = session
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
@@ -137,22 +138,21 @@ class Loader:
             for instance in part.instances.values():
                 if served.runtime is not None:
                     served.runtime.retire_instance(instance)
-            self._settle(served, partial(served.life.forget, session))
+        self._forget_standing(session)
 
     def left(self, session: Session) -> None:
         """Its control stream is at its end; so is the executor, unless it was leaving in peace."""
         if not session.leaving:
             _log.warning("executor '%s' is gone", session.name)
         self._forget(session)
-        for served, part in session.parts.items():
+        for part in session.parts.values():
             for instance in list(part.instances.values()):
                 if not (session.leaving and instance.running is not None):
                     self._drop(part, instance, f"executor '{session.name}' was lost")
-            self._settle(served, partial(served.life.forget, session))
+        self._forget_standing(session)
         for command, (served, describer) in list(self._describing.items()):
             if describer is session:
                 del self._describing[command]
-                self._settle(served, partial(served.life.forget, session))
                 self._consider_all(served)
 
     def described(self, session: Session, message: pb.Described) -> None:
@@ -175,8 +175,10 @@ class Loader:
         if placed is None or placed.session.leaving:
             return None
         instance, served = placed.instance, placed.served
-        if instance.stream is not None:
-            self.instance_closed(placed, instance.stream)
+        old = instance.stream
+        if old is not None:
+            self.instance_closed(placed, old)
+            old.finish()
         instance.stream = stream
         assert served.runtime is not None, "placed, but not in service"  # noqa: S101
         served.runtime.add_instance(instance)
@@ -302,6 +304,10 @@ class Loader:
     def _forget(self, session: Session) -> None:
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
+
+    def _forget_standing(self, session: Session) -> None:
+        for served in self._catalogue.versions():
+            self._settle(served, partial(served.life.forget, session))
 
     def _drop(self, part: Part, instance: Instance, cause: str) -> None:
         placed = self._placed.pop(instance.id, None)

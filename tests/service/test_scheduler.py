@@ -184,8 +184,8 @@ async def test_requests_give_up_waiting_for_an_executor(repository: Path) -> Non
     async with world(repository, no_executor_timeout_secs=0.05) as it:
         gateway = await it.gateway()
         never_loaded = fault_of(await gateway.ask(1, 2))
-        assert never_loaded.code == NOT_FOUND
-        assert "has no available versions" in never_loaded.message
+        assert never_loaded.code == UNAVAILABLE
+        assert never_loaded.message == "model 'doubler' is being loaded; waited 0.05 s for it"
         executor = await it.executor()
         await it.until_state("READY")
         await executor.die()

@@ -65,12 +65,22 @@ def test_it_stays_ready_when_the_last_executor_goes(life: VersionLife) -> None:
     assert (life.reason, life.serving) == ("", True)
 
 
-def test_ready_ends_when_all_that_are_left_have_failed(life: VersionLife) -> None:
+def test_ready_ends_with_a_failure_while_no_other_executor_has_it(life: VersionLife) -> None:
     life.report("a", UP)
-    life.report("b", FAILED, "out of memory")
+    life.report("b", FAILED, "no GPU")
     assert life.state is VersionState.READY
     life.forget("a")
-    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "out of memory")
+    assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
+    life.report("c", LOADING)
+    life.report("c", FAILED, "out of memory")
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
+
+
+def test_a_failure_is_told_once_the_executor_that_was_loading_is_gone(life: VersionLife) -> None:
+    life.report("a", FAILED, "no GPU")
+    life.report("b", LOADING)
+    life.forget("b")
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
 
 
 def test_a_failure_outlives_the_executor_that_told_it(life: VersionLife) -> None:

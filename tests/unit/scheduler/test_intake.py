@@ -1,0 +1,166 @@
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from nereid.errors import INTERNAL_MESSAGE, Unavailable
+from nereid.messages import Answer, Cancel, InferRequest
+from nereid.pb import kserve_pb2, model_config_pb2
+from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
+from services.scheduler.intake import GatewaySession, HoldingRoom, Intake
+from services.scheduler.lifecycle import Standing
+from services.scheduler.model import ModelVersion, QueueLimits
+from tests.unit.scheduler.samples import model_of
+
+TENSORS = """
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+"""
+
+
+class Link:
+    def __init__(self) -> None:
+        self.sent: list[Answer] = []
+
+    def send(self, item: Answer) -> None:
+        self.sent.append(item)
+
+
+class World:
+    """One model named m whose first load is under way, and a gateway."""
+
+    def __init__(self, limit_s: float = 10.0, most: int = 2) -> None:
+        self.served = ServedVersion("m", 1, "", model_config_pb2.ModelConfig())
+        self.served.life.await_executor()
+        self.room = HoldingRoom(limit_s, most)
+        self.intake = Intake(Catalogue([ServedModel("m", {1: self.served})]), self.room)
+        self.link = Link()
+        self.gateway = GatewaySession(self.intake)
+        self.gateway.link = self.link
+
+    def ready(self) -> ModelVersion:
+        model = ModelVersion(model_of(TENSORS), 1, QueueLimits())
+        self.served.runtime = model
+        self.served.life.report("a", Standing.UP)
+        self.intake.models_changed()
+        return model
+
+    def errors(self) -> list[tuple[int, str]]:
+        return [(each.id, each.error.message) for each in self.link.sent if each.error]
+
+
+def request(number: int, **fields: Any) -> InferRequest:
+    head = kserve_pb2.ModelInferRequest(model_name="m")
+    head.inputs.add(name="I", datatype="UINT8", shape=[1])
+    return InferRequest(number, head.SerializeToString(), [b"x"], **fields)
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def test_held_requests_go_to_the_model_once_it_is_there() -> None:
+    it = World()
+    it.gateway.on_items([request(1), request(2)])
+    assert len(it.room) == 2
+    it.intake.models_changed()  # nothing of theirs
+    await turn()
+    assert len(it.room) == 2
+    model = it.ready()
+    it.intake.models_changed()
+    await turn()
+    assert len(it.room) == 0
+    model.fail_all(Unavailable("over"))
+    assert it.errors() == [(1, "over"), (2, "over")]
+    model.close()
+
+
+async def test_held_requests_hear_of_a_failed_load() -> None:
+    it = World()
+    it.gateway.on_items([request(1)])
+    it.served.life.report("a", Standing.FAILED, "broken")
+    it.intake.models_changed()
+    await turn()
+    assert it.errors() == [(1, "Request for unknown model: 'm' has no available versions")]
+
+
+async def test_too_many_are_not_held() -> None:
+    it = World(most=1)
+    it.gateway.on_items([request(1), request(2)])
+    assert it.errors() == [(2, "Exceeds maximum queue size")]
+    unbounded = World(most=0)
+    unbounded.gateway.on_items([request(1), request(2), request(3)])
+    assert len(unbounded.room) == 3
+    unbounded.gateway.on_down()
+    it.gateway.on_down()
+
+
+async def test_a_deadline_beyond_the_limit_changes_nothing() -> None:
+    it = World(limit_s=0.0)
+    it.gateway.on_items([request(1, deadline=time.monotonic() + 100)])
+    await asyncio.wait_for(it.room.idle(), 5)
+    assert it.errors() == [(1, "model 'm' is being loaded; waited 0 s for it")]
+
+
+async def test_what_is_held_at_the_end_fails() -> None:
+    it = World()
+    it.gateway.on_items([request(1)])
+    idle = asyncio.ensure_future(it.room.idle())
+    await turn()
+    it.room.fail_all(Unavailable("the end"))
+    await asyncio.wait_for(idle, 5)
+    await it.room.idle()
+    assert it.errors() == [(1, "the end")]
+
+
+async def test_held_requests_still_find_their_model_while_it_drains() -> None:
+    it = World()
+    it.gateway.on_items([request(1)])
+    it.intake.stop()
+    it.gateway.on_items([request(2)])
+    model = it.ready()
+    await turn()
+    assert len(it.room) == 0
+    assert [number for number, _ in it.errors()] == [2]
+    it.gateway.on_down()
+    assert it.errors()[1:] == []
+    model.close()
+
+
+async def test_a_bug_in_one_request_is_told_as_internal_and_touches_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = World()
+    model = it.ready()
+    bad = request(1)
+    bad.payloads = None  # type: ignore[assignment]
+    it.gateway.on_items([bad, request(2)])
+    assert it.errors() == [(1, INTERNAL_MESSAGE)]
+    assert "could not be taken in" in caplog.text
+    model.fail_all(Unavailable("over"))
+    assert it.errors()[1:] == [(2, "over")]
+    model.close()
+
+
+async def test_cancelling_what_is_unknown_is_harmless() -> None:
+    it = World()
+    it.gateway.on_items([Cancel(99)])
+    assert it.link.sent == []
+
+
+async def test_remembered_heads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.scheduler.intake._MOST_HEADS", 2)
+    it = World()
+    model = it.ready()
+    for spaces in (0, 1, 2, 3, 20_000):
+        head = kserve_pb2.ModelInferRequest(model_version=" " * spaces + "1")
+        each = request(spaces)
+        each.head += head.SerializeToString()
+        it.gateway.on_items([each])
+        assert (each.head in it.intake._by_head) is (spaces < 20_000)
+        assert len(it.intake._by_head) <= 2
+    assert it.link.sent == []
+    it.gateway.on_down()
+    model.close()
