@@ -6,7 +6,7 @@ answer's head, the sizes and the form asked for; it is remembered by them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from nereid.messages import Answer
     from services.gateway.http_request import ReplyForm
 
-_OK: Final = b"HTTP/1.1 200 OK\r\n"
-
 # The JSON text without its opening brace and without an id.
 _JsonTail = bytes
+# What an answer's head says, as JSON: the members before the outputs, and the outputs without data.
+_Head = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 class HttpEncoder:
@@ -33,6 +33,7 @@ class HttpEncoder:
 
     def __init__(self) -> None:
         self._tails: dict[tuple[Any, ...], _JsonTail] = {}
+        self._heads: dict[bytes, _Head] = {}
 
     def encode(
         self, answer: Answer, request_id: str, form: ReplyForm
@@ -57,37 +58,51 @@ class HttpEncoder:
     def _write(
         self, answer: Answer, form: ReplyForm, key: tuple[Any, ...]
     ) -> tuple[_JsonTail, Sequence[bytes]]:
-        head = kserve_pb2.ModelInferResponse.FromString(answer.head)
+        members, tensors = self._parse(answer.head)
         by_name = dict(form.binary_by_name)
         binary, outputs, strict, inline = [], [], True, False
-        for output, payload in zip(head.outputs, answer.payloads, strict=True):
-            told: dict[str, Any] = {
-                "name": output.name,
-                "datatype": output.datatype,
-                "shape": list(output.shape),
-            }
-            if by_name.get(output.name, form.binary_by_default):
+        for tensor, payload in zip(tensors, answer.payloads, strict=True):
+            name = tensor["name"]
+            told: dict[str, Any] = tensor.copy()
+            if by_name.get(name, form.binary_by_default):
                 told["parameters"] = {"binary_data_size": len(payload)}
                 binary.append(payload)
             else:
                 inline = True
                 told["data"], told_strictly = json_tensor.from_raw(
                     payload,  # type: ignore[arg-type]
-                    output.name,
-                    output.datatype,
+                    name,
+                    told["datatype"],
                 )
                 strict = strict and told_strictly
             outputs.append(told)
-        document: dict[str, Any] = {
-            "model_name": head.model_name,
-            "model_version": head.model_version,
-        }
-        if head.parameters:
-            document["parameters"] = read_parameters(head.parameters)
-        document["outputs"] = outputs
+        document = {**members, "outputs": outputs}
         tail = (orjson.dumps(document) if strict else json_text.write(document))[1:]
         if not inline and len(tail) <= KEY_LIMIT_BYTES:
             if len(self._tails) >= TABLE_LIMIT:
                 self._tails.clear()
             self._tails[key] = tail
         return tail, binary  # type: ignore[return-value]
+
+    def _parse(self, data: bytes) -> _Head:
+        head = self._heads.get(data)
+        if head is None:
+            message = kserve_pb2.ModelInferResponse.FromString(data)
+            members: dict[str, Any] = {
+                "model_name": message.model_name,
+                "model_version": message.model_version,
+            }
+            if message.parameters:
+                members["parameters"] = read_parameters(message.parameters)
+            head = (
+                members,
+                [
+                    {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
+                    for each in message.outputs
+                ],
+            )
+            if len(data) <= KEY_LIMIT_BYTES:
+                if len(self._heads) >= TABLE_LIMIT:
+                    self._heads.clear()
+                self._heads[data] = head
+        return head

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, Final, Never
 
 import orjson
@@ -50,17 +51,42 @@ def _parse_leniently(text: bytes) -> Any:
         raise Internal(f"{_PREFIX}The document is empty. at {len(body)}")
     document = body.decode("utf-8", "surrogateescape")
     try:
-        return json.loads(document, parse_float=_finite, parse_int=_integer)
+        return _loads(document)
     except json.JSONDecodeError as error:
-        raise Internal(f"{_PREFIX}{_reason(error, document)} at {error.pos}") from error
+        spelt_out = _TOKEN.sub(_spell_out, document)
+        if spelt_out != document:
+            return _parse_leniently(spelt_out.encode("utf-8", "surrogateescape"))
+        reason, position = _reason(error, document)
+        position = len(document[:position].encode("utf-8", "surrogateescape"))
+        raise Internal(f"{_PREFIX}{reason} at {position}") from error
+
+
+def _loads(document: str) -> Any:
+    try:
+        return json.loads(document, parse_float=_finite, parse_int=_integer)
+    except _TooBigError as error:
+        position = document.find(error.digits)
+        raise Internal(f"{_PREFIX}Number too big to be stored in double. at {position}") from error
     except RecursionError as error:
         raise InvalidArgument(f"{_PREFIX}Nested too deeply.") from error
+
+
+def _spell_out(match: re.Match[str]) -> str:
+    return _SPELT_OUT.get(match[0], match[0])
+
+
+class _TooBigError(Exception):
+    """A number that no double holds."""
+
+    def __init__(self, digits: str) -> None:
+        super().__init__(digits)
+        self.digits = digits
 
 
 def _finite(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise Internal(f"{_PREFIX}Number too big to be stored in double.")
+        raise _TooBigError(digits)
     return value
 
 
@@ -72,15 +98,28 @@ def _integer(digits: str) -> int | float:
     return _finite(digits)
 
 
-def _reason(error: json.JSONDecodeError, document: str) -> str:
+def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
+    """Why, and where: the parser that clients know stops behind what it has begun to read."""
+    position = error.pos
     for start, reason in _REASONS:
         if error.msg.startswith(start):
-            return reason
+            if reason.startswith("Missing a closing"):
+                position = len(document)
+            elif reason == "Invalid value." and document[position : position + 1] in _BEGINNINGS:
+                position += 1
+            return reason, position
     if error.msg.startswith("Expecting ','"):
         bracket = _enclosing(document, error.pos)
         kind = "an array element" if bracket == "]" else "an object member"
-        return f"Missing a comma or '{bracket}' after {kind}."
-    return "Invalid value."
+        return f"Missing a comma or '{bracket}' after {kind}.", position
+    return "Invalid value.", position
+
+
+# Of null, true, false, a negative number.
+_BEGINNINGS: Final = frozenset("ntf-")
+# Strings, so that nothing in them is touched, and spellings that only Triton's parser knows.
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:Inf|NaN)\b')
+_SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 
 
 def _enclosing(document: str, position: int) -> str:
