@@ -74,6 +74,11 @@ class Link(Generic[Out]):
                 self._scheduled = True
                 self._loop.call_soon(self._flush)
 
+    def flush(self) -> None:
+        """Hand over now what was sent, for an owner that knows that nothing more is coming."""
+        if self._scheduled:
+            self._flush()
+
     def close(self) -> None:
         """Send what is pending, then end the link; `on_down` is for the other end."""
         raise NotImplementedError
@@ -284,7 +289,8 @@ class _MemoryLink(Link[Out]):
         self._lower()
 
     def take(self, items: list[Any]) -> None:
-        self._deliver(items)
+        if self.up:
+            self._deliver(items)
 
     def _announce(self) -> None:
         if self.up:
