@@ -36,6 +36,9 @@ class SchedulerLink(Protocol):
     def send(self, item: ToScheduler) -> None:
         """Hand one item over; it leaves with the others of this loop turn."""
 
+    def flush(self) -> None:
+        """Let go now of what was handed over."""
+
     def close(self) -> None:
         """End the link for good."""
 
@@ -126,6 +129,9 @@ class Upstream:
         self._pending[request.id] = pending
         if self._up and self._link is not None:
             self._link.send(request)
+            if len(self._pending) == 1:
+                # The mesh is at rest: there is nothing that this one could share a frame with.
+                self._link.flush()
         return pending
 
     def cancel(self, request_id: int) -> None:

@@ -24,12 +24,16 @@ class FakeLink:
         self.up = False
         self.sent: list[ToScheduler] = []
         self.closed = False
+        self.flushes = 0
         self.on_items: Callable[[list[Answer]], None]
         self.on_up: Callable[[], None]
         self.on_down: Callable[[], None]
 
     def send(self, item: ToScheduler) -> None:
         self.sent.append(item)
+
+    def flush(self) -> None:
+        self.flushes += 1
 
     def close(self) -> None:
         self.closed = True
@@ -84,6 +88,16 @@ async def test_answers_find_their_requests() -> None:
     assert table.upstream.pending == 0
     table.close()
     assert table.link.closed
+
+
+async def test_a_lone_request_does_not_wait_for_company() -> None:
+    table = Table()
+    table.upstream.start()
+    table.submit()
+    assert table.link.flushes == 1
+    table.submit()
+    assert table.link.flushes == 1
+    table.close()
 
 
 async def test_requests_that_came_before_the_link_are_sent_with_it() -> None:
