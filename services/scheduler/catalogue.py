@@ -171,7 +171,8 @@ def parse_version(text: str) -> int:
     if not -_LARGEST_VERSION - 1 <= number <= _LARGEST_VERSION:
         raise InvalidArgument(
             f"failed to get model version from specified version string '{text}' (details: stol),"
-            " version should be an integral value > 0"
+            " version should be an integral value > 0",
+            late=True,
         )
     if number < 0:
         raise InvalidArgument(
