@@ -33,8 +33,8 @@ async def serve(gateway_settings: GatewaySettings, scheduler_settings: Scheduler
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     scheduler = SchedulerService(scheduler_settings)
-    gateway_end: rpc.Link[ToScheduler, Answer]
-    scheduler_end: rpc.Link[Answer, ToScheduler]
+    gateway_end: rpc.Link[ToScheduler]
+    scheduler_end: rpc.Link[Answer]
     gateway_end, scheduler_end = rpc.memory_links()
     channel = rpc.LocalChannel(scheduler.handlers())
     gateway = GatewayService(gateway_settings, open_link=joined(gateway_end), channel=channel)

@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from nereid import flags
-from services.executor import devices
-from services.executor.settings import ExecutorSettings, visible_gpus
+from services.executor.service import offered_gpus
+from services.executor.settings import ExecutorSettings
 from services.gateway.settings import GatewaySettings
 from services.scheduler.settings import Settings as SchedulerSettings
 
@@ -64,13 +64,15 @@ class _Mesh:
                 _child("services.gateway", flags.arguments(gateway), 0),
                 _child("services.scheduler", flags.arguments(scheduler), 1),
             ]
-        gpus = self.executor.offered_gpus([gpu.id for gpu in devices.gpus(visible_gpus())])
+        gpus = [gpu.id for gpu in offered_gpus(self.executor)]
         count = self.serve.executors
         for number in range(max(1, len(gpus)) if count is None else count):
-            mine = {"name": f"executor-{number}", "scheduler_address": address}
-            if gpus:
-                mine["gpus"] = str(gpus[number % len(gpus)])
-            executor = dataclasses.replace(self.executor, **mine)
+            executor = dataclasses.replace(
+                self.executor,
+                name=f"executor-{number}",
+                scheduler_address=address,
+                gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
+            )
             children.append(_child("services.executor", flags.arguments(executor), 2, number))
         return children
 

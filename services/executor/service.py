@@ -70,18 +70,22 @@ class ExecutorService:
 
 def hello(settings: ExecutorSettings) -> pb.Hello:
     """What this executor tells of itself; GPUs only if a backend here can use them."""
-    names = backends.available()
-    found = devices.gpus(visible_gpus()) if settings.gpus != "none" else []
-    if found and not any(backends.get(name).uses_gpus() for name in names):
-        _log.warning("%d GPUs are left alone: no backend installed here can use them", len(found))
-        found = []
-    offered = settings.offered_gpus([device.id for device in found])
     return pb.Hello(
         name=settings.own_name(),
         host=devices.host_identity(),
-        devices=[devices.cpu(), *(device for device in found if device.id in offered)],
-        backends=names,
+        devices=[devices.cpu(), *offered_gpus(settings)],
+        backends=backends.available(),
     )
+
+
+def offered_gpus(settings: ExecutorSettings) -> list[pb.Device]:
+    """The GPUs that an executor with these settings has to offer."""
+    found = devices.gpus(visible_gpus()) if settings.gpus != "none" else []
+    if found and not any(backends.get(name).uses_gpus() for name in backends.available()):
+        _log.warning("%d GPUs are left alone: no backend installed here can use them", len(found))
+        return []
+    offered = settings.offered_gpus([device.id for device in found])
+    return [device for device in found if device.id in offered]
 
 
 async def _first(*events: asyncio.Event, timeout_s: float | None = None) -> None:

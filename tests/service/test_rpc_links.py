@@ -254,3 +254,19 @@ async def test_memory_links() -> None:
     one.send("nobody")
     assert one.pending == 0
     one.close()
+
+
+async def test_flush_hands_over_what_waits_for_the_end_of_the_turn() -> None:
+    one, other = memory_links()
+    end = End()
+    other.on_items = end.on_items
+    one.flush()
+    one.send("a")
+    one.send("b")
+    assert end.frames == []
+    one.flush()
+    assert end.frames == [["a", "b"]]
+    one.send("c")
+    await until(lambda: len(end.frames) == 2)
+    assert end.frames[1] == ["c"]
+    one.close()
