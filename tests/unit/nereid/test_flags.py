@@ -103,6 +103,11 @@ def test_bad_addresses_are_refused(text: str) -> None:
         flags.address(text)
 
 
+@pytest.mark.parametrize("text", ["unix:/s", "host:80", "[::1]:8001", "0.0.0.0:0"])
+def test_addresses_stay_as_they_are(text: str) -> None:
+    assert flags.address(text) == text
+
+
 @pytest.mark.parametrize("text", ["x", "nan", "inf"])
 def test_bad_seconds_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):

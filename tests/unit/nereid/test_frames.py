@@ -5,8 +5,9 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.frames import AnswerCodec, RequestCodec
+from nereid.frames import AnswerCodec, RequestCodec, read_parameters
 from nereid.messages import Answer, Cancel, Fault, InferRequest, SharedMemory
+from nereid.pb import kserve_pb2
 
 ids = st.integers(0, 2**64 - 1)
 payloads = st.lists(
@@ -70,3 +71,15 @@ def test_answers_survive_the_wire(items: list[Answer]) -> None:
     assert [dataclasses.asdict(item) for item in back] == [
         dataclasses.asdict(item) for item in items
     ]
+
+
+def test_every_kind_of_parameter_survives_the_wire() -> None:
+    parameters = {"b": True, "i": -1, "u": 2**64 - 1, "d": 1.5, "s": "x"}
+    codec = RequestCodec()
+    (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], parameters=parameters)]))
+    assert isinstance(back, InferRequest)
+    assert back.parameters == parameters
+
+
+def test_a_parameter_without_a_value_is_left_out() -> None:
+    assert read_parameters({"empty": kserve_pb2.InferParameter()}) == {}
