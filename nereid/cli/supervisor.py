@@ -25,6 +25,8 @@ _LONGEST_PAUSE_S = 10.0
 # A child that lived this long starts again with the first pause.
 _SETTLED_S = 10.0
 _SETTINGS_FAULT = 2
+# Children are given the same time to drain: what they fail at its end must still be told.
+_LAST_WORDS_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -90,7 +92,7 @@ class Supervisor:
     async def _drain(self) -> None:
         """SIGTERM stage by stage, each once the one before has ended; SIGKILL at the time limit."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._exit_timeout_s
+        deadline = loop.time() + self._exit_timeout_s + _LAST_WORDS_S
         for stage in sorted({spec.stage for spec in self._specs}):
             members = [
                 self._processes[spec.name]
@@ -100,7 +102,7 @@ class Supervisor:
             for process in members:
                 _signal(process, signal.SIGTERM)
             # A later stage holds nothing of clients once the ones before it have ended.
-            limit_s = max(1.0, deadline - loop.time())
+            limit_s = max(_LAST_WORDS_S, deadline - loop.time())
             await _first_of(_all_ended(members), self._at_once.wait(), timeout_s=limit_s)
             for process in members:
                 _signal(process, signal.SIGKILL)

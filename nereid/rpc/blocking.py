@@ -113,9 +113,11 @@ class BlockingStream:
         if not self._lock.acquire(blocking=False):
             return
         try:
+            # Not select(): that refuses the descriptors of a process with a thousand others.
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
             while not (self._ended or self._closed):
-                readable, _, _ = select.select((self._socket,), (), (), 0)
-                if not readable:
+                if not poll.poll(0):
                     return
                 self._read()
         except (OSError, ValueError):

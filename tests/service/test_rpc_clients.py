@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import resource
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -437,8 +439,20 @@ async def test_blocking_flow_control(site: Site) -> None:
         await asyncio.wait_for(task, 10)
 
 
+@pytest.fixture
+def crowd() -> Iterator[None]:
+    """A thousand open descriptors: those that follow are beyond what select() takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.ExitStack() as stack:
+        for _ in range(1024):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.slow
-async def test_a_busy_owner_still_answers_pings(site: Site) -> None:
+async def test_a_busy_owner_still_answers_pings(site: Site, crowd: None) -> None:
     options = ServerOptions(keepalive_interval_s=0.1, keepalive_timeout_s=1.5)
     async with serving("own", site, options=options) as (_, address):
         stream = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)

@@ -28,6 +28,20 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(sys.argv[2], "a").write("deaf\\n")
 threading.Event().wait()
 """
+# Drains for as long as it was told that it may, and tells the end of that.
+PATIENT = """
+import signal, sys, threading
+path = sys.argv[2]
+def note(text):
+    with open(path, "a") as file:
+        file.write(text + "\\n")
+ended = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: ended.set())
+note("started")
+ended.wait()
+threading.Event().wait(1.0)
+note("ended")
+"""
 
 
 def child(code: str, name: str, journal: Path, stage: int = 0) -> ChildSpec:
@@ -80,6 +94,17 @@ async def test_who_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
     await lines(journal, 1)
     supervisor.stop()
     assert await asyncio.wait_for(run, LIMIT_S) == 0
+
+
+@pytest.mark.slow
+async def test_who_drains_until_the_limit_still_has_its_last_words(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    supervisor = Supervisor([child(PATIENT, "patient", journal)], exit_timeout_s=1.0)
+    run = asyncio.create_task(supervisor.run())
+    await lines(journal, 1)
+    supervisor.stop()
+    assert await asyncio.wait_for(run, LIMIT_S) == 0
+    assert journal.read_text().split() == ["started", "ended"]
 
 
 @pytest.mark.slow
