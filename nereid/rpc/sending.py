@@ -101,9 +101,7 @@ class Outbound(Generic[S]):
         """All there is to write now; call again until it is empty or the socket takes no more."""
         if self._ready and not self._blocked:
             self._pump()
-        out = self.out
-        if out:
-            self.out = []
+        out, self.out = self.out, []
         return out
 
     def set_blocked(self, blocked: bool) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import random
 import socket
-import stat
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -71,7 +71,7 @@ class Server:
         path = unix_path(address)
         context = self._options.ssl_context
         if path is not None:
-            _remove_stale_socket(path)
+            _refuse_taken_socket(path)
             listener = await loop.create_unix_server(
                 self._shell, path, backlog=_BACKLOG, ssl=context
             )
@@ -218,17 +218,11 @@ class _ServerShell(Shell):
                 self.connection.start_drain()
 
 
-def _remove_stale_socket(path: str) -> None:
-    """A socket nobody listens at any more would be in the way."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):  # noqa: PTH116 (a path given as text)
-            return
-    except OSError:
-        return
+def _refuse_taken_socket(path: str) -> None:
+    """The loop replaces whatever socket it finds; one that is listened at must stay."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)  # noqa: PTH108 (a path given as text)
         except OSError:
-            pass
+            return
+    raise OSError(errno.EADDRINUSE, f"{path} is in use")
