@@ -246,9 +246,6 @@ class ClientConnection(Connection[ClientStream]):
     def _is_idle(self, stream_id: int) -> bool:
         return not stream_id & 1 or stream_id > self._last_id
 
-    def _discard_headers(self, block: bytes) -> None:
-        self._fields(block)
-
     def _tail_frame(self, stream: ClientStream, tail: bytes) -> bytes:
         return wire.frame(wire.DATA, wire.END_STREAM, stream.id, tail)
 

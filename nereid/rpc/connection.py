@@ -58,10 +58,6 @@ class Connection(Control[S]):
     def _on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
         raise NotImplementedError
 
-    def _discard_headers(self, block: bytes) -> None:
-        """Decode a block for the table's sake only."""
-        raise NotImplementedError
-
     def _on_message(self, stream: S, message: bytes) -> None:
         raise NotImplementedError
 

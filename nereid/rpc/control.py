@@ -26,6 +26,8 @@ _RESET_COST = 0.25
 # Answers (to pings, settings, hopeless calls) that may wait for a peer that does not read.
 _LARGEST_UNREAD_BYTES = 1 << 20
 _REMEMBERED_RESETS = 512
+# Ticks come at least twice in a keepalive timeout; a longer gap is no tick's doing.
+_ASLEEP = 0.75
 _KEEPALIVE = b"keepaliv"
 _DRAIN = b"draining"
 _DEFAULT_TABLE_BYTES = 4096
@@ -164,9 +166,9 @@ class Control(Outbound[S]):
 
     def tick(self, now: float) -> bool:
         """Refill the budget; False when the peer has not answered a keepalive ping in time."""
-        if self._ticked is not None:
-            self._calm = min(_BURST, self._calm + _REFILL_PER_S * (now - self._ticked))
+        gap = now - self._ticked if self._ticked is not None else 0.0
         self._ticked = now
+        self._calm = min(_BURST, self._calm + _REFILL_PER_S * gap)
         interval = self.limits.keepalive_interval_s
         if interval is None:
             return True
@@ -175,6 +177,9 @@ class Control(Outbound[S]):
             self._quiet_since = now
             self._ping_sent = None
         elif self._ping_sent is not None:
+            if gap > self.limits.keepalive_timeout_s * _ASLEEP:
+                # It was us who stood still: the answer may wait in our socket.
+                self._ping_sent = now
             return now - self._ping_sent < self.limits.keepalive_timeout_s
         elif now - self._quiet_since >= interval:
             self._ping_sent = now

@@ -263,9 +263,6 @@ class ServerConnection(Connection[ServerCall]):
     def _is_idle(self, stream_id: int) -> bool:
         return stream_id > self.last_peer_stream_id or not stream_id & 1
 
-    def _discard_headers(self, block: bytes) -> None:
-        self._heads.skip(block)
-
     def _on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
         """A client that leaves finishes its calls and closes; nothing to do."""
 

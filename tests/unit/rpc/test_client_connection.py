@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import hpack
 import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of
+from hypothesis import strategies as st
 
 from nereid.rpc.client_connection import (
     ClientConnection,
@@ -394,29 +398,66 @@ def test_writable(ends: Ends) -> None:
     stream.half_close()
 
 
-def test_both_roles_talk_to_each_other() -> None:
-    """A call with a body far above every window, by nothing but bytes handed to and fro."""
-    side, ends = Side(greet=False), Ends.__new__(Ends)
-    limits = Limits(stream_window_bytes=70_000, connection_window_bytes=90_000, trusting=True)
-    connection = ClientConnection(limits)
-    ends.messages, ends.closes = [], []
-    body = bytes(range(256)) * 4000
-    stream = ClientStream(
-        request_block("/test/Echo", "h", ()), ends.messages.append, ends.closes.append
+class Talk:
+    """Both roles, and bytes handed to and fro in cuts of any size."""
+
+    def __init__(self, limits: Limits, cut: int) -> None:
+        self.side = Side(limits, greet=False)
+        self.connection = ClientConnection(limits)
+        self.cut = cut
+        self.messages: dict[int, list[bytes]] = {}
+        self.closes: dict[int, RpcError | None] = {}
+
+    def call(self, name: int, path: str, bodies: list[bytes]) -> ClientStream:
+        block = request_block(path, "h", ())
+        self.messages[name] = []
+
+        def on_close(error: RpcError | None) -> None:
+            self.closes[name] = error
+
+        stream = ClientStream(block, self.messages[name].append, on_close)
+        self.connection.start(stream)
+        for body in bodies:
+            stream.send(body)
+        stream.half_close()
+        return stream
+
+    def run(self) -> None:
+        while True:
+            up, down = self.connection.take(), self.side.connection.take()
+            if not up and not down:
+                return
+            self._hand(b"".join(up), self.side.connection.receive)
+            self._hand(b"".join(down), self.connection.receive)
+
+    def _hand(self, data: bytes, receive: Callable[[bytes], None]) -> None:
+        for at in range(0, len(data), self.cut):
+            receive(data[at : at + self.cut])
+
+
+@settings_of(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 120_000), max_size=4), min_size=1, max_size=4),
+    st.integers(1000, 70_000),
+    st.sampled_from([65_536, 70_000, 200_000]),
+)
+def test_both_roles_talk_to_each_other(sizes: list[list[int]], cut: int, window: int) -> None:
+    """Streams with bodies far above every window: all arrives, in order, and nothing is left."""
+    limits = Limits(
+        stream_window_bytes=window,
+        connection_window_bytes=window + 5000,
+        max_frame_bytes=16_384 + cut,
+        trusting=True,
     )
-    connection.start(stream)
-    stream.send(body)
-    stream.half_close()
-    for _ in range(1000):
-        to_server, to_client = connection.take(), side.connection.take()
-        if not to_server and not to_client:
-            break
-        side.connection.receive(b"".join(to_server))
-        connection.receive(b"".join(to_client))
-    assert ends.messages == [body]
-    assert ends.closes == [None]
-    assert not connection.streams
-    assert not side.connection.streams
+    talk = Talk(limits, cut)
+    bodies = [[bytes([turn]) * size for turn, size in enumerate(each)] for each in sizes]
+    for name, each in enumerate(bodies):
+        talk.call(name, "/test/Chat", each)
+    talk.run()
+    assert list(talk.messages.values()) == bodies
+    assert talk.closes == dict.fromkeys(range(len(bodies)))
+    assert not talk.connection.streams
+    assert not talk.side.connection.streams
 
 
 def test_acks_of_settings(ends: Ends) -> None:

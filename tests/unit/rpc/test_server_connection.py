@@ -549,8 +549,21 @@ def test_keepalive() -> None:
     assert connection.tick(16.1)
     assert connection.tick(26.2)
     assert side.one(PING)
+    assert connection.tick(29)
     assert connection.tick(31)
     assert not connection.tick(31.3)
+
+
+def test_a_process_that_stood_still_blames_nobody() -> None:
+    side = Side(Limits(keepalive_interval_s=10, keepalive_timeout_s=5))
+    connection = side.connection
+    for now in (1, 2, 12):
+        assert connection.tick(now)
+    assert side.one(PING)
+    # A minute passes unnoticed; the answer is in the socket, but timers come first.
+    assert connection.tick(72)
+    assert connection.tick(75)
+    assert not connection.tick(77.1)
 
 
 @pytest.mark.parametrize(
@@ -596,7 +609,7 @@ def test_rapid_resets(side: Side) -> None:
 def test_answers_that_are_not_read(side: Side) -> None:
     side.connection.set_blocked(True)
     for stream in range(1, 100_000, 2):
-        side.give(side.request(stream, path="/test/None"))
+        side.give(side.request(stream, path="/test/" + "x" * 3000))
         if side.connection.dead is not None:
             break
     assert side.connection.dead is not None
