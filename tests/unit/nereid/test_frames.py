@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.frames import AnswerCodec, RequestCodec, read_parameters
-from nereid.messages import Answer, Cancel, Fault, InferRequest, SharedMemory
+from nereid.messages import Answer, Cancel, Fault, InferRequest, Parameter, SharedMemory
 from nereid.pb import kserve_pb2
 
 ids = st.integers(0, 2**64 - 1)
@@ -74,7 +74,7 @@ def test_answers_survive_the_wire(items: list[Answer]) -> None:
 
 
 def test_every_kind_of_parameter_survives_the_wire() -> None:
-    parameters = {"b": True, "i": -1, "u": 2**64 - 1, "d": 1.5, "s": "x"}
+    parameters: dict[str, Parameter] = {"b": True, "i": -1, "u": 2**64 - 1, "d": 1.5, "s": "x"}
     codec = RequestCodec()
     (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], parameters=parameters)]))
     assert isinstance(back, InferRequest)
