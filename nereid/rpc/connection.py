@@ -186,13 +186,9 @@ class Connection(Control[S]):
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         """A padded frame; its padding counts for windows but is nobody's content."""
-        stop = len(payload)
-        start = 0
-        if flags & wire.PADDED:
-            if not payload or payload[0] >= stop:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "padding longer than its frame")
-            stop -= payload[0]
-            start = 1
+        if not payload or payload[0] >= len(payload):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "padding longer than its frame")
+        start, stop = 1, len(payload) - payload[0]
         if start == stop and not flags & wire.END_STREAM:
             self._spend()
         stream = self._admit_data(stream_id, len(payload))

@@ -1,8 +1,8 @@
 """Links: many items to a frame, on one long-lived stream.
 
-What is sent within one turn of the event loop leaves as one frame; while the stream is blocked by
-flow control, everything gathers until it is writable again. There are no timers. A link knows
-nothing of what its items mean.
+What is sent within one turn of the event loop leaves as one frame, or several if it is large; while
+the stream is blocked by flow control, everything gathers until it is writable again. There are no
+timers. A link knows nothing of what its items mean.
 
 States: down -> up -> down, ... until closed; a link that was accepted is up from the start and down
 for good. What is sent while a link is down is dropped, and what was under way when it broke is
@@ -30,11 +30,15 @@ Out = TypeVar("Out")
 In = TypeVar("In")
 
 _BACKOFF = BackoffOptions(first_s=0.02, largest_s=1.0)
+# Larger items have a frame of their own: what gathers while the other end is away has no bound,
+# but messages have one, and both ends hold a frame as a whole.
+_FRAME_BYTES = 4 << 20
 
 
 class Codec(Protocol[Out, In]):
-    """Items to a frame's bytes, and back."""
+    """Items to a frame's bytes, and back. size_bytes: about what an item adds to a frame."""
 
+    def size_bytes(self, item: Out) -> int: ...
     def encode(self, items: list[Out]) -> bytes: ...
     def decode(self, frame: bytes) -> list[In]: ...
 
@@ -142,11 +146,31 @@ class _StreamLink(Link[Out]):
             # Blocked: `_scheduled` stays set, and the stream becoming writable comes back here.
             return
         else:
-            self._scheduled = False
-            items, self._items = self._items, []
-            writer.send(self._codec.encode(items))
+            writer.send(self._codec.encode(self._cut()))
+            if self._items and not writer.buffered_bytes:
+                self._loop.call_soon(self._flush)
+            else:
+                self._scheduled = bool(self._items)
         if self._drained:
             self._release()
+
+    def _cut(self) -> list[Out]:
+        """The next items, from the oldest, that share a frame."""
+        items = self._items
+        if len(items) > 1:
+            room = _FRAME_BYTES
+            size_bytes = self._codec.size_bytes
+            for count, item in enumerate(items):
+                room -= size_bytes(item)
+                if room < 0 and count:
+                    self._items = items[count:]
+                    return items[:count]
+        self._items = []
+        return items
+
+    def _send_rest(self, writer: _Writer) -> None:
+        while self._items:
+            writer.send(self._codec.encode(self._cut()))
 
     def _on_frame(self, frame: bytes) -> None:
         try:
@@ -192,9 +216,8 @@ class _DialledLink(_StreamLink[Out]):
         self._closed = True
         if self._retry is not None:
             self._retry.cancel()
-        if self._writer is not None and self._items:
-            items, self._items = self._items, []
-            self._writer.send(self._codec.encode(items))
+        if self._writer is not None:
+            self._send_rest(self._writer)
         if self._stream is not None:
             self._stream.half_close()
         self._end()
@@ -254,9 +277,7 @@ class _AcceptedLink(_StreamLink[Out]):
     def close(self) -> None:
         """Send what is pending, then end the stream."""
         if self.up:
-            if self._items:
-                items, self._items = self._items, []
-                self._call.send(self._codec.encode(items))
+            self._send_rest(self._call)
             self._call.finish()
             self._end()
 

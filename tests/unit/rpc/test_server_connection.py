@@ -808,3 +808,18 @@ def test_settings_come_first() -> None:
     for first in (frame(PING, payload=bytes(8)), frame(SETTINGS, ACK), frame(DATA, 0, 1, b"x")):
         side = Side(greet=False).give(PREFACE + first)
         assert failed(side).code == Code.PROTOCOL_ERROR
+
+
+def test_an_answer_in_the_middle_of_the_input(side: Side) -> None:
+    """A handler that finishes on a message, whole or in pieces, hears no more of the same frame."""
+    for stream, cut in ((1, 0), (3, 4)):
+        side.give(side.headers(stream, to("/test/Raw")))
+        side.calls[-1].on_message = lambda body: side.calls[-1].finish()
+        data = message(b"a") + message(b"b")
+        side.give(
+            frame(DATA, 0, stream, data[:cut]) if cut else b"", frame(DATA, 0, stream, data[cut:])
+        )
+        side.give(frame(DATA, PADDED | END_STREAM, stream, b"\x00"))
+    assert statuses(side) == ["0", "0"]
+    assert side.events == []
+    assert side.connection.dead is None
