@@ -5,9 +5,11 @@ Deadlines become remaining time on the wire, since clocks of two machines do not
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
+from nereid.errors import INTERNAL_MESSAGE, Internal
 from nereid.messages import Answer, Cancel, Fault, InferRequest, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 
@@ -17,14 +19,41 @@ if TYPE_CHECKING:
     from nereid.messages import Parameter, Payload, ToScheduler
     from nereid.pb import kserve_pb2
 
+_log = logging.getLogger(__name__)
+
+# What stands for an item that cannot be written, say because no message holds as much.
+_UNWRITABLE = Fault(Internal.code, INTERNAL_MESSAGE, late=True)
+_LARGEST_KEPT_HEAD_BYTES = 1 << 20
+
 
 class RequestCodec:
-    """Frames from a gateway to the scheduler."""
+    """Frames from a gateway to the scheduler. A request that cannot be written travels as a fault,
+    so that it is answered and takes no others along.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
 
+    def size_bytes(self, item: ToScheduler) -> int:
+        return 0 if isinstance(item, Cancel) else len(item.head) + sum(map(len, item.payloads))
+
     def encode(self, items: list[ToScheduler]) -> bytes:
+        try:
+            return self._frame(items)
+        except Exception:
+            _log.exception("a frame of %d requests cannot be written", len(items))
+            return self._frame([self._writable(item) for item in items])
+
+    def _writable(self, item: ToScheduler) -> ToScheduler:
+        try:
+            self._frame([item])
+        except Exception:
+            head = b"" if isinstance(item, Cancel) else item.head
+            kept = head if len(head) <= _LARGEST_KEPT_HEAD_BYTES else b""
+            return InferRequest(item.id, kept, [], fault=_UNWRITABLE)
+        return item
+
+    def _frame(self, items: list[ToScheduler]) -> bytes:
         frame = pb.RequestFrame()
         now = self._clock()
         for item in items:
@@ -44,9 +73,26 @@ class RequestCodec:
 
 
 class AnswerCodec:
-    """Frames from the scheduler to a gateway."""
+    """Frames from the scheduler to a gateway. An answer that cannot be written becomes a fault."""
+
+    def size_bytes(self, item: Answer) -> int:
+        return len(item.head) + sum(map(len, item.payloads))
 
     def encode(self, items: list[Answer]) -> bytes:
+        try:
+            return self._frame(items)
+        except Exception:
+            _log.exception("a frame of %d answers cannot be written", len(items))
+            return self._frame([self._writable(item) for item in items])
+
+    def _writable(self, item: Answer) -> Answer:
+        try:
+            self._frame([item])
+        except Exception:
+            return Answer(item.id, error=_UNWRITABLE)
+        return item
+
+    def _frame(self, items: list[Answer]) -> bytes:
         frame = pb.AnswerFrame()
         for item in items:
             write_answer(item, frame.answers.add(id=item.id))

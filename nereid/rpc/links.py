@@ -146,11 +146,12 @@ class _StreamLink(Link[Out]):
             # Blocked: `_scheduled` stays set, and the stream becoming writable comes back here.
             return
         else:
+            self._scheduled = False
             writer.send(self._codec.encode(self._cut()))
-            if self._items and not writer.buffered_bytes:
-                self._loop.call_soon(self._flush)
-            else:
-                self._scheduled = bool(self._items)
+            if self._items:
+                self._scheduled = True
+                if not writer.buffered_bytes:
+                    self._loop.call_soon(self._flush)
         if self._drained:
             self._release()
 

@@ -39,7 +39,8 @@ class LinkCodec:
     """Requests out, answers in."""
 
     def __init__(self) -> None:
-        self.encode = RequestCodec().encode
+        out = RequestCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
         self.decode = AnswerCodec().decode
 
 

@@ -140,7 +140,8 @@ class _GatewayCodec:
     """The scheduler's end of the Infer link: answers out, requests in."""
 
     def __init__(self) -> None:
-        self.encode = AnswerCodec().encode
+        out = AnswerCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
         self.decode = RequestCodec().decode
 
 

@@ -293,7 +293,8 @@ class Gateway:
 
 class _Codec:
     def __init__(self) -> None:
-        self.encode = RequestCodec().encode
+        out = RequestCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
         self.decode = AnswerCodec().decode
 
 

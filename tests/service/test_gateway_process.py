@@ -57,7 +57,8 @@ class _SchedulerCodec:
     """Answers out, requests in."""
 
     def __init__(self) -> None:
-        self.encode = AnswerCodec().encode
+        out = AnswerCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
         self.decode = RequestCodec().decode
 
 

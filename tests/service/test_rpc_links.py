@@ -32,6 +32,9 @@ FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
 class Lines:
     """Items are texts, a frame is lines; a frame that is no UTF-8 cannot be read."""
 
+    def size_bytes(self, item: str) -> int:
+        return len(item)
+
     def encode(self, items: list[str]) -> bytes:
         return "\n".join(items).encode()
 
@@ -152,6 +155,24 @@ async def test_what_gathers_while_blocked_leaves_as_one_frame(channel: Channel, 
     await until(lambda: len(far.ends[0].items) == 101)
     assert [len(frame) for frame in far.ends[0].frames] == [1, 100]
     link.close()
+
+
+async def test_large_items_do_not_share_a_frame(channel: Channel, far: Far) -> None:
+    near = End()
+    link = dial(channel, near)
+    await soon(near.changed)
+    far.calls[0].pause()
+    megabyte = "x" * (1 << 20)
+    for item in ("a", 9 * megabyte, megabyte, megabyte, "b", 3 * megabyte, "c"):
+        link.send(item)
+    far.calls[0].resume()
+    await until(lambda: len(far.ends[0].items) == 7)
+    assert [len(frame) for frame in far.ends[0].frames] == [1, 1, 3, 2]
+    link.send(3 * megabyte)
+    link.send(3 * megabyte)
+    link.close()
+    await until(lambda: len(far.ends[0].items) == 9)
+    assert [len(frame) for frame in far.ends[0].frames[4:]] == [1, 1]
 
 
 async def test_closing_sends_what_is_pending_and_ends_the_other_side(

@@ -83,3 +83,32 @@ def test_every_kind_of_parameter_survives_the_wire() -> None:
 
 def test_a_parameter_without_a_value_is_left_out() -> None:
     assert read_parameters({"empty": kserve_pb2.InferParameter()}) == {}
+
+
+def test_a_request_that_cannot_be_written_travels_as_a_fault() -> None:
+    codec = RequestCodec()
+    good, bad = InferRequest(1, b"good", [b"x"]), InferRequest(2, b"bad", [b"x"], priority=1 << 64)
+    worse = InferRequest(3, b"head" * (1 << 20), [], timeout_us=-1)
+    back = codec.decode(codec.encode([good, bad, Cancel(9), worse]))
+    requests = [item for item in back if isinstance(item, InferRequest)]
+    assert [item.head for item in requests] == [b"good", b"bad", b""]
+    assert [item.fault and item.fault.code for item in requests] == [None, 13, 13]
+    assert requests[0].payloads == [b"x"]
+    assert back[3] == Cancel(9)
+
+
+def test_an_answer_that_cannot_be_written_travels_as_a_fault() -> None:
+    codec = AnswerCodec()
+    bad = Answer(2, error=Fault(1 << 40, "a code that no field holds"))
+    first, second = codec.decode(codec.encode([Answer(1, b"head", [b"x"]), bad]))
+    assert first.payloads == [b"x"]
+    assert second.id == 2
+    assert second.error is not None
+    assert second.error.code == 13
+
+
+def test_sizes_count_what_may_be_large() -> None:
+    payloads: list[bytes | SharedMemory] = [b"12345", b"123"]
+    assert RequestCodec().size_bytes(InferRequest(1, b"head", payloads)) == 12
+    assert RequestCodec().size_bytes(Cancel(1)) == 0
+    assert AnswerCodec().size_bytes(Answer(1, b"head", payloads)) == 12
