@@ -35,6 +35,8 @@ _EXECUTION_MODES: Final = {
     0: ort.ExecutionMode.ORT_SEQUENTIAL,
     1: ort.ExecutionMode.ORT_PARALLEL,
 }
+# ONNX Runtime's warnings are advice to whoever exported the graph, once for each instance.
+ERRORS_ONLY: Final = 3
 _FATAL_ONLY: Final = 4
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 
@@ -68,6 +70,7 @@ def session_options(
     """
     parameters = {name: one.string_value for name, one in config.parameters.items()}
     options = ort.SessionOptions()
+    options.log_severity_level = ERRORS_ONLY
     level = config.optimization.graph.level
     options.graph_optimization_level = _LEVELS.get(level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
     # Threads that spin between requests take the processor from the services beside them.
