@@ -79,13 +79,14 @@ class Instance:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """End after the batch under way."""
+    def stop(self, *, unanswered: bool = False) -> None:
+        """End after the batch under way; unanswered: nobody takes its answers any more."""
         self._stopping.set()
         stream = self._stream
         # A thread with a batch under way closes the stream itself, after answering. A batch that
         # arrives in this very moment is lost with the stream; the scheduler gives it to another.
-        if stream is not None and not self._executing:
+        # A scheduler that vanished would keep a thread that answers waiting for many minutes.
+        if stream is not None and (unanswered or not self._executing):
             stream.close()
 
     def _run(self) -> None:

@@ -81,10 +81,10 @@ class Membership:
             self._stream.cancel()
         return finished
 
-    async def drop(self, timeout_s: float) -> bool:
+    async def drop(self, timeout_s: float, *, unanswered: bool = False) -> bool:
         """Stop all instances after the batches under way; whether that took no longer."""
         for instance in self._instances.values():
-            instance.stop()
+            instance.stop(unanswered=unanswered)
         return await _within(timeout_s, self._empty.wait())
 
     def _send(self, event: pb.ExecutorEvent) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.messages import Fault
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from services.executor.backends import InstanceSpec, Model
 
 _log = logging.getLogger(__name__)
+
+# The scheduler takes no larger message, and would end the stream of an instance that sends one.
+LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
 
 
 class Runner:
@@ -47,6 +50,7 @@ class Runner:
             outputs = self._model.execute(inputs, gathered.names) if gathered.first else ()
             ran = perf_counter_ns()
             pieces = split(self.signature, gathered, outputs)
+            self._check_size(pieces)
         except Exception as error:
             pieces = self._failures(error, gathered, len(batch.members))
         ended = perf_counter_ns()
@@ -60,6 +64,13 @@ class Runner:
         )
         pieces.append(times.SerializeToString())
         return b"".join(pieces)
+
+    def _check_size(self, pieces: list[Piece]) -> None:
+        if sum(map(len, pieces)) > LARGEST_FRAME_BYTES:
+            raise Internal(
+                f"the outputs of a batch of model '{self.signature.model_name}' take more than"
+                f" {LARGEST_FRAME_BYTES} bytes"
+            )
 
     def _failures(self, error: Exception, gathered: Gathered | None, count: int) -> list[Piece]:
         """Answers for a batch that failed as a whole; members' own faults stay what they are."""

@@ -60,7 +60,7 @@ class ExecutorService:
             await _first(stay.ended, self._leaving)
             if self._leaving.is_set():
                 return await stay.leave(self._settings.exit_timeout_secs)
-            await stay.drop(_DROP_TIMEOUT_S)
+            await stay.drop(_DROP_TIMEOUT_S, unanswered=True)
             if stay.welcomed:
                 pause_s = _FIRST_PAUSE_S
             await _first(self._leaving, timeout_s=pause_s * random.uniform(0.5, 1.0))  # noqa: S311

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from dataclasses import dataclass
@@ -50,7 +51,9 @@ class ExecutorSettings:
     scheduler_address: str = flag(
         "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
     )
-    name: str = flag("", "this executor's name, unique in the mesh; default: host and process id")
+    name: str = flag(
+        "", "this executor's name, unique in the mesh; default: host, process id, random letters"
+    )
     gpus: str = flag("all", "the GPUs to offer: all, none, or their numbers, such as 0,2", _gpus)
     model_repository_map: tuple[PathMapping, ...] = flag(
         (), "theirs=mine: where models lie here that the scheduler has elsewhere; may be given "
@@ -84,7 +87,9 @@ class ExecutorSettings:
 
     def own_name(self) -> str:
         """The name that the mesh knows this executor by."""
-        return self.name or f"{socket.gethostname()}-{os.getpid()}"
+        # Processes of two containers may share both host name and number: each would drive the
+        # other out for ever.
+        return self.name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def read(

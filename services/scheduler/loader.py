@@ -212,6 +212,9 @@ class Loader:
         reason = reason_of(fault.code, fault.message)
         _log.warning("executor '%s' has no %s: %s", session.name, placed.instance.name, reason)
         self._drop(part, placed.instance, f"instance '{placed.instance.name}' failed")
+        if session.leaving:
+            # It was loading and found itself refused: that says nothing of the model.
+            return
         if not part.completed:
             # As on Triton, one instance that cannot be loaded fails the load.
             for instance in list(part.instances.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -330,6 +331,22 @@ async def test_leaving_does_not_wait_for_ever(tmp_path: Path, gate: Gate) -> Non
     # The instance finds nobody left to tell.
     gate.release()
     assert await asyncio.to_thread(gated_backend.closed.wait, WAIT_S)
+
+
+async def test_an_answer_that_a_lost_scheduler_never_takes_holds_nobody(world: World) -> None:
+    path = identity(world.models / "any" / "1", "FP32", ["n", "m"])
+    world.stay.load(7, identity_config("FP32", "-1"), str(path))
+    stream = await world.scheduler.stream()
+    # The answer is larger than the window, and that will not grow.
+    stream.call.pause()
+    values = np.zeros(1 << 20, np.float32)
+    stream.send(member(head(("x", "FP32", [1, 1 << 20])), values.tobytes()))
+    async with asyncio.timeout(WAIT_S):
+        while stream.call.buffered_bytes:
+            await asyncio.sleep(0.01)
+    world.stay.call.fail(Status.UNAVAILABLE, "restarting")
+    await world.scheduler.stay()
+    assert "instance-m_7" not in {thread.name for thread in threading.enumerate()}
 
 
 async def test_instances_of_a_lost_scheduler_finish_and_are_freed(world: World, gate: Gate) -> None:

@@ -12,7 +12,8 @@ from services.executor.settings import ExecutorSettings, read
 def test_defaults() -> None:
     settings = read([], {})
     assert settings.scheduler_address == "127.0.0.1:8003"
-    assert settings.own_name().endswith(f"-{os.getpid()}")
+    assert f"-{os.getpid()}-" in settings.own_name()
+    assert settings.own_name() != settings.own_name()
     assert settings.offered_gpus([0, 1]) == (0, 1)
     assert settings.local_path("/models/m/1") == "/models/m/1"
 

@@ -10,6 +10,7 @@ import pytest
 from nereid.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.tensor import Array
+from services.executor import runner as runner_module
 from services.executor.backends import Description, InstanceSpec
 from services.executor.runner import Runner
 from tests.unit.executor.onnx_models import answer_of, head, identity_config, member
@@ -90,6 +91,19 @@ def test_an_unknown_exception_is_logged_and_not_told(caplog: pytest.LogCaptureFi
     error = executed.answers[0].error
     assert (error.code, error.message, error.late) == (13, INTERNAL_MESSAGE, True)
     assert "secret" in caplog.text
+
+
+def test_outputs_that_no_message_holds_fail_the_batch_and_not_the_instance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Two gibibytes would be too much for a test.
+    monkeypatch.setattr(runner_module, "LARGEST_FRAME_BYTES", 1000)
+    run = runner(Doubler(), max_batch_size=999)
+    executed = execute(run, request(1, rows=200), request(1, rows=200))
+    assert {each.error.message for each in executed.answers} == {
+        "the outputs of a batch of model 'm' take more than 1000 bytes"
+    }
+    assert answer_of(execute(run, request(1)).answers[0])
 
 
 def test_a_batch_that_cannot_be_one_fails_as_a_whole() -> None:

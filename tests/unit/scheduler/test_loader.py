@@ -206,6 +206,20 @@ async def test_a_leaving_executor_gets_no_instance_back() -> None:
     it.loader.left(session)
 
 
+async def test_what_fails_on_a_leaving_executor_says_nothing_of_the_model() -> None:
+    it = World()
+    session, stream = it.join()
+    number = stream.sent[0].load.instance
+    it.loader.leaving(session)
+    assert it.loader.instance_opened(number, Stream()) is None
+    it.loader.instance_failed(session, number, Fault(14, "the scheduler refused the instance"))
+    assert it.state is VersionState.LOADING
+    it.loader.left(session)
+    _, stream = it.join()
+    it.open(stream)
+    assert it.served.life.serving
+
+
 async def test_a_session_that_was_replaced_ends() -> None:
     it = World()
     _, stream = it.join("same")
