@@ -22,7 +22,7 @@ from services.executor.backends import Description, InstanceSpec, TensorDescript
 from services.executor.backends.onnx_file import unranked_tensors
 from services.executor.backends.onnx_options import (
     CUDA,
-    ERRORS_ONLY,
+    bare_options,
     providers,
     register_operators,
     run_options,
@@ -82,8 +82,7 @@ def uses_gpus() -> bool:
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
     """The graph's inputs and outputs; no optimisation, since the session is thrown away."""
     path = _model_file(config, version_path)
-    options = ort.SessionOptions()
-    options.log_severity_level = ERRORS_ONLY
+    options = bare_options()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     register_operators(config, version_path, options)

@@ -36,7 +36,7 @@ _EXECUTION_MODES: Final = {
     1: ort.ExecutionMode.ORT_PARALLEL,
 }
 # ONNX Runtime's warnings are advice to whoever exported the graph, once for each instance.
-ERRORS_ONLY: Final = 3
+_ERRORS_ONLY: Final = 3
 _FATAL_ONLY: Final = 4
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 
@@ -60,6 +60,15 @@ _CUDA_WORDS: Final[dict[str, dict[str, str]]] = {
 }
 
 
+def bare_options() -> ort.SessionOptions:
+    """Options that any session in this process needs."""
+    options = ort.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    # Once there are global threads, ONNX Runtime refuses sessions that want their own.
+    options.use_per_session_threads = not _make_global_threads.cache_info().currsize
+    return options
+
+
 def session_options(
     config: model_config_pb2.ModelConfig, settings: Mapping[str, str]
 ) -> ort.SessionOptions:
@@ -69,8 +78,7 @@ def session_options(
         InvalidArgument: a value is none that the option takes.
     """
     parameters = {name: one.string_value for name, one in config.parameters.items()}
-    options = ort.SessionOptions()
-    options.log_severity_level = ERRORS_ONLY
+    options = bare_options()
     level = config.optimization.graph.level
     options.graph_optimization_level = _LEVELS.get(level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
     # Threads that spin between requests take the processor from the services beside them.

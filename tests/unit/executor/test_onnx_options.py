@@ -11,6 +11,7 @@ from services.executor.backends.onnx_options import (
     CUDA,
     OPENVINO,
     TENSORRT,
+    bare_options,
     providers,
     register_operators,
     run_options,
@@ -99,6 +100,9 @@ def test_the_global_thread_pool_is_made_once() -> None:
         assert not session_options(config(""), settings).use_per_session_threads
     with pytest.raises(InvalidArgument, match="global thread pool"):
         session_options(config(""), settings | {"intra_op_thread_count": "2"})
+    # From then on every session has to share them, also one that never asked.
+    assert not session_options(config(""), {}).use_per_session_threads
+    assert not bare_options().use_per_session_threads
 
 
 def test_arena_shrinkage_is_an_option_of_each_run() -> None:
