@@ -9,6 +9,82 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class MetricsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MetricsResponse(_message.Message):
+    __slots__ = ("exposition",)
+    EXPOSITION_FIELD_NUMBER: _ClassVar[int]
+    exposition: bytes
+    def __init__(self, exposition: _Optional[bytes] = ...) -> None: ...
+
+class CacheFrame(_message.Message):
+    __slots__ = ("lookups", "stores")
+    LOOKUPS_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    lookups: _containers.RepeatedCompositeFieldContainer[CacheLookup]
+    stores: _containers.RepeatedCompositeFieldContainer[CacheStore]
+    def __init__(self, lookups: _Optional[_Iterable[_Union[CacheLookup, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[CacheStore, _Mapping]]] = ...) -> None: ...
+
+class CacheLookup(_message.Message):
+    __slots__ = ("id", "key")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    key: bytes
+    def __init__(self, id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class CacheStore(_message.Message):
+    __slots__ = ("key", "value", "time_to_live_ms")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_LIVE_MS_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    value: bytes
+    time_to_live_ms: int
+    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., time_to_live_ms: _Optional[int] = ...) -> None: ...
+
+class FindingFrame(_message.Message):
+    __slots__ = ("findings", "usage")
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    usage: CacheUsage
+    def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., usage: _Optional[_Union[CacheUsage, _Mapping]] = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("id", "value")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    value: bytes
+    def __init__(self, id: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class CacheUsage(_message.Message):
+    __slots__ = ("entries", "used_bytes", "capacity_bytes", "lookups", "hits", "evictions", "stores", "failures", "lookup_ns", "store_ns")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOOKUPS_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    EVICTIONS_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_NS_FIELD_NUMBER: _ClassVar[int]
+    STORE_NS_FIELD_NUMBER: _ClassVar[int]
+    entries: int
+    used_bytes: int
+    capacity_bytes: int
+    lookups: int
+    hits: int
+    evictions: int
+    stores: int
+    failures: int
+    lookup_ns: int
+    store_ns: int
+    def __init__(self, entries: _Optional[int] = ..., used_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., lookups: _Optional[int] = ..., hits: _Optional[int] = ..., evictions: _Optional[int] = ..., stores: _Optional[int] = ..., failures: _Optional[int] = ..., lookup_ns: _Optional[int] = ..., store_ns: _Optional[int] = ...) -> None: ...
+
 class Payload(_message.Message):
     __slots__ = ("inline", "shared_memory")
     INLINE_FIELD_NUMBER: _ClassVar[int]
@@ -46,7 +122,7 @@ class RequestFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "fault")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "fault", "digest")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +140,7 @@ class InferRequest(_message.Message):
     REMAINING_US_FIELD_NUMBER: _ClassVar[int]
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
@@ -74,13 +151,22 @@ class InferRequest(_message.Message):
     remaining_us: int
     trace_context: bytes
     fault: Fault
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+    digest: bytes
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class AnswerFrame(_message.Message):
-    __slots__ = ("answers",)
+    __slots__ = ("answers", "cached_models")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_MODELS_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ...) -> None: ...
+    cached_models: CachedModels
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ...) -> None: ...
+
+class CachedModels(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("id", "head", "payloads", "error")
@@ -140,18 +226,50 @@ class Executed(_message.Message):
     def __init__(self, id: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_UNLOADED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
     instance_failed: InstanceFailed
     instance_unloaded: InstanceUnloaded
     leaving: Leaving
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    usage: DeviceUsage
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ...) -> None: ...
+
+class DeviceUsage(_message.Message):
+    __slots__ = ("cpu_utilization", "memory_total_bytes", "memory_used_bytes", "gpus")
+    CPU_UTILIZATION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    cpu_utilization: float
+    memory_total_bytes: int
+    memory_used_bytes: int
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuUsage]
+    def __init__(self, cpu_utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuUsage, _Mapping]]] = ...) -> None: ...
+
+class GpuUsage(_message.Message):
+    __slots__ = ("uuid", "utilization", "memory_total_bytes", "memory_used_bytes", "power_usage_watts", "power_limit_watts", "energy_joules")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POWER_USAGE_WATTS_FIELD_NUMBER: _ClassVar[int]
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _ClassVar[int]
+    ENERGY_JOULES_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    utilization: float
+    memory_total_bytes: int
+    memory_used_bytes: int
+    power_usage_watts: float
+    power_limit_watts: float
+    energy_joules: float
+    def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("name", "host", "devices", "backends")
