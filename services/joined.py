@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from nereid import flags, rpc
+from nereid.telemetry import set_up_logging
 from services.gateway.service import GatewayService, joined
 from services.gateway.settings import GatewaySettings
 from services.scheduler.service import SchedulerService
@@ -59,6 +60,7 @@ def main() -> int:
     gateway, scheduler = flags.read_all(
         (GatewaySettings, SchedulerSettings), sys.argv[1:], os.environ, _PROGRAM
     )
+    set_up_logging(gateway, "gateway+scheduler")
     return uvloop.run(serve(gateway, scheduler))
 
 

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from nereid import flags
+from nereid.telemetry import LogSettings
 from services.executor.service import offered_gpus
 from services.executor.settings import ExecutorSettings
 from services.gateway.settings import GatewaySettings
@@ -101,9 +102,9 @@ def main() -> None:
     edges = mesh.edges()
     flags.refuse([f for edge in edges.values() if edge for f in _port_faults(edge)], _PROGRAM)
     children = mesh.children(directory)
-    sys.stdout.write(
-        json.dumps({"children": children, "exit_timeout_s": serve.exit_timeout_secs, **edges})
-    )
+    log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
+    plan = {"children": children, "exit_timeout_s": serve.exit_timeout_secs, "log": log, **edges}
+    sys.stdout.write(json.dumps(plan))
 
 
 def _child(module: str, argv: list[str], stage: int, number: int = 0) -> dict[str, Any]:

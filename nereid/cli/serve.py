@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from nereid.cli.greeting import greet
 from nereid.cli.supervisor import ChildSpec, Supervisor
+from nereid.telemetry import LogSettings, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +31,11 @@ class Plan:
     exit_timeout_s: float
     http_address: str | None
     grpc_address: str | None
+    log: LogSettings
 
 
 def main(argv: Sequence[str]) -> int:
     """Start the mesh and keep it running until a signal; the exit code."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s nereid: %(message)s", level=logging.INFO)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
         planned = subprocess.run(
             [sys.executable, "-m", "services.plan", directory, *argv],
@@ -45,7 +45,9 @@ def main(argv: Sequence[str]) -> int:
         if planned.returncode or not planned.stdout.startswith(b"{"):
             sys.stdout.buffer.write(planned.stdout)
             return planned.returncode
-        return asyncio.run(_serve(_read_plan(planned.stdout)))
+        plan = _read_plan(planned.stdout)
+        set_up_logging(plan.log, "nereid")
+        return asyncio.run(_serve(plan))
 
 
 def _read_plan(text: bytes) -> Plan:
@@ -54,7 +56,13 @@ def _read_plan(text: bytes) -> Plan:
         ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"])
         for child in plan["children"]
     )
-    return Plan(children, plan["exit_timeout_s"], plan["http_address"], plan["grpc_address"])
+    return Plan(
+        children,
+        plan["exit_timeout_s"],
+        plan["http_address"],
+        plan["grpc_address"],
+        LogSettings(**plan["log"]),
+    )
 
 
 async def _serve(plan: Plan) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from nereid.telemetry import set_up_logging
 from services.executor import settings as settings_module
 from services.executor.service import ExecutorService
 
@@ -23,7 +24,7 @@ _log = logging.getLogger("services.executor")
 def main() -> int:
     """The process; its exit code."""
     settings = settings_module.read()
-    _set_up_logging(settings)
+    set_up_logging(settings, "executor")
     settings_module.order_gpus_by_bus()
     finished = uvloop.run(_serve(settings))
     if not finished:
@@ -37,21 +38,6 @@ async def _serve(settings: ExecutorSettings) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.leave)
     return await service.run()
-
-
-def _set_up_logging(settings: ExecutorSettings) -> None:
-    levels = {
-        logging.DEBUG: settings.log_verbose > 0,
-        logging.INFO: settings.log_info,
-        logging.WARNING: settings.log_warning,
-        logging.ERROR: settings.log_error,
-    }
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s executor: %(message)s",
-        level=min((level for level, wanted in levels.items() if wanted), default=logging.CRITICAL),
-    )
-    # Triton's switches are one for each level, so a middle one can be off.
-    logging.getLogger().handlers[0].addFilter(lambda record: levels.get(record.levelno, True))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid import flags
 from nereid.flags import flag
+from nereid.telemetry import LogSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ def _path_mapping(text: str) -> PathMapping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings:
+class ExecutorSettings(LogSettings):
     """Loads models and executes batches for the scheduler that it joins."""
 
     scheduler_address: str = flag(
@@ -62,12 +63,6 @@ class ExecutorSettings:
     exit_timeout_secs: float = flag(
         30.0, "how long batches under way may take to finish after SIGTERM", flags.seconds
     )
-    log_verbose: int = flag(0, "1 and more: log each load and batch failure in full",
-        flags.integer(0), bare="1",
-    )  # fmt: skip
-    log_info: bool = flag(True, "whether to log what goes as it should", flags.boolean, bare="true")
-    log_warning: bool = flag(True, "whether to log warnings", flags.boolean, bare="true")
-    log_error: bool = flag(True, "whether to log errors", flags.boolean, bare="true")
 
     def offered_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
         """Which of the visible GPUs to offer."""

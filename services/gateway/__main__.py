@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from nereid.rpc import SocketChannel
+from nereid.telemetry import set_up_logging
 from services.gateway import settings as gateway_settings
 from services.gateway.service import GatewayService, dialled
 
@@ -46,9 +46,7 @@ async def serve(settings: GatewaySettings) -> int:
 def main() -> int:
     """Run the process."""
     settings = gateway_settings.read()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logging(settings, "gateway")
     with contextlib.suppress(KeyboardInterrupt):
         return uvloop.run(serve(settings))
     return 130

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid import flags
 from nereid.flags import flag
+from nereid.telemetry import LogSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewaySettings:
+class GatewaySettings(LogSettings):
     """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
 
     scheduler_address: str = flag(

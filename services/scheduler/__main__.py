@@ -12,6 +12,7 @@ import sys
 import uvloop
 
 from nereid.flags import read
+from nereid.telemetry import set_up_logging
 from services.scheduler.service import SchedulerService
 from services.scheduler.settings import Settings
 
@@ -39,20 +40,9 @@ async def _run(settings: Settings) -> int:
     return 0
 
 
-def _set_up_logging(settings: Settings) -> None:
-    level = logging.INFO
-    if settings.log_verbose:
-        level = logging.DEBUG
-    elif not settings.log_info:
-        level = logging.WARNING if settings.log_warning else logging.ERROR
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=level)
-    if not settings.log_error and not settings.log_info and not settings.log_warning:
-        logging.disable(logging.CRITICAL)
-
-
 def main() -> int:
     settings = read(Settings, sys.argv[1:], os.environ, _PROGRAM)
-    _set_up_logging(settings)
+    set_up_logging(settings, "scheduler")
     return uvloop.run(_run(settings))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from nereid.flags import address, boolean, choice, flag, integer, seconds
+from nereid.telemetry import LogSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 
@@ -25,7 +26,7 @@ def _backend_setting(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(LogSettings):
     """The scheduler: model repositories, models' lives, queues and batches."""
 
     model_repository: tuple[str, ...] = flag(
@@ -68,10 +69,6 @@ class Settings:
         False, "accepted for Triton's sake: a model that fails to load never ends the scheduler",
         boolean, bare="true",
     )  # fmt: skip
-    log_verbose: int = flag(0, "0: off; 1 and more: tell every state change", integer(0), bare="1")
-    log_info: bool = flag(True, "whether to log what goes as it should", boolean, bare="true")
-    log_warning: bool = flag(True, "whether to log warnings", boolean, bare="true")
-    log_error: bool = flag(True, "whether to log errors", boolean, bare="true")
 
     def faults(self) -> list[str]:
         """What is wrong with these settings, a line each."""
