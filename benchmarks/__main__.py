@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -106,27 +106,41 @@ def _run(arguments: argparse.Namespace, work: Path, stack: ExitStack) -> None:
     print(" ".join(f"{key}={value}" for key, value in about.items()), flush=True)
     if about["load_at_start"] > 0.5:
         print(f"note: the machine is not idle (load {about['load_at_start']:.1f})", flush=True)
-    peers = {name: _start(name, arguments, work, stack) for name in names}
-    for peer in peers.values():
+
+    def start(name: str) -> measure.Peer:
+        peer = _start(name, arguments, work, stack)
         peer.prepare(protocols)
+        return peer
+
+    peers = {name: start(name) for name in names}
     samples: report.Samples = {}
     for turn in range(arguments.rounds):
-        _round(arguments, turn, peers, samples)
+        for cell in _cells(arguments, names, turn):
+            sample = _measure(peers, cell, arguments.seconds, start)
+            samples.setdefault(cell, []).append(sample)
+            _progress(turn, cell, sample)
         if BARE in wanted:
             _bare_round(arguments, work, samples)
     _finish(arguments, samples, about)
 
 
-def _round(
-    arguments: argparse.Namespace,
-    turn: int,
+def _measure(
     peers: dict[str, measure.Peer],
-    samples: report.Samples,
-) -> None:
-    for cell in _cells(arguments, list(peers), turn):
-        sample = measure.measure(peers[cell.peer], cell, arguments.seconds)
-        samples.setdefault(cell, []).append(sample)
-        _progress(turn, cell, sample)
+    cell: measure.Cell,
+    seconds: float,
+    start: Callable[[str], measure.Peer],
+) -> measure.Sample:
+    """One sample. A tritonserver that crashed (it does, now and then, when h2load hangs up) is
+    started anew and measured again; Nereid gets no second chance.
+    """
+    try:
+        return measure.measure(peers[cell.peer], cell, seconds)
+    except BenchError as error:
+        if cell.peer != "triton" or peers["triton"].server.alive:
+            raise
+        print(f"note: {str(error).splitlines()[0]}; it is started anew", file=sys.stderr)
+    peers["triton"] = start("triton")
+    return measure.measure(peers["triton"], cell, seconds)
 
 
 def _bare_round(arguments: argparse.Namespace, work: Path, samples: report.Samples) -> None:

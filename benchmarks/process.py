@@ -137,6 +137,10 @@ class ServerProcess:
     ) -> None:
         self.stop()
 
+    @property
+    def alive(self) -> bool:
+        return self._root.poll() is None
+
     def require_alive(self) -> None:
         code = self._root.poll()
         if code is not None:

@@ -6,6 +6,7 @@ its answers. A half-closed connection still gets its answers. A closed one looks
 kernel until something is written to it, so an interim 102 is written after a while: a live client
 skips it, a dead one's kernel resets the connection, and that cancels what is under way. Knows no
 routes.
+A request whose head is the last one's, byte by byte, needs no parser (known_head).
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
 from nereid.errors import INTERNAL_MESSAGE
 from services.gateway.http_call import HttpCall
+from services.gateway.known_head import KnownHead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from services.gateway.http_limits import HttpLimits
 
     Dispatch = Callable[[HttpCall], None]
 
@@ -30,30 +33,8 @@ _log = logging.getLogger(__name__)
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
-
-
-@dataclass(frozen=True)
-class HttpLimits:
-    """What one connection may ask for."""
-
-    max_body_bytes: int
-    max_header_bytes: int = 65536
-    max_chunks: int = 65536
-    max_pipelined: int = 32
-    # A request's headers must be whole this long after its first byte.
-    header_timeout_s: float = 30.0
-    # A body must bring something at least this often.
-    body_timeout_s: float = 30.0
-    # A connection without a request is closed after this long.
-    idle_timeout_s: float = 600.0
-    # After a refusal that leaves a request unread: how long its bytes are still swallowed, so that
-    # the client gets to read the answer.
-    linger_s: float = 2.0
-    # When, and how often, a client that sent its FIN is tried.
-    probe_delay_s: float = 0.25
-    probe_interval_s: float = 1.0
-    # How often connections are looked at for all these times.
-    sweep_interval_s: float = 1.0
+# Responses up to this are joined: vectors cost more than the copy.
+_JOIN_BYTES: Final = 65536
 
 
 class _Refused(Exception):
@@ -85,6 +66,9 @@ class HttpConnection(asyncio.Protocol):
         self._header_bytes = 0
         self._in_headers = False
         self._upgrade = False
+        # What the request being parsed began with; the last head that was worth remembering.
+        self._beginning: bytes | None = None
+        self._known: KnownHead | None = None
         # Dispatched and not yet written, in order; parsed and not yet dispatched.
         self._under_way: deque[HttpCall] = deque()
         self._waiting: deque[HttpCall] = deque()
@@ -122,7 +106,10 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ending:
             return
-        if self._call is not None and not self._in_headers:
+        if self._call is None:
+            data = self._repeats(data)
+            self._beginning = data
+        elif not self._in_headers:
             self._since = self._loop.time()
         try:
             self._feed(data)
@@ -210,6 +197,15 @@ class HttpConnection(asyncio.Protocol):
             call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             chunks.clear()
         self._continue_due = False
+        if self._beginning is not None:
+            self._known = KnownHead.of(call, self._beginning)
+            self._beginning = None
+        self._take(call)
+
+    # --- how it works ---------------------------------------------------------------------------
+
+    def _take(self, call: HttpCall) -> None:
+        """A request is whole."""
         self._since = self._loop.time()
         if self._ending:
             # Behind the last request that this connection takes; the client may send it again.
@@ -222,7 +218,15 @@ class HttpConnection(asyncio.Protocol):
         # that this side decided to be the last.
         self._ending = self._ending or not call.keep_alive
 
-    # --- how it works ---------------------------------------------------------------------------
+    def _repeats(self, data: bytes) -> bytes:
+        """Take the whole requests with the known head off the front of data."""
+        known = self._known
+        while known is not None and known.begins(data) and not self._ending:
+            call = HttpCall(self._on_answered)
+            data = known.take(call, data)
+            call.keep_alive = not self._last_answers
+            self._take(call)
+        return data
 
     @property
     def _current(self) -> HttpCall:
@@ -295,8 +299,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             while under_way and under_way[0].done:
                 call = under_way.popleft()
-                if self._transport is not None:
-                    self._transport.writelines(call.response)
+                self._write(call.response)
                 if not call.keep_alive:
                     self._ending = True
                 self._since = self._loop.time()
@@ -305,6 +308,14 @@ class HttpConnection(asyncio.Protocol):
         finally:
             self._flushing = False
         self._settle()
+
+    def _write(self, response: Sequence[bytes]) -> None:
+        if self._transport is None:
+            return
+        if sum(map(len, response)) <= _JOIN_BYTES:
+            self._transport.write(b"".join(response))
+        else:
+            self._transport.writelines(response)
 
     def _settle(self) -> None:
         """Whatever follows from the present state: end, read on, stop reading, ask for a body."""

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from services.gateway.http_protocol import HttpConnection, HttpLimits
+from services.gateway.http_protocol import HttpConnection
 
 if TYPE_CHECKING:
+    from services.gateway.http_limits import HttpLimits
     from services.gateway.http_protocol import Dispatch
 
 

@@ -17,7 +17,7 @@ from services.gateway.control import Control
 from services.gateway.data_plane import DataPlane
 from services.gateway.grpc_front import GrpcFront
 from services.gateway.http_front import HttpFront
-from services.gateway.http_protocol import HttpLimits
+from services.gateway.http_limits import HttpLimits
 from services.gateway.http_server import HttpServer
 from services.gateway.settings import tls_context
 from services.gateway.upstream import Limits, Upstream

@@ -215,6 +215,9 @@ class GatewayLink(Protocol):
     def send(self, item: Answer) -> None:
         """Hand an answer over; it leaves with the others of this loop turn."""
 
+    def flush(self) -> None:
+        """Let go now of what was handed over."""
+
 
 class GatewaySession:
     """One gateway's link: its requests under way, and their answers. Set link before items come."""
@@ -262,6 +265,9 @@ class GatewaySession:
         # Not here: cancelled meanwhile, and nobody wants the answer.
         if self._pending.pop(answer.id, None) is not None:
             self.link.send(answer)
+            if not self._pending:
+                # Nothing else of this gateway's is under way that could share the frame.
+                self.link.flush()
 
 
 def _named(head: bytes) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.gateway.http_protocol import HttpLimits
+from services.gateway.http_limits import HttpLimits
 from services.gateway.http_server import HttpServer
 
 if TYPE_CHECKING:

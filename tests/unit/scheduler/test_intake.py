@@ -26,6 +26,9 @@ class Link:
     def send(self, item: Answer) -> None:
         self.sent.append(item)
 
+    def flush(self) -> None:
+        pass
+
 
 class World:
     """One model named m whose first load is under way, and a gateway."""

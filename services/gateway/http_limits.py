@@ -1,0 +1,29 @@
+"""What one HTTP connection may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    """Sizes, counts and times; a connection that passes one is refused or closed."""
+
+    max_body_bytes: int
+    max_header_bytes: int = 65536
+    max_chunks: int = 65536
+    max_pipelined: int = 32
+    # A request's headers must be whole this long after its first byte.
+    header_timeout_s: float = 30.0
+    # A body must bring something at least this often.
+    body_timeout_s: float = 30.0
+    # A connection without a request is closed after this long.
+    idle_timeout_s: float = 600.0
+    # After a refusal that leaves a request unread: how long its bytes are still swallowed, so that
+    # the client gets to read the answer.
+    linger_s: float = 2.0
+    # When, and how often, a client that sent its FIN is tried.
+    probe_delay_s: float = 0.25
+    probe_interval_s: float = 1.0
+    # How often connections are looked at for all these times.
+    sweep_interval_s: float = 1.0

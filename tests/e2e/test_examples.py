@@ -1,0 +1,73 @@
+"""The examples as a newcomer runs them: models made, served, asked by each client and by curl."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.mesh import Mesh, running
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("examples") / "models"
+    command = [sys.executable, "examples/make_models.py", "--output", str(models)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    return models
+
+
+@pytest.fixture(scope="module")
+def examples_mesh(models: Path) -> Iterator[Mesh]:
+    with running(models, models.parent / "log") as mesh:
+        yield mesh
+
+
+@pytest.mark.parametrize("script", ["client_http.py", "client_grpc.py", "client_aio.py"])
+def test_what_is_served_is_what_was_trained(examples_mesh: Mesh, models: Path, script: str) -> None:
+    urls = {
+        "client_http.py": [f"--url={examples_mesh.http}"],
+        "client_grpc.py": [f"--url={examples_mesh.grpc}"],
+        "client_aio.py": [
+            f"--http-url={examples_mesh.http}",
+            f"--grpc-url={examples_mesh.grpc}",
+        ],
+    }
+    command = [sys.executable, f"examples/{script}", f"--models={models}", *urls[script]]
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    # The script exits with 1 at any difference from the offline answers.
+    assert result.returncode == 0, result.stdout + result.stderr
+    accuracies = re.findall(r"accuracy served ([\d.]+), offline ([\d.]+)", result.stdout)
+    assert accuracies
+    assert all(served == offline and float(served) > 0.9 for served, offline in accuracies)
+
+
+def test_the_readmes_curl_line_answers_seven(examples_mesh: Mesh) -> None:
+    readme = (ROOT / "README.md").read_text()
+    line = re.search(r"^curl \S*/v2/models/digits/infer -d '[^']*'", readme, re.MULTILINE)
+    assert line
+    command = line[0].replace("localhost:8000", examples_mesh.http)
+    result = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=True
+    )
+    outputs = {output["name"]: output for output in json.loads(result.stdout)["outputs"]}
+    assert outputs["label"]["data"] == [7]
+
+
+def test_the_greeting_offers_a_request_that_works(examples_mesh: Mesh) -> None:
+    text = examples_mesh.log.read_text()
+    assert re.search(r"digits +1 +READY", text)
+    line = re.search(r"^  (curl .*/infer -d '[^']*')$", text, re.MULTILINE)
+    assert line, text
+    result = subprocess.run(
+        ["bash", "-c", line[1]], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "outputs" in json.loads(result.stdout)
