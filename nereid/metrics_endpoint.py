@@ -1,0 +1,86 @@
+"""A service's own /metrics: a listener in its event loop that answers scrapes and nothing else.
+
+For services that speak no HTTP otherwise. One request a connection, of limited size and time. Knows
+no metric: what the page holds is written by whoever listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from nereid.metrics import CONTENT_TYPE, Page, write_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Write = Callable[[Page], None]
+
+_log = logging.getLogger(__name__)
+
+_LARGEST_REQUEST_BYTES: Final = 16384
+_REQUEST_TIMEOUT_S: Final = 5.0
+
+
+class MetricsEndpoint:
+    """listen() once, close() once. write: puts the service's series on a page."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> str:
+        """Bind and serve; the address really bound.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        self._server = await asyncio.start_server(
+            self._serve, host, port, limit=_LARGEST_REQUEST_BYTES
+        )
+        bound = self._server.sockets[0].getsockname()
+        address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+        _log.info("serving metrics on %s", address)
+        return address
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            _log.debug("a scrape was not made in good order")
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method != b"GET":
+            return _response(b"405 Method Not Allowed", b"")
+        if path.rstrip(b"/") != b"/metrics":
+            return _response(b"404 Not Found", b"")
+        page = Page()
+        try:
+            self._write(page)
+        except Exception:
+            _log.exception("the metrics could not be written")
+            return _response(b"500 Internal Server Error", b"")
+        write_process(page)
+        return _response(b"200 OK", page.encode())
+
+
+def _response(status: bytes, body: bytes) -> bytes:
+    kind = CONTENT_TYPE.encode()
+    head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    return head % (status, kind, len(body)) + body
