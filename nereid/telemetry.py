@@ -12,7 +12,7 @@ import logging
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nereid.flags import boolean, choice, flag, integer
 
@@ -41,7 +41,7 @@ class LogSettings:
     )
 
 
-def about(request_id: str, trace_context: bytes = b"") -> dict[str, Any]:
+def about(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
     """`extra` for a log call about one request: whose it is, and in which trace."""
     return {"request_id": request_id, "trace_id": trace_context[_TRACE_ID].hex()}
 

@@ -10,8 +10,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class MetricsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("without_cpu", "without_gpu")
+    WITHOUT_CPU_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_GPU_FIELD_NUMBER: _ClassVar[int]
+    without_cpu: bool
+    without_gpu: bool
+    def __init__(self, without_cpu: bool = ..., without_gpu: bool = ...) -> None: ...
 
 class MetricsResponse(_message.Message):
     __slots__ = ("exposition",)

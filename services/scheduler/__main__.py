@@ -12,6 +12,7 @@ import sys
 import uvloop
 
 from nereid.flags import read
+from nereid.metrics_endpoint import MetricsEndpoint
 from nereid.telemetry import set_up_logging
 from services.scheduler.service import SchedulerService
 from services.scheduler.settings import Settings
@@ -31,12 +32,21 @@ async def _run(settings: Settings) -> int:
     except OSError as error:
         sys.stderr.write(f"{_PROGRAM}: --scheduler-address: {error.strerror or error}\n")
         return 2
+    endpoint = MetricsEndpoint(service.metrics.write)
+    if settings.metrics_port is not None:
+        try:
+            await endpoint.listen(settings.metrics_address, settings.metrics_port)
+        except OSError as error:
+            sys.stderr.write(f"{_PROGRAM}: --metrics-port: {error.strerror or error}\n")
+            await service.drain(0)
+            return 2
     # What lives from here on until the end is not worth looking at in every collection.
     gc.collect()
     gc.freeze()
     await stop.wait()
     _log.info("stopping: finishing what was accepted")
     await service.drain(settings.exit_timeout_secs)
+    await endpoint.close()
     return 0
 
 

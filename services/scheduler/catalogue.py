@@ -39,6 +39,9 @@ class ServedVersion:
     life: VersionLife = field(default_factory=VersionLife)
     runtime: ModelVersion | None = None
     shown: config_pb.ModelConfig | None = None
+    # When its load began (monotonic), and how long that took until it was ready.
+    load_began_s: float | None = None
+    load_duration_s: float | None = None
 
     def __str__(self) -> str:
         return f"'{self.name}' version {self.number}"

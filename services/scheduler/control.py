@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import DecodeError
 
 from nereid.errors import NereidError, Unimplemented
+from nereid.metrics import Page
 from nereid.model_config import metadata
 from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import RpcError, Status
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from nereid.rpc import Call, UnaryHandler
     from services.scheduler.catalogue import Catalogue
+    from services.scheduler.metrics import SchedulerMetrics
 
 _PREFIX: Final = "/nereid.v1.Scheduler/"
 
@@ -28,8 +31,9 @@ _PREFIX: Final = "/nereid.v1.Scheduler/"
 class Control:
     """Answers to the control calls. strict: readiness by Triton's strict rule."""
 
-    def __init__(self, catalogue: Catalogue, *, strict: bool) -> None:
+    def __init__(self, catalogue: Catalogue, metrics: SchedulerMetrics, *, strict: bool) -> None:
         self._catalogue = catalogue
+        self._metrics = metrics
         self._strict = strict
         self.stopping = False
 
@@ -43,6 +47,7 @@ class Control:
             _PREFIX + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
             _PREFIX + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
             _PREFIX + "RepositoryIndex": _handler(pb.RepositoryIndexRequest, self._index),
+            _PREFIX + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
         }
 
     def _server_ready(self, _: kserve_pb2.ServerReadyRequest) -> Message:
@@ -71,6 +76,11 @@ class Control:
         if request.repository_name:
             raise Unimplemented("'repository_name' specification is not supported")
         return self._catalogue.index(ready_only=request.ready)
+
+    def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
+        page = Page()
+        self._metrics.write_mesh(page, cpu=not request.without_cpu, gpu=not request.without_gpu)
+        return nereid_pb.MetricsResponse(exposition=page.encode())
 
 
 def _handler(request_type: type[Message], answer: Callable[[Any], Message]) -> UnaryHandler:

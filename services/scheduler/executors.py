@@ -88,6 +88,8 @@ class _Join:
             self._loader.instance_failed(session, failed.instance, read_fault(failed.error))
         elif kind == "instance_unloaded":
             _log.debug("executor '%s' unloaded %d", session.name, event.instance_unloaded.instance)
+        elif kind == "usage":
+            session.usage = event.usage
         elif kind == "leaving":
             self._loader.leaving(session)
         else:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -223,13 +224,21 @@ class GatewaySession:
     """One gateway's link: its requests under way, and their answers. Set link before items come."""
 
     link: GatewayLink
+    _numbers = count(1)
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
+        # What tells this link from the others in metrics.
+        self.number = next(self._numbers)
         self._pending: dict[int, Ticket] = {}
         # Bound once, not once for each request.
         self._on_answer: OnAnswer = self._answer
         self._on_taken: OnTaken = self._pending.__setitem__
+
+    @property
+    def pending(self) -> int:
+        """How many of its requests are unanswered."""
+        return len(self._pending)
 
     def on_items(self, items: list[ToScheduler]) -> None:
         """Requests and cancellations of one frame."""

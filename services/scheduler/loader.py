@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -18,12 +19,13 @@ from nereid.model_config import with_instance_groups
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.completion import complete, needs_description
 from services.scheduler.instance import BatchStream, Instance
+from services.scheduler.latencies import MetricsConfig
 from services.scheduler.lifecycle import Standing, VersionState, reason_of
 from services.scheduler.model import ModelVersion, QueueLimits
 from services.scheduler.placement import Slot, gpu_ids, place, require_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from nereid.messages import Fault
     from services.scheduler.catalogue import Catalogue, ServedVersion
@@ -63,6 +65,8 @@ class Session:
     stream: CommandStream
     parts: dict[ServedVersion, Part] = field(default_factory=dict)
     leaving: bool = False
+    # What it told last of its devices.
+    usage: pb.DeviceUsage | None = None
 
     @property
     def name(self) -> str:
@@ -88,6 +92,7 @@ class LoadRules:
     completion: CompletionRules
     backend_settings: Callable[[str], dict[str, str]]
     limits: QueueLimits
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
 
 class Loader:
@@ -115,6 +120,16 @@ class Loader:
                 self._complete(served, None)
 
     # ---- executors
+
+    @property
+    def sessions(self) -> Collection[Session]:
+        """The executors that have joined."""
+        return self._sessions.values()
+
+    @property
+    def open_instances(self) -> int:
+        """How many instances' streams are open."""
+        return sum(placed.instance.stream is not None for placed in self._placed.values())
 
     def joined(self, session: Session) -> None:
         """An executor is here: it shall have all models."""
@@ -258,6 +273,7 @@ class Loader:
         try:
             config = complete(served.draft, described, self._rules.completion)
             served.runtime = ModelVersion(config, served.number, self._rules.limits)
+            served.runtime.statistics.latencies = self._rules.metrics.latencies_of(config)
             return
         except NereidError as refused:
             error = refused
@@ -322,6 +338,8 @@ class Loader:
             placed.served.runtime.lose_instance(instance, cause)
 
     def _report(self, served: ServedVersion, session: Session, standing: Standing) -> None:
+        if standing is Standing.LOADING and served.load_began_s is None:
+            served.load_began_s = time.monotonic()
         self._settle(served, partial(served.life.report, session, standing))
 
     def _fail(self, served: ServedVersion, session: Session, reason: str) -> None:
@@ -334,6 +352,9 @@ class Loader:
         event()
         if (life.state, life.reason) == before:
             return
+        if life.state is VersionState.READY and served.load_duration_s is None:
+            began_s = served.load_began_s
+            served.load_duration_s = 0.0 if began_s is None else time.monotonic() - began_s
         told = f": {life.reason}" if life.reason else ""
         level = logging.INFO if life.state is not VersionState.UNAVAILABLE else logging.ERROR
         _log.log(level, "model %s is %s%s", served, life.state.value, told)

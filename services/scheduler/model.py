@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 from nereid.errors import DeadlineExceeded, Internal, NereidError, Unavailable
 from nereid.frames import read_answer
 from nereid.messages import Answer, fault_of
+from nereid.metrics import CANCELED, OTHER, REJECTED
 from nereid.pb import nereid_pb2 as pb
+from nereid.telemetry import about
 from services.scheduler.batcher import make_batcher
 from services.scheduler.entry import Entry, State
 from services.scheduler.ordering import ReplyOrder
@@ -77,6 +79,16 @@ class ModelVersion:
     def __repr__(self) -> str:
         return f"'{self.name}' version {self.number}"
 
+    @property
+    def pending(self) -> int:
+        """How many requests wait for an instance."""
+        return self._batcher.pending
+
+    @property
+    def instances(self) -> tuple[int, int]:
+        """How many instances are ready, and how many of these are free."""
+        return self._router.count, self._router.free
+
     # ---- requests
 
     def submit(self, request: InferRequest, on_answer: OnAnswer, *, at_once: bool = False) -> Entry:
@@ -91,7 +103,11 @@ class ModelVersion:
         entry = self._validator.accept(request, on_answer, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
-        self._batcher.add(entry, now_ns)
+        try:
+            self._batcher.add(entry, now_ns)
+        except Unavailable:
+            self.statistics.failures[REJECTED] += 1
+            raise
         self._open[entry] = None
         if self._order is not None:
             self._order.admit(entry)
@@ -108,7 +124,7 @@ class ModelVersion:
         if entry.state is State.ANSWERED:
             return
         if self._batcher.remove(entry):
-            self.statistics.record_failure(entry, _now_ns())
+            self.statistics.record_failure(entry, _now_ns(), CANCELED)
         self._close(entry, None)
         self.wake()
 
@@ -140,6 +156,7 @@ class ModelVersion:
                 continue
             if entry.retries < self._limits.max_retries:
                 entry.retries += 1
+                self.statistics.retries += 1
                 if entry.retries == self._limits.max_retries:
                     # Alone: if it kills executors, it shall not take others along again.
                     entry.key = entry
@@ -150,7 +167,8 @@ class ModelVersion:
                 self._fail(entry, Unavailable(text, late=True), now_ns)
         if again:
             self._batcher.put_back(again)
-            _log.warning("%s: %d of its requests run again", cause, len(again))
+            for entry in again:
+                _log.warning("%s: its request runs again", cause, extra=_about(entry))
             if self._rescue is None and not self._router.count:
                 self._arm_rescue()
         self.wake()
@@ -208,7 +226,9 @@ class ModelVersion:
         self._turn_due = False
         now_ns = _now_ns()
         for entry, error in self._batcher.expire(now_ns):
-            self._fail(entry, error, now_ns)
+            # Given up by its queue's policy, or by its client's deadline.
+            reason = REJECTED if isinstance(error, Unavailable) else CANCELED
+            self._fail(entry, error, now_ns, reason)
         self._dispatch(now_ns)
 
     def _dispatch(self, now_ns: int) -> None:
@@ -229,6 +249,7 @@ class ModelVersion:
     def _start(self, batch: Batch, now_ns: int) -> None:
         instance = self._router.take()
         assert instance is not None, "a batch was taken for an instance that is not free"  # noqa: S101
+        self.statistics.batches_closed[batch.reason] += 1
         try:
             instance.execute(batch, now_ns)
         except Exception:
@@ -286,8 +307,9 @@ class ModelVersion:
             if entry.state is not State.ANSWERED:
                 self._fail(entry, error, now_ns)
 
-    def _fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
-        self.statistics.record_failure(entry, now_ns)
+    def _fail(self, entry: Entry, error: NereidError, now_ns: int, reason: str = OTHER) -> None:
+        self.statistics.record_failure(entry, now_ns, reason)
+        _log.debug("a request of %r failed: %s", self, error.message, extra=_about(entry))
         self._close(entry, Answer(0, error=fault_of(error)))
 
     def _close(self, entry: Entry, answer: Answer | None) -> None:
@@ -341,7 +363,11 @@ def _tell(entry: Entry, answer: Answer) -> None:
     try:
         entry.on_answer(answer)
     except Exception:
-        _log.exception("an answer could not be handed over")
+        _log.exception("an answer could not be handed over", extra=_about(entry))
+
+
+def _about(entry: Entry) -> dict[str, str]:
+    return about(entry.request.request_id, entry.request.trace_context)
 
 
 def _read(message: bytes, running: Running) -> pb.Executed:

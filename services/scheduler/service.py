@@ -21,6 +21,7 @@ from services.scheduler.executors import EXECUTE_PATH, JOIN_PATH, accept_execute
 from services.scheduler.intake import STOPPING, GatewaySession, HoldingRoom, Intake
 from services.scheduler.lifecycle import reason_of
 from services.scheduler.loader import Loader, LoadRules
+from services.scheduler.metrics import SchedulerMetrics, config_of
 from services.scheduler.model import QueueLimits
 from services.scheduler.repository import scan
 
@@ -48,7 +49,6 @@ class SchedulerService:
         self._catalogue = Catalogue(map(_served, scan(settings.model_repository)))
         self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._intake = Intake(self._catalogue, self._room)
-        self._control = Control(self._catalogue, strict=settings.strict_readiness)
         limits = QueueLimits(
             max_queue_size=settings.max_queue_size,
             max_retries=settings.max_retries,
@@ -57,9 +57,14 @@ class SchedulerService:
         completion = CompletionRules(
             settings.disable_auto_complete_config, settings.backend_settings
         )
-        rules = LoadRules(completion, settings.backend_settings, limits)
+        metrics_config = config_of(settings.metrics_config)
+        rules = LoadRules(completion, settings.backend_settings, limits, metrics_config)
         self._loader = Loader(self._catalogue, rules, self._intake.models_changed)
         self._links: dict[GatewaySession, Link[Answer]] = {}
+        self.metrics = SchedulerMetrics(
+            self._catalogue, self._loader, self._room, self._links.keys(), metrics_config
+        )
+        self._control = Control(self._catalogue, self.metrics, strict=settings.strict_readiness)
         self._server: Server | None = None
         # Where it really listens, once started: port 0 is whatever the system chose.
         self.addresses: list[str] = []

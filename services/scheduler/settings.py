@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nereid.flags import address, boolean, choice, flag, integer, seconds
+from nereid.flags import address, boolean, choice, flag, integer, port, seconds
 from nereid.telemetry import LogSettings
+from services.scheduler.latencies import setting
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 
@@ -58,6 +59,17 @@ class Settings(LogSettings):
     max_queue_size: int = flag(
         16384, "how many requests of one model may wait; 0: any number", integer(0)
     )
+    metrics_config: tuple[str, ...] = flag(
+        (),
+        "histogram_latencies=true, summary_latencies=true, summary_quantiles=<quantile>,... or"
+        " counter_latencies=false; may be given several times",
+        setting,
+        repeated=True,
+    )
+    metrics_port: int | None = flag(
+        None, "a port for the scheduler's own /metrics; by default there is none", port
+    )
+    metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
     model_control_mode: str = flag(
         "none", "none: all models of the repositories are loaded at the start",
         choice(*_CONTROL_MODES),

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nereid.metrics import BACKEND, CLOSING_REASONS, FAILURE_REASONS, OTHER
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from services.scheduler.entry import Batch, Entry
+    from services.scheduler.latencies import Latencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,12 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.compute = _Compute()
         self.compute_by_batch_size: dict[int, _Compute] = {}
+        # What only metrics tell. A request that its queue refused is a failure here alone.
+        self.failures = dict.fromkeys(FAILURE_REASONS, 0)
+        self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
+        self.retries = 0
+        # Set where quantiles or histograms are asked for.
+        self.latencies: Latencies | None = None
 
     def record_batch(
         self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
@@ -94,7 +102,7 @@ class ModelStatistics:
         succeeded = batch.entries
         if failed:
             for entry in failed:
-                self.record_failure(entry, execution.finished_ns)
+                self.record_failure(entry, execution.finished_ns, BACKEND)
                 size -= entry.valid.batch_size
             succeeded = [entry for entry in succeeded if entry not in failed]
         received_ns = enqueued_ns = 0
@@ -106,20 +114,27 @@ class ModelStatistics:
         self.success.add(count, count * execution.finished_ns - received_ns)
         self.queue_ns += count * execution.started_ns - enqueued_ns
         self.compute.add(count, execution)
+        if self.latencies is not None:
+            self.latencies.record_batch(succeeded, execution)
 
-    def record_failure(self, entry: Entry, now_ns: int) -> None:
+    def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
         """A request failed that had been queued: expired, cancelled, lost, or with its batch."""
         self.fail.add(1, now_ns - entry.received_ns)
+        self.failures[reason] += 1
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
         """A request was answered from the cache; it was never queued."""
         self.success.add(1, now_ns - entry.received_ns)
         self.cache_hit.add(1, lookup_ns)
+        if self.latencies is not None:
+            self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
 
     def record_cache_miss(self, cost_ns: int) -> None:
         """Beside record_batch; cost_ns is lookup and insertion together."""
         self.success.ns += cost_ns
         self.cache_miss.add(1, cost_ns)
+        if self.latencies is not None:
+            self.latencies.record_cache_miss(cost_ns)
 
     def to_proto(self, name: str, version: str) -> kserve_pb2.ModelStatistics:
         message = kserve_pb2.ModelStatistics(
