@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from nereid.messages import Answer, InferRequest
+    from services.scheduler.tracing import RequestTrace
 
 
 class State(Enum):
@@ -69,6 +70,8 @@ class Entry:
     state: State = State.QUEUED
     # The batcher's own note of where it keeps the entry; None: not in its hands.
     holder: object = None
+    # Only where the request is sampled.
+    trace: RequestTrace | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +84,8 @@ class Batch:
     entries: list[Entry]
     size: int
     reason: str
+    # Whether any of them is sampled; noted when it is sent.
+    traced: bool = False
 
 
 def hand_out(entries: list[Entry], size: int, reason: str) -> Batch:

@@ -69,5 +69,10 @@ def batch_message(number: int, batch: Batch, now_ns: int) -> bytes:
         if request.deadline is not None:
             member.remaining_us = remaining_us(request.deadline, now_ns / 1e9)
         if request.trace_context:
-            member.trace_context = request.trace_context
+            trace = entry.trace
+            if trace is None:
+                member.trace_context = request.trace_context
+            else:
+                member.trace_context = trace.begin_attempt(now_ns)
+                batch.traced = True
     return message.SerializeToString()

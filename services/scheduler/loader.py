@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from nereid.messages import Fault
+    from nereid.tracing import Tracer
     from services.scheduler.catalogue import Catalogue, ServedVersion
     from services.scheduler.completion import CompletionRules
 
@@ -93,6 +94,7 @@ class LoadRules:
     backend_settings: Callable[[str], dict[str, str]]
     limits: QueueLimits
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    tracer: Tracer | None = None
 
 
 class Loader:
@@ -272,7 +274,9 @@ class Loader:
         error: NereidError
         try:
             config = complete(served.draft, described, self._rules.completion)
-            served.runtime = ModelVersion(config, served.number, self._rules.limits)
+            served.runtime = ModelVersion(
+                config, served.number, self._rules.limits, self._rules.tracer
+            )
             served.runtime.statistics.latencies = self._rules.metrics.latencies_of(config)
             return
         except NereidError as refused:

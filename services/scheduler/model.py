@@ -23,6 +23,7 @@ from services.scheduler.entry import Entry, State
 from services.scheduler.ordering import ReplyOrder
 from services.scheduler.router import Router
 from services.scheduler.statistics import Execution, ModelStatistics
+from services.scheduler.tracing import end_attempts, trace_of
 from services.scheduler.validation import Validator
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from nereid.messages import InferRequest
     from nereid.model_config import ModelConfig
+    from nereid.tracing import Tracer
     from services.scheduler.entry import Batch
     from services.scheduler.instance import Instance, Running
 
@@ -55,12 +57,20 @@ class QueueLimits:
 class ModelVersion:
     """The requests of one model version, from acceptance to answer."""
 
-    def __init__(self, config: ModelConfig, number: int, limits: QueueLimits) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        number: int,
+        limits: QueueLimits,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.config = config
         self.number = number
         self.name = config.name
         self.statistics = ModelStatistics()
         self._limits = limits
+        # None: no request is traced.
+        self._tracer = tracer
         self._validator = Validator(config)
         self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
         self._router: Router[Instance] = Router()
@@ -101,6 +111,8 @@ class ModelVersion:
         """
         now_ns = _now_ns()
         entry = self._validator.accept(request, on_answer, now_ns)
+        if self._tracer is not None:
+            entry.trace = trace_of(self._tracer, request.trace_context)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
         try:
@@ -151,6 +163,8 @@ class ModelVersion:
             return
         again = []
         now_ns = _now_ns()
+        if running.batch.traced:
+            end_attempts(instance, running, now_ns, cause)
         for entry in running.batch.entries:
             if entry.state is State.ANSWERED:
                 continue
@@ -183,6 +197,8 @@ class ModelVersion:
         # Before the answers are told: meanwhile the instance can work.
         self._router.release(instance)
         self._dispatch(finished_ns)
+        if running.batch.traced:
+            end_attempts(instance, running, finished_ns)
         try:
             reply = _read(message, running)
         except Exception:
@@ -323,6 +339,8 @@ class ModelVersion:
             told = None if answer is None else (entry, answer)
             for earlier, held in self._order.settle(entry, told):
                 _tell(earlier, held)
+        if entry.trace is not None:
+            entry.trace.end(entry, (self.name, self.number), answer, _now_ns())
         if self._idle is not None and not self._open and not self._idle.done():
             self._idle.set_result(None)
 

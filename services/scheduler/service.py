@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.errors import Unavailable
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
+from nereid.tracing import open_tracer
 from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
 from services.scheduler.completion import CompletionRules
 from services.scheduler.control import Control
@@ -46,6 +47,7 @@ class SchedulerService:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._tracer = open_tracer(settings, "scheduler")
         self._catalogue = Catalogue(map(_served, scan(settings.model_repository)))
         self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._intake = Intake(self._catalogue, self._room)
@@ -58,7 +60,9 @@ class SchedulerService:
             settings.disable_auto_complete_config, settings.backend_settings
         )
         metrics_config = config_of(settings.metrics_config)
-        rules = LoadRules(completion, settings.backend_settings, limits, metrics_config)
+        rules = LoadRules(
+            completion, settings.backend_settings, limits, metrics_config, self._tracer
+        )
         self._loader = Loader(self._catalogue, rules, self._intake.models_changed)
         self._links: dict[GatewaySession, Link[Answer]] = {}
         self.metrics = SchedulerMetrics(
@@ -125,6 +129,8 @@ class SchedulerService:
             link.close()
         if self._server is not None:
             await self._server.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def _accept_gateway(self, call: Call) -> None:
         session = GatewaySession(self._intake)

@@ -12,6 +12,7 @@ from typing import Final
 
 from nereid.flags import address, boolean, choice, flag, integer, port, seconds
 from nereid.telemetry import LogSettings
+from nereid.tracing import TraceSettings
 from services.scheduler.latencies import setting
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
@@ -27,7 +28,7 @@ def _backend_setting(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(LogSettings):
+class Settings(TraceSettings, LogSettings):
     """The scheduler: model repositories, models' lives, queues and batches."""
 
     model_repository: tuple[str, ...] = flag(

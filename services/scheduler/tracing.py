@@ -1,0 +1,153 @@
+"""A sampled request's trace as the scheduler sees it: its wait, each attempt to execute it, its end.
+
+An entry has a RequestTrace only if it is sampled. Each attempt gets a span of its own, below which
+the executor puts what it does. The batch of an attempt gets one span, in the trace of its first
+sampled member, with links to the attempts of all of them, which link back. Decides nothing; times
+are monotonic nanoseconds that the model's owner took anyway.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.tracing import Span, child_of, epoch_offset_ns, is_sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.messages import Answer
+    from nereid.tracing import Attribute, Tracer
+    from services.scheduler.entry import Entry
+    from services.scheduler.instance import Instance, Running
+
+
+class RequestTrace:
+    """One sampled request from its acceptance to its answer."""
+
+    __slots__ = ("_attempts", "_queued_ns", "_started_ns", "_tracer", "_waits", "attempt",
+                 "context", "parent")  # fmt: skip
+
+    def __init__(self, tracer: Tracer, parent: bytes) -> None:
+        self._tracer = tracer
+        self.parent = parent
+        # Of the span of the request as a whole.
+        self.context = child_of(parent)
+        # Of the attempt under way.
+        self.attempt = b""
+        self._attempts = 0
+        self._started_ns = 0
+        self._waits = True
+        # When it was put back into the queue; 0: never.
+        self._queued_ns = 0
+
+    def begin_attempt(self, now_ns: int) -> bytes:
+        """An instance gets it; the context to send along."""
+        self._attempts += 1
+        self._started_ns = now_ns
+        self._waits = False
+        self.attempt = child_of(self.context)
+        return self.attempt
+
+    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
+        """The attempt is over: the wait before it and itself. attempt tells of all its batch."""
+        queued_ns = self._queued_ns or entry.enqueued_ns
+        offset_ns = attempt.start_ns - self._started_ns
+        span = Span(
+            name="execute",
+            context=self.attempt,
+            parent=self.context,
+            start_ns=attempt.start_ns,
+            end_ns=attempt.end_ns,
+            attributes={"nereid.attempt": self._attempts, **attempt.attributes},
+            links=(attempt.context,),
+            error=attempt.error,
+        )
+        self._tracer.record(self._part("queue", queued_ns, self._started_ns, offset_ns), span)
+        self._waits = lost
+        self._queued_ns = attempt.end_ns - offset_ns
+
+    def cache_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
+        """The cache was asked; without an answer in time it is a miss as well."""
+        offset_ns = epoch_offset_ns()
+        self._tracer.record(self._part("cache lookup", started_ns, ended_ns, offset_ns, hit=hit))
+
+    def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
+        """The request is answered; without an answer: nobody wanted it any more."""
+        offset_ns = epoch_offset_ns()
+        queued_ns = self._queued_ns or entry.enqueued_ns
+        if self._waits and 0 < queued_ns < now_ns:
+            self._tracer.record(self._part("queue", queued_ns, now_ns, offset_ns))
+        name, version = model
+        attributes: dict[str, Attribute] = {
+            "triton.model_name": name,
+            "triton.model_version": version,
+            "nereid.attempts": self._attempts,
+        }
+        if entry.request.request_id:
+            attributes["triton.request_id"] = entry.request.request_id
+        error: str | None = "cancelled"
+        if answer is not None:
+            error = None if answer.error is None else answer.error.message
+        span = Span(
+            name=name,
+            context=self.context,
+            parent=self.parent,
+            start_ns=entry.received_ns + offset_ns,
+            end_ns=now_ns + offset_ns,
+            attributes=attributes,
+            error=error,
+        )
+        self._tracer.record(span)
+
+    def record_batch(self, span: Span) -> None:
+        """The span of the batch whose first sampled member this is."""
+        self._tracer.record(span)
+
+    def _part(
+        self, name: str, start_ns: int, end_ns: int, offset_ns: int, **attributes: Attribute
+    ) -> Span:
+        return Span(
+            name=name,
+            context=child_of(self.context),
+            parent=self.context,
+            start_ns=start_ns + offset_ns,
+            end_ns=end_ns + offset_ns,
+            attributes=attributes,
+        )
+
+
+def trace_of(tracer: Tracer, context: bytes) -> RequestTrace | None:
+    """The trace of a request that came with this context, if that is sampled."""
+    return RequestTrace(tracer, context) if is_sampled(context) else None
+
+
+def end_attempts(
+    instance: Instance, running: Running, now_ns: int, lost: str | None = None
+) -> None:
+    """A batch with sampled members was answered, or lost with its instance for this cause."""
+    members: Sequence[tuple[Entry, RequestTrace]] = [
+        (entry, entry.trace) for entry in running.batch.entries if entry.trace is not None
+    ]
+    if not members:
+        return
+    first = members[0][1]
+    offset_ns = epoch_offset_ns()
+    batch = Span(
+        name="batch",
+        context=child_of(first.context),
+        parent=first.context,
+        start_ns=running.started_ns + offset_ns,
+        end_ns=now_ns + offset_ns,
+        attributes={
+            "nereid.batch.size": running.batch.size,
+            "nereid.batch.members": len(running.batch.entries),
+            "nereid.batch.closed_by": running.batch.reason,
+            "nereid.executor": instance.executor,
+            "nereid.instance": instance.name,
+        },
+        links=[trace.attempt for _, trace in members],
+        error=lost,
+    )
+    first.record_batch(batch)
+    for entry, trace in members:
+        trace.end_attempt(entry, batch, lost=lost is not None)
