@@ -1,0 +1,52 @@
+"""Two models that double what they get and take milliseconds for it, so that a kill hits a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+LENGTH = 1024
+PLAIN, CACHED = "doubler", "cached_doubler"
+_TURNS = 8
+
+
+def make_repository(root: Path) -> Path:
+    """PLAIN, and CACHED, whose answers may come from the cache."""
+    _save(root, PLAIN, "")
+    _save(root, CACHED, "response_cache { enable: true }\n")
+    return root
+
+
+def _save(root: Path, name: str, more: str) -> None:
+    model = helper.make_model(_doubler(), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    directory = root / name / "1"
+    directory.mkdir(parents=True)
+    onnx.save(model, directory / "model.onnx")
+    text = "max_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 500 }\n"
+    (root / name / "config.pbtxt").write_text(text + more)
+
+
+def _doubler() -> onnx.GraphProto:
+    """OUTPUT0 = 2 * INPUT0, by way of products with the identity, which are exact."""
+    weights = [
+        numpy_helper.from_array(np.eye(LENGTH, dtype=np.float32), "one"),
+        numpy_helper.from_array(np.array(2, np.float32), "two"),
+    ]
+    names = ["INPUT0", *(f"product{turn}" for turn in range(_TURNS))]
+    nodes = [
+        helper.make_node("MatMul", [before, "one"], [after])
+        for before, after in zip(names, names[1:], strict=False)
+    ]
+    nodes.append(helper.make_node("Mul", [names[-1], "two"], ["OUTPUT0"]))
+    shape = ["batch", LENGTH]
+    return helper.make_graph(
+        nodes,
+        "doubler",
+        [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, shape)],
+        weights,
+    )

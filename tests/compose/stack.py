@@ -1,0 +1,109 @@
+"""Drives docker-compose.yml as a user does, as a project of its own on whatever engine there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ("gateway", "scheduler", "executor", "cache")
+_LIMIT_S = 420.0
+
+
+class Stack:
+    """One Compose project."""
+
+    def __init__(self, repository: Path) -> None:
+        self.project = f"nereid-test-{os.getpid()}"
+        # What the user set for a mesh of their own is not for this one; 0: any free port.
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("NEREID_")}
+        self._environment |= {
+            f"NEREID_{name}_PORT": "0" for name in ("HTTP", "GRPC", "METRICS", "PROMETHEUS")
+        }
+        self._environment |= {
+            "NEREID_MODEL_REPOSITORY": str(repository),
+            "NEREID_ENV_FILE": os.devnull,
+            "NEREID_TAG": "test",
+        }
+
+    def docker(self, *words: str) -> str:
+        """What the command printed; its errors are told if it fails."""
+        done = subprocess.run(
+            ["docker", *words],
+            cwd=ROOT,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        if done.returncode:
+            tail = (done.stdout + done.stderr)[-6000:]
+            raise AssertionError(f"docker {' '.join(words)} ended with {done.returncode}:\n{tail}")
+        return done.stdout
+
+    def compose(self, *words: str) -> str:
+        return self.docker("compose", "-p", self.project, "--env-file", os.devnull, *words)
+
+    def up(self, *words: str, executors: int = 1) -> None:
+        """Start what does not run, and wait until all of it is healthy."""
+        try:
+            self.compose(
+                "up", "--wait", "--wait-timeout", "240", "--scale", f"executor={executors}", *words
+            )
+        except AssertionError as error:
+            error.add_note(self.compose("ps", "--all"))
+            error.add_note(self.compose("logs", "--tail", "40"))
+            raise
+
+    def down(self) -> list[str]:
+        """End everything; what is left of it nevertheless."""
+        self.compose("down", "--volumes", "--remove-orphans", "--timeout", "20")
+        mine = f"label=com.docker.compose.project={self.project}"
+        kinds = (("ps", "--all"), ("network", "ls"), ("volume", "ls"))
+        return [
+            line
+            for kind in kinds
+            for line in self.docker(*kind, "--quiet", "--filter", mine).split()
+        ]
+
+    def containers(self, service: str) -> list[str]:
+        """The service's running containers."""
+        return self.compose("ps", "--quiet", service).split()
+
+    def address(self, service: str, port: int) -> str:
+        """Where a container's port is on this host."""
+        shown = self.compose("port", service, str(port)).strip()
+        return f"127.0.0.1:{shown.rpartition(':')[2]}"
+
+    def metrics(self) -> dict[str, float]:
+        """The mesh's metrics page, series by series."""
+        page = _get(f"http://{self.address('gateway', 8002)}/metrics").decode()
+        lines = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
+        return {series: float(value) for series, _, value in lines}
+
+    def targets(self) -> list[tuple[str, str]]:
+        """What Prometheus scrapes: each target's job and health."""
+        url = f"http://{self.address('prometheus', 9090)}/api/v1/targets?state=active"
+        found: list[dict[str, Any]] = json.loads(_get(url))["data"]["activeTargets"]
+        return sorted((target["labels"]["job"], target["health"]) for target in found)
+
+
+def until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
+    """Wait for a state of containers, which tell nobody of their changes."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {limit_s} s for {what}")
+        time.sleep(0.2)
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return bytes(response.read())
