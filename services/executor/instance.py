@@ -28,6 +28,7 @@ from services.executor.warmup import warm_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.tracing import Tracer
     from services.executor.backends import InstanceSpec, Model
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class Callbacks:
 
     loaded: Callable[[], None]
     ended: Callable[[Fault | None], None]
+    # Takes the spans of sampled requests; None: nothing is traced.
+    tracer: Tracer | None = None
 
 
 class Instance:
@@ -74,7 +77,14 @@ class Instance:
         self._stopping = threading.Event()
         self._stream: BlockingStream | None = None
         self._executing = False
+        # How many batches it has answered; its thread alone writes.
+        self.batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
+
+    @property
+    def version(self) -> tuple[str, int]:
+        """Which model and version it is an instance of."""
+        return self.spec.config.name, self.spec.version
 
     def start(self) -> None:
         self._thread.start()
@@ -109,21 +119,21 @@ class Instance:
                 return
             model: Model = backends.get(spec.config.backend).load(spec)
         try:
-            runner = Runner(spec, model)
+            runner = Runner(spec, model, self._callbacks.tracer)
             warm_up(spec.config, spec.version_path.parent, runner.execute)
             self._callbacks.loaded()
-            self._serve_streams(runner.execute)
+            self._serve_streams(runner)
         finally:
             model.close()
 
-    def _serve_streams(self, execute: Callable[[bytes], bytes]) -> None:
+    def _serve_streams(self, runner: Runner) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             try:
                 stream = self._dial()
                 pause_s = _FIRST_PAUSE_S
                 try:
-                    self._serve(stream, execute)
+                    self._serve(stream, runner)
                 finally:
                     stream.close()
                 # The scheduler ended the stream in good order: it says by its own stream what next.
@@ -151,9 +161,9 @@ class Instance:
         self._executing = False
         return stream
 
-    def _serve(self, stream: BlockingStream, execute: Callable[[bytes], bytes]) -> None:
+    def _serve(self, stream: BlockingStream, runner: Runner) -> None:
         """Until the stream ends, or stop() and the batch under way is answered."""
-        receive, send = stream.receive, stream.send
+        receive, send, execute = stream.receive, stream.send, runner.execute
         stopping = self._stopping.is_set
         while not stopping():
             frame = receive()
@@ -161,4 +171,7 @@ class Instance:
                 return
             self._executing = True
             send(execute(frame))
+            self.batches += 1
             self._executing = False
+            if runner.traced is not None:
+                runner.tell()

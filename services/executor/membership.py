@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from nereid.messages import Fault
     from nereid.rpc import Channel, RpcError, StreamHandle
+    from nereid.tracing import Tracer
     from services.executor.backends import Description, TensorDescription
     from services.executor.settings import ExecutorSettings
 
@@ -49,6 +51,9 @@ class Surroundings:
     hello: pb.Hello
     channel: Channel
     describers: ThreadPool
+    tracer: Tracer | None = None
+    # Batches of instances that are no more, by model and version.
+    batches: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
 class Membership:
@@ -68,6 +73,15 @@ class Membership:
             JOIN_PATH, on_message=self._on_message, on_close=self._on_close
         )
         self._send(pb.ExecutorEvent(hello=surroundings.hello))
+
+    @property
+    def instances(self) -> list[Instance]:
+        """Those that the scheduler asked for and that have not ended."""
+        return list(self._instances.values())
+
+    def report(self, usage: pb.DeviceUsage) -> None:
+        """Tell the scheduler how busy the devices are."""
+        self._send(pb.ExecutorEvent(usage=usage))
 
     async def leave(self, timeout_s: float) -> bool:
         """Tell the scheduler, finish the batches under way, end; whether all came to an end."""
@@ -141,6 +155,7 @@ class Membership:
         callbacks = Callbacks(
             loaded=lambda: self._from_thread(_freeze),
             ended=lambda fault: self._from_thread(lambda: self._on_ended(number, fault)),
+            tracer=self._in.tracer,
         )
         instance = Instance(number, spec, self._in.settings.scheduler_address, callbacks)
         self._instances[number] = instance
@@ -162,7 +177,8 @@ class Membership:
             _log.debug("an instance outlived the event loop")
 
     def _on_ended(self, number: int, fault: Fault | None) -> None:
-        del self._instances[number]
+        instance = self._instances.pop(number)
+        self._in.batches[instance.version] += instance.batches
         if not self._instances:
             self._empty.set()
         event = pb.ExecutorEvent()

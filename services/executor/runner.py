@@ -15,8 +15,10 @@ from nereid.pb import nereid_pb2 as pb
 from services.executor.answers import failure
 from services.executor.assembly import gather, split, stack
 from services.executor.plan import Planner, signature_of
+from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
+    from nereid.tracing import Tracer
     from services.executor.assembly import Gathered, Piece
     from services.executor.backends import InstanceSpec, Model
 
@@ -29,13 +31,16 @@ LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
 class Runner:
     """Executes batches on one loaded model; used by its instance's thread alone."""
 
-    def __init__(self, spec: InstanceSpec, model: Model) -> None:
+    def __init__(self, spec: InstanceSpec, model: Model, tracer: Tracer | None = None) -> None:
         self._name = spec.name
         self._model = model
         self.signature = signature_of(
             spec.config, spec.version, model.description, bytes_as_text=model.bytes_as_text
         )
         self._planner = Planner(self.signature)
+        self._tracer = tracer
+        # The last batch, if it had sampled members; to be told of once its answers are written.
+        self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
         """Run a serialised Batch; the answer is a serialised Executed with one answer a member."""
@@ -43,6 +48,7 @@ class Runner:
         batch = pb.Batch.FromString(frame)
         gathered: Gathered | None = None
         stacked = ran = 0
+        failed: str | None = None
         try:
             gathered = gather(self._planner, batch.members)
             inputs = stack(self.signature, gathered)
@@ -53,9 +59,14 @@ class Runner:
             self._check_size(pieces)
         except Exception as error:
             pieces = self._failures(error, gathered, len(batch.members))
+            failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
         ended = perf_counter_ns()
         stacked = stacked or ended
         ran = ran or ended
+        if self._tracer is not None:
+            contexts = sampled(batch.members)
+            if contexts:
+                self.traced = Run(contexts, started, stacked, ran, ended, failed)
         times = pb.Executed(
             id=batch.id,
             compute_input_ns=stacked - started,
@@ -64,6 +75,12 @@ class Runner:
         )
         pieces.append(times.SerializeToString())
         return b"".join(pieces)
+
+    def tell(self) -> None:
+        """Record the spans of the batch that was traced."""
+        run, self.traced = self.traced, None
+        if self._tracer is not None and run is not None:
+            record(self._tracer, self._name, run)
 
     def _check_size(self, pieces: list[Piece]) -> None:
         if sum(map(len, pieces)) > LARGEST_FRAME_BYTES:

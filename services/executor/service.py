@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
-from services.executor import backends, devices
+from nereid.tracing import open_tracer
+from services.executor import backends, devices, metrics
 from services.executor.membership import Membership, Surroundings
 from services.executor.settings import visible_gpus
 
 if TYPE_CHECKING:
+    from nereid.metrics import Page
     from services.executor.settings import ExecutorSettings
 
 _log = logging.getLogger(__name__)
@@ -36,6 +39,12 @@ class ExecutorService:
     def __init__(self, settings: ExecutorSettings) -> None:
         self._settings = settings
         self._leaving = asyncio.Event()
+        self._stay: Membership | None = None
+        self._batches: Counter[tuple[str, int]] = Counter()
+
+    def write_metrics(self, page: Page) -> None:
+        """What this executor counts of itself."""
+        metrics.write(page, self._stay, self._batches.items())
 
     def leave(self) -> None:
         """Begin to end: run() returns when the batches under way are answered."""
@@ -46,18 +55,26 @@ class ExecutorService:
         channel = SocketChannel(self._settings.scheduler_address, _CHANNEL)
         # Large files are read here, one at a time so that memory holds.
         describers = ThreadPoolExecutor(1, "describe")
-        surroundings = Surroundings(self._settings, hello(self._settings), channel, describers)
+        said = hello(self._settings)
+        tracer = open_tracer(self._settings, "executor", said.name)
+        surroundings = Surroundings(
+            self._settings, said, channel, describers, tracer, self._batches
+        )
         try:
             return await self._stays(surroundings)
         finally:
             describers.shutdown(wait=False, cancel_futures=True)
             await channel.close()
+            if tracer is not None:
+                await asyncio.to_thread(tracer.close)
 
     async def _stays(self, surroundings: Surroundings) -> bool:
         pause_s = _FIRST_PAUSE_S
         while not self._leaving.is_set():
-            stay = Membership(surroundings)
+            stay = self._stay = Membership(surroundings)
+            reports = asyncio.ensure_future(self._report(stay, surroundings.hello))
             await _first(stay.ended, self._leaving)
+            reports.cancel()
             if self._leaving.is_set():
                 return await stay.leave(self._settings.exit_timeout_secs)
             await stay.drop(_DROP_TIMEOUT_S, unanswered=True)
@@ -66,6 +83,21 @@ class ExecutorService:
             await _first(self._leaving, timeout_s=pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return True
+
+    async def _report(self, stay: Membership, own: pb.Hello) -> None:
+        """Tell how busy this machine is, again and again, beside the event loop: NVML may block."""
+        interval_s = self._settings.metrics_interval_ms / 1000
+        if not interval_s:
+            return
+        uuids = [device.uuid for device in own.devices if device.kind == pb.Device.GPU]
+        reader = metrics.UsageReader(uuids)
+        while not stay.ended.is_set():
+            try:
+                stay.report(await asyncio.to_thread(reader.read))
+            except Exception:
+                _log.exception("this machine's usage cannot be told")
+                return
+            await asyncio.sleep(interval_s)
 
 
 def hello(settings: ExecutorSettings) -> pb.Hello:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nereid import flags
 from nereid.flags import flag
 from nereid.telemetry import LogSettings
+from nereid.tracing import TraceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ def _path_mapping(text: str) -> PathMapping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings(LogSettings):
+class ExecutorSettings(TraceSettings, LogSettings):
     """Loads models and executes batches for the scheduler that it joins."""
 
     scheduler_address: str = flag(
@@ -63,6 +64,14 @@ class ExecutorSettings(LogSettings):
     exit_timeout_secs: float = flag(
         30.0, "how long batches under way may take to finish after SIGTERM", flags.seconds
     )
+
+    metrics_interval_ms: int = flag(
+        2000, "how often to tell of CPU, memory and GPUs; 0: never", flags.integer(0)
+    )
+    metrics_port: int = flag(
+        -1, "a port for this executor's own /metrics; -1: none", flags.own_port
+    )
+    metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
 
     def offered_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
         """Which of the visible GPUs to offer."""

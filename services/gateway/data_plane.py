@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nereid.messages import Answer, InferRequest
     from services.gateway.control import Control
+    from services.gateway.tracing import Tracing
     from services.gateway.upstream import Pending, Upstream
 
 try:
@@ -51,6 +52,8 @@ class DataPlane:
         self._name = server_name
         # Set when the server is told to end: what is under way is finished.
         self.draining = False
+        # Stands before infer where requests are traced; None: nothing is.
+        self.tracing: Tracing | None = None
         # Bound once: the hot path of both fronts.
         self.infer: Callable[[InferRequest, Callable[[Answer], None]], Pending] = upstream.submit
 

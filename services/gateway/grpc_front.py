@@ -6,6 +6,8 @@ scheduler. What later releases bring is answered UNIMPLEMENTED with its name.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import NereidError
@@ -47,6 +49,8 @@ class GrpcFront:
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
         self._decoder = grpc_codec.GrpcDecoder()
+        # How often each status was answered, by its number.
+        self.statuses: dict[int, int] = defaultdict(int)
 
     def handlers(self) -> Handlers:
         """The table to serve."""
@@ -73,13 +77,17 @@ class GrpcFront:
     # --- infer ----------------------------------------------------------------------------------
 
     def _infer(self, call: Call, message: bytes) -> None:
-        data_plane = self._data_plane
+        data_plane, statuses = self._data_plane, self.statuses
         if data_plane.draining:
+            statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
             return
+        tracing = data_plane.tracing
+        received_ns = 0 if tracing is None else monotonic_ns()
         try:
             request = self._decoder.decode(message)
         except NereidError as error:
+            statuses[error.code] += 1
             call.fail(Status(error.code), error.message)
             return
         request.deadline = call.deadline
@@ -91,24 +99,38 @@ class GrpcFront:
         def on_answer(answer: Answer) -> None:
             fault = answer.error
             if fault is None:
+                statuses[0] += 1
                 call.reply(grpc_codec.encode(answer, request.request_id))
             else:
+                statuses[fault.code] += 1
                 call.fail(Status(fault.code), fault.message)
 
-        call.on_cancel = data_plane.infer(request, on_answer).cancel
+        if tracing is None:
+            call.on_cancel = data_plane.infer(request, on_answer).cancel
+        else:
+            call.on_cancel = tracing.infer(request, on_answer, "grpc", received_ns)
 
     # --- control --------------------------------------------------------------------------------
 
     def _guard(self, respond: Respond) -> Callable[[Call, bytes], Awaitable[bytes]]:
         """respond, refused while the server ends, with errors in gRPC's terms."""
 
-        async def handle(_call: Call, message: bytes) -> bytes:
+        async def answer(message: bytes) -> bytes:
             if self._data_plane.draining:
                 raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN)
             try:
                 return await respond(message)
             except NereidError as error:
                 raise RpcError(Status(error.code), error.message) from error
+
+        async def handle(_call: Call, message: bytes) -> bytes:
+            try:
+                reply = await answer(message)
+            except RpcError as error:
+                self.statuses[error.status] += 1
+                raise
+            self.statuses[0] += 1
+            return reply
 
         return handle
 

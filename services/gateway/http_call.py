@@ -34,6 +34,7 @@ class HttpCall:
         "keep_alive",
         "method",
         "on_cancel",
+        "received_ns",
         "response",
         "target",
     )
@@ -49,6 +50,8 @@ class HttpCall:
         self.done = False
         self.on_cancel: Callable[[], None] | None = None
         self.response: Sequence[bytes] = ()
+        # When it began to be read as a request for inference; set only where requests are traced.
+        self.received_ns = 0
         self._finished = finished
 
     def respond(

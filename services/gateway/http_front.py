@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import (
@@ -80,6 +81,8 @@ class HttpFront:
 
     def _infer(self, call: HttpCall, decoder: HttpDecoder) -> None:
         headers, body = call.headers, call.body
+        if self._data_plane.tracing is not None and not call.received_ns:
+            call.received_ns = monotonic_ns()
         if b"content-encoding" in headers:
             self._spawn(call, self._infer_compressed(call, decoder))
             return
@@ -106,9 +109,13 @@ class HttpFront:
             else:
                 self._reply(call, answer, request.request_id, form)
 
-        pending = self._data_plane.infer(request, on_answer)
+        tracing = self._data_plane.tracing
+        if tracing is None:
+            cancel = self._data_plane.infer(request, on_answer).cancel
+        else:
+            cancel = tracing.infer(request, on_answer, "http", call.received_ns)
         if not call.done:
-            call.on_cancel = pending.cancel
+            call.on_cancel = cancel
         # What the connection holds on to while the answer is awaited needs no body.
         call.body = b""
 

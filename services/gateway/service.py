@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid import rpc
 from nereid.errors import Unavailable
 from nereid.frames import AnswerCodec, RequestCodec
+from nereid.tracing import Sampler, open_tracer, parse_trace_config
 from services.gateway.control import Control
 from services.gateway.data_plane import DataPlane
 from services.gateway.grpc_front import GrpcFront
 from services.gateway.http_front import HttpFront
 from services.gateway.http_limits import HttpLimits
 from services.gateway.http_server import HttpServer
+from services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from services.gateway.settings import tls_context
+from services.gateway.tracing import Tracing
 from services.gateway.upstream import Limits, Upstream
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ _log = logging.getLogger(__name__)
 INFER_PATH: Final = "/nereid.v1.Scheduler/Infer"
 # Of the time to drain, the part in which new HTTP requests are still taken, as Triton does.
 _OPEN_SHARE: Final = 0.2
+_SCRAPE_LIMIT_S: Final = 5.0
 
 
 class LinkCodec:
@@ -77,12 +81,24 @@ class GatewayService:
         )
         control = Control(channel, settings.control_timeout_secs)
         self._data_plane = DataPlane(self._upstream, control, settings.server_id)
+        tracer = open_tracer(settings, "gateway")
+        if tracer is not None:
+            sampler = Sampler(parse_trace_config(settings.trace_config))
+            self._data_plane.tracing = Tracing(tracer, sampler, self._data_plane.infer)
         self._http_front = HttpFront(self._data_plane, settings.http_max_input_size)
         self._http = HttpServer(self._http_front, _http_limits(settings))
+        self._grpc_front = GrpcFront(self._data_plane)
         self._grpc: rpc.Server | GrpcioServer | None = None
+        # A scrape does not wait as long as a client might.
+        scraped = Control(channel, min(settings.control_timeout_secs, _SCRAPE_LIMIT_S))
+        own = GatewayMetrics(self._http, self._grpc_front, self._upstream)
+        self._metrics = HttpServer(
+            MetricsFront(own, scraped, mesh_request(settings)), _http_limits(settings)
+        )
         # The addresses really bound; None for a front that is off.
         self.http_address: str | None = None
         self.grpc_address: str | None = None
+        self.metrics_address: str | None = None
 
     async def start(self) -> None:
         """Bind the ports, then open the link.
@@ -98,15 +114,22 @@ class GatewayService:
                 )
             if settings.allow_grpc:
                 self.grpc_address = await self._start_grpc()
+            if settings.allow_metrics:
+                self.metrics_address = await self._metrics.listen(
+                    settings.metrics_address or settings.http_address, settings.metrics_port
+                )
         except OSError:
             await self._http.close()
+            if self._grpc is not None:
+                await self._grpc.drain(0)
             raise
         self._upstream.start()
-        _log.info("serving HTTP on %s, gRPC on %s", self.http_address, self.grpc_address)
+        addresses = self.http_address, self.grpc_address, self.metrics_address
+        _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
 
     async def _start_grpc(self) -> str:
         settings = self._settings
-        self._grpc = _engine(settings, GrpcFront(self._data_plane).handlers())
+        self._grpc = _engine(settings, self._grpc_front.handlers())
         host = settings.grpc_address
         if ":" in host:
             host = f"[{host}]"
@@ -129,6 +152,9 @@ class GatewayService:
         # The answers lie in the transports: give each connection the chance to end by itself.
         await self._http.closed(max(0.1, deadline - loop.time()))
         await self._http.close()
+        await self._metrics.close()
+        if self._data_plane.tracing is not None:
+            await asyncio.to_thread(self._data_plane.tracing.tracer.close)
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:

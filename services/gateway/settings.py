@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from nereid import flags
 from nereid.flags import flag
 from nereid.telemetry import LogSettings
+from nereid.tracing import TraceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewaySettings(LogSettings):
+class GatewaySettings(TraceSettings, LogSettings):
     """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
 
     scheduler_address: str = flag(
@@ -74,6 +75,14 @@ class GatewaySettings(LogSettings):
     grpc_server_key: str = flag("", "PEM file of the gRPC server's private key")
     grpc_root_cert: str = flag("", "PEM file of the certificates that sign clients'")
 
+    allow_metrics: bool = flag(True, "serve metrics", flags.boolean, bare="true")
+    metrics_address: str = flag("", "the interface of the metrics port; default: HTTP's")
+    metrics_port: int = flag(8002, "the metrics port; 0 takes a free one", flags.port)
+    allow_cpu_metrics: bool = flag(
+        True, "tell of the machines' CPUs and memory", flags.boolean, bare="true"
+    )
+    allow_gpu_metrics: bool = flag(True, "tell of the GPUs", flags.boolean, bare="true")
+
     max_pending_requests: int = flag(
         65536, "requests under way at once before more are refused", flags.integer(1)
     )
@@ -94,6 +103,11 @@ class GatewaySettings(LogSettings):
         found = []
         if not self.allow_http and not self.allow_grpc:
             found.append("--allow-http and --allow-grpc are both false: nothing would be served")
+        if self.allow_metrics and self.metrics_port < 0:
+            found.append(
+                "--metrics-port: only the other services can do without; for no metrics"
+                " say --allow-metrics=false"
+            )
         needed = ["grpc_server_cert", "grpc_server_key"] if self.uses_tls else []
         if self.grpc_use_ssl_mutual:
             needed.append("grpc_root_cert")

@@ -1,4 +1,4 @@
-"""A sampled request's trace as the scheduler sees it: its wait, each attempt to execute it, its end.
+"""A sampled request's trace as the scheduler sees it: its wait, its attempts to execute, its end.
 
 An entry has a RequestTrace only if it is sampled. Each attempt gets a span of its own, below which
 the executor puts what it does. The batch of an attempt gets one span, in the trace of its first

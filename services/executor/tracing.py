@@ -1,0 +1,64 @@
+"""What an executor tells of a batch's sampled members: to each, in its own trace, the whole run.
+
+Called by an instance's thread after the answers are written, and only where tracing is on. Knows no
+model and no stream.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from nereid.tracing import Span, child_of, is_sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid.pb import nereid_pb2 as pb
+    from nereid.tracing import Tracer
+
+
+class Run(NamedTuple):
+    """One batch, as perf_counter's nanoseconds."""
+
+    # The trace contexts of the sampled members.
+    contexts: list[bytes]
+    started_ns: int
+    stacked_ns: int
+    ran_ns: int
+    ended_ns: int
+    # Why the batch failed as a whole.
+    error: str | None
+
+
+def sampled(members: Iterable[pb.BatchMember]) -> list[bytes]:
+    """The trace contexts of those that are to be traced."""
+    return [context for each in members if is_sampled(context := each.trace_context)]
+
+
+def record(tracer: Tracer, instance: str, run: Run) -> None:
+    """The spans of a run: compute, and in it input, infer and output."""
+    offset_ns = time.time_ns() - time.perf_counter_ns()
+    started_ns, stacked_ns = run.started_ns + offset_ns, run.stacked_ns + offset_ns
+    ran_ns, ended_ns = run.ran_ns + offset_ns, run.ended_ns + offset_ns
+    parts = (
+        ("compute input", started_ns, stacked_ns),
+        ("compute infer", stacked_ns, ran_ns),
+        ("compute output", ran_ns, ended_ns),
+    )
+    for parent in run.contexts:
+        context = child_of(parent)
+        compute = Span(
+            name="compute",
+            context=context,
+            parent=parent,
+            start_ns=started_ns,
+            end_ns=ended_ns,
+            attributes={"nereid.instance": instance},
+            error=run.error,
+        )
+        spans = [
+            Span(name=name, context=child_of(context), parent=context, start_ns=start, end_ns=end)
+            for name, start, end in parts
+        ]
+        tracer.record(compute, *spans)

@@ -1,0 +1,131 @@
+"""A request's trace as the gateway sees it: sampled here, a root span, what came in and went out.
+
+Stands between a front and the data plane where tracing is on, and nowhere else. A request that is
+not sampled passes with its trace context as it came.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.pb import kserve_pb2
+from nereid.tracing import Span, child_of, epoch_offset_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.messages import Answer, InferRequest
+    from nereid.tracing import Sampler, Tracer
+    from services.gateway.upstream import Pending
+
+    OnAnswer = Callable[[Answer], None]
+
+_now_ns = time.monotonic_ns
+_ROOT: Final = "InferRequest"
+
+
+class Tracing:
+    """The way to the mesh for requests, with a look at each whether it is to be traced."""
+
+    def __init__(
+        self, tracer: Tracer, sampler: Sampler, infer: Callable[[InferRequest, OnAnswer], Pending]
+    ) -> None:
+        self.tracer = tracer
+        self._sampler = sampler
+        self._infer = infer
+
+    def infer(
+        self, request: InferRequest, on_answer: OnAnswer, protocol: str, received_ns: int
+    ) -> Callable[[], None]:
+        """As DataPlane.infer, for a request that came by http or grpc and that its front had whole
+        at that time; what cancels the request is returned.
+        """
+        if not self._sampler.wants(request.trace_context):
+            return self._infer(request, on_answer).cancel
+        trace = _Trace(self.tracer, request, on_answer)
+        trace.protocol, trace.received_ns = protocol, received_ns
+        pending = self._infer(request, trace.on_answer)
+
+        def cancel() -> None:
+            pending.cancel()
+            trace.cancelled()
+
+        return cancel
+
+
+class _Trace:
+    """One sampled request, until its answer is handed to the connection or nobody wants it."""
+
+    __slots__ = ("_context", "_done", "_on_answer", "_parent", "_request", "_sent_ns", "_tracer",
+                 "protocol", "received_ns")  # fmt: skip
+
+    def __init__(self, tracer: Tracer, request: InferRequest, on_answer: OnAnswer) -> None:
+        self._tracer = tracer
+        self._request = request
+        self._on_answer = on_answer
+        self._done = False
+        self._parent = request.trace_context
+        self._context = request.trace_context = child_of(request.trace_context)
+        self._sent_ns = _now_ns()
+        self.protocol = ""
+        self.received_ns = 0
+
+    def on_answer(self, answer: Answer) -> None:
+        """Hand the answer on, then tell the spans."""
+        answered_ns = _now_ns()
+        try:
+            self._on_answer(answer)
+        finally:
+            fault = answer.error
+            error = None if fault is None else fault.message
+            self._record(error, answered_ns)
+
+    def cancelled(self) -> None:
+        """The client went before its answer came."""
+        self._record("the client is gone", None)
+
+    def _record(self, error: str | None, answered_ns: int | None) -> None:
+        if self._done:
+            return
+        self._done = True
+        offset_ns = epoch_offset_ns()
+        ended_ns = _now_ns() + offset_ns
+        received_ns, sent_ns = self.received_ns + offset_ns, self._sent_ns + offset_ns
+        spans = [
+            Span(
+                name=_ROOT,
+                context=self._context,
+                parent=self._parent,
+                start_ns=received_ns,
+                end_ns=ended_ns,
+                attributes=self._attributes(),
+                error=error,
+                serves=True,
+            ),
+            self._part("receive", received_ns, sent_ns),
+        ]
+        if answered_ns is not None:
+            spans.append(self._part("send", answered_ns + offset_ns, ended_ns))
+        self._tracer.record(*spans)
+
+    def _part(self, name: str, start_ns: int, end_ns: int) -> Span:
+        context = child_of(self._context)
+        return Span(
+            name=name, context=context, parent=self._context, start_ns=start_ns, end_ns=end_ns
+        )
+
+    def _attributes(self) -> dict[str, bool | int | float | str]:
+        attributes: dict[str, bool | int | float | str] = {"nereid.protocol": self.protocol}
+        if self._request.request_id:
+            attributes["triton.request_id"] = self._request.request_id
+        try:
+            head = kserve_pb2.ModelInferRequest.FromString(self._request.head)
+        except DecodeError:
+            return attributes
+        attributes["triton.model_name"] = head.model_name
+        if head.model_version:
+            attributes["triton.model_version"] = head.model_version
+        return attributes
