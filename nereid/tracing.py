@@ -233,7 +233,7 @@ class Sampler:
 
 
 def open_tracer(settings: TraceSettings, service: str, instance: str = "") -> Tracer | None:
-    """A service's tracer; instance tells it from its like. None: tracing is off and costs nothing."""
+    """A service's tracer, told from its like by instance. None: tracing is off, at no cost."""
     config = parse_trace_config(settings.trace_config)
     if not config.on:
         return None

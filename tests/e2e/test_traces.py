@@ -1,0 +1,215 @@
+"""One connected tree for each sampled request, through the real mesh to a real OTLP receiver."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.grpc.aio as aiogrpcclient
+import tritonclient.http as httpclient
+
+from tests.e2e.mesh import Mesh, free_port, running, until
+from tests.otlp_receiver import Receiver, Tree, receiver
+
+pytestmark = pytest.mark.slow
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+# To be copied: the HTTP client adds to what it is given.
+SAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
+G, S, E = "nereid-gateway", "nereid-scheduler", "nereid-executor"
+# Service, span, parent.
+SHAPE = {
+    (G, "InferRequest", ""),
+    (G, "receive", "InferRequest"),
+    (G, "send", "InferRequest"),
+    (S, "doubler", "InferRequest"),
+    (S, "queue", "doubler"),
+    (S, "batch", "doubler"),
+    (S, "execute", "doubler"),
+    (E, "compute", "execute"),
+    (E, "compute input", "compute"),
+    (E, "compute infer", "compute"),
+    (E, "compute output", "compute"),
+}
+
+
+def flags(url: str, *more: str) -> list[str]:
+    settings = [f"opentelemetry,url={url}", "opentelemetry,bsp_schedule_delay=100", *more]
+    return [f"--trace-config={text}" for text in settings]
+
+
+def tensor(kind: object, value: float = 1.0) -> object:
+    made = kind.InferInput("INPUT0", [1, 8], "FP32")  # type: ignore[attr-defined]
+    made.set_data_from_numpy(np.full((1, 8), value, np.float32))
+    return made
+
+
+def ask_grpc(mesh: Mesh, **more: object) -> None:
+    with grpcclient.InferenceServerClient(mesh.grpc) as client:
+        result = client.infer("doubler", [tensor(grpcclient)], **more)
+        assert (result.as_numpy("OUTPUT0") == 2).all()
+
+
+def ask_http(mesh: Mesh, **more: object) -> None:
+    with httpclient.InferenceServerClient(mesh.http) as client:
+        result = client.infer("doubler", [tensor(httpclient)], **more)
+        assert (result.as_numpy("OUTPUT0") == 2).all()
+
+
+def whole(tree: Tree) -> bool:
+    return tree.shape() == SHAPE
+
+
+@pytest.fixture
+def collector() -> Iterator[Receiver]:
+    with receiver() as it:
+        yield it
+
+
+@pytest.mark.parametrize("join", ["all", "none"])
+def test_a_traceparent_becomes_one_tree_through_all_services(
+    repository: Path, tmp_path: Path, collector: Receiver, join: str
+) -> None:
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", f"--join={join}", *flagged) as mesh:
+        ask_grpc(mesh)
+        ask_grpc(mesh, headers={"traceparent": f"00-{'1' * 32}-{SPAN}-00"})
+        ask_http(mesh, headers=dict(SAMPLED), request_id="seven")
+        tree = collector.wait(lambda trees: TRACE in trees and whole(trees[TRACE]))[TRACE]
+    # Neither the request without traceparent nor the unsampled one left anything.
+    assert set(collector.trees()) == {TRACE}
+    root, model, execute = tree.one("InferRequest"), tree.one("doubler"), tree.one("execute")
+    assert root.parent == SPAN
+    assert root.attributes == {
+        "nereid.protocol": "http",
+        "triton.request_id": "seven",
+        "triton.model_name": "doubler",
+    }
+    assert model.attributes == {
+        "triton.model_name": "doubler",
+        "triton.model_version": 1,
+        "triton.request_id": "seven",
+        "nereid.attempts": 1,
+    }
+    batch = tree.one("batch")
+    assert batch.links == [(TRACE, execute.id)]
+    assert execute.links == [(TRACE, batch.id)]
+    assert batch.attributes["nereid.batch.size"] == 1
+    assert all(span.error is None for span in tree.spans)
+    for span in tree.spans:
+        parent = tree.parent(span)
+        # What is below the scheduler's spans was measured by other clocks of the same machine.
+        if parent is not None:
+            assert parent.start_ns - 1_000_000 <= span.start_ns <= span.end_ns
+            assert span.end_ns <= parent.end_ns + 1_000_000
+
+
+def test_grpc_carries_the_traceparent_as_metadata(
+    repository: Path, tmp_path: Path, collector: Receiver
+) -> None:
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        ask_grpc(mesh, headers=dict(SAMPLED))
+        tree = collector.wait(lambda trees: TRACE in trees and whole(trees[TRACE]))[TRACE]
+    assert tree.one("InferRequest").parent == SPAN
+    assert tree.one("InferRequest").attributes["nereid.protocol"] == "grpc"
+
+
+def test_rate_and_count(repository: Path, tmp_path: Path, collector: Receiver) -> None:
+    flagged = flags(collector.url, "level=TIMESTAMPS", "rate=5", "count=2")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        for number in range(20):
+            ask_grpc(mesh, request_id=str(number))
+        ask_grpc(mesh, request_id="asked", headers=dict(SAMPLED))
+    trees = collector.wait(lambda trees: len(trees) == 3 and all(map(whole, trees.values())))
+    traced = {tree.one("doubler").attributes["triton.request_id"] for tree in trees.values()}
+    # Every fifth, twice; a request that asks for it is not counted.
+    assert traced == {"4", "9", "asked"}
+
+
+def test_a_batch_links_to_the_attempts_of_its_sampled_members(
+    repository: Path, tmp_path: Path, collector: Receiver
+) -> None:
+    async def burst(mesh: Mesh) -> None:
+        async with aiogrpcclient.InferenceServerClient(mesh.grpc) as client:
+            await asyncio.gather(
+                *(client.infer("doubler", [tensor(aiogrpcclient)]) for _ in range(64))
+            )
+
+    flagged = flags(collector.url, "level=TIMESTAMPS", "rate=1")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        asyncio.run(burst(mesh))
+
+    def settled(trees: dict[str, Tree]) -> bool:
+        # Each but the first of a batch has no batch span.
+        return len(trees) == 64 and all(
+            tree.shape() | {(S, "batch", "doubler")} == SHAPE for tree in trees.values()
+        )
+
+    trees = collector.wait(settled)
+    executes = {(s.trace, s.id): s for tree in trees.values() for s in tree.named("execute")}
+    batches = {(s.trace, s.id): s for tree in trees.values() for s in tree.named("batch")}
+    assert len(batches) < 64
+    linked = [link for batch in batches.values() for link in batch.links]
+    assert sorted(linked) == sorted(executes)
+    for place, batch in batches.items():
+        assert len(batch.links) == batch.attributes["nereid.batch.members"]
+        assert all(executes[link].links == [place] for link in batch.links)
+    assert all(tree.one("InferRequest") in tree.roots() for tree in trees.values())
+
+
+def test_a_retried_request_shows_both_attempts(
+    repository: Path, tmp_path: Path, collector: Receiver
+) -> None:
+    async def scenario(mesh: Mesh) -> None:
+        async with aiogrpcclient.InferenceServerClient(mesh.grpc) as client:
+            turns = aiogrpcclient.InferInput("TURNS", [1], "INT64")
+            turns.set_data_from_numpy(np.array([1500], np.int64))
+            request = asyncio.create_task(client.infer("slow", [turns], headers=dict(SAMPLED)))
+            (pid,) = mesh.children("services.executor")
+            first = ticks(pid)
+            await asyncio.to_thread(until, lambda: ticks(pid) - first > 20, "the request's start")
+            os.kill(pid, signal.SIGKILL)
+            result = await asyncio.wait_for(request, 40)
+            assert result.as_numpy("OUTPUT0").tolist() == [1500]
+
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        asyncio.run(scenario(mesh))
+        tree = collector.wait(
+            lambda trees: (
+                TRACE in trees
+                and {"InferRequest", "compute output"} <= {span.name for span in trees[TRACE].spans}
+            )
+        )[TRACE]
+    assert tree.one("slow").attributes["nereid.attempts"] == 2
+    assert tree.one("slow").error is None
+    lost, done = tree.named("execute")
+    assert lost.error is not None
+    assert done.error is None
+    assert (lost.attributes["nereid.attempt"], done.attributes["nereid.attempt"]) == (1, 2)
+    assert len(tree.named("queue")) == len(tree.named("batch")) == 2
+    assert tree.parent(tree.one("compute")) == done
+    assert tree.roots() == [tree.one("InferRequest")]
+
+
+def ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11])
+
+
+def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    more = ("level=TIMESTAMPS", "rate=1", "opentelemetry,bsp_max_queue_size=64")
+    with running(repository, log, *flags(f"http://127.0.0.1:{free_port()}", *more)) as mesh:
+        for _ in range(300):
+            ask_http(mesh)
+        assert mesh.terminate() == 0
+    told = [line for line in log.read_text().splitlines() if "traces:" in line]
+    # A line for each service at most, whatever happens within a minute.
+    assert 1 <= len(told) <= 3
+    assert "Traceback" not in log.read_text()

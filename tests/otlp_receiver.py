@@ -1,0 +1,129 @@
+"""An OTLP receiver: a real gRPC server that keeps the spans which services export."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+WAIT_S = 20.0
+
+
+class Seen(NamedTuple):
+    """One span as it arrived."""
+
+    service: str
+    name: str
+    trace: str
+    id: str
+    parent: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Any]
+    links: list[tuple[str, str]]
+    # Its status's text; None: it went well.
+    error: str | None
+
+
+class Tree:
+    """The spans of one trace."""
+
+    def __init__(self, spans: list[Seen]) -> None:
+        self.spans = spans
+        self._ids = {span.id: span for span in spans}
+        assert len(self._ids) == len(spans), "a span came twice"
+
+    def named(self, name: str) -> list[Seen]:
+        return sorted((s for s in self.spans if s.name == name), key=lambda span: span.start_ns)
+
+    def one(self, name: str) -> Seen:
+        (span,) = self.named(name)
+        return span
+
+    def parent(self, span: Seen) -> Seen | None:
+        return self._ids.get(span.parent)
+
+    def roots(self) -> list[Seen]:
+        """The spans whose parents are not here."""
+        return [span for span in self.spans if span.parent not in self._ids]
+
+    def shape(self) -> set[tuple[str, str, str]]:
+        """Service, name and the parent's name of each span."""
+        found = set()
+        for span in self.spans:
+            parent = self.parent(span)
+            found.add((span.service, span.name, parent.name if parent else ""))
+        return found
+
+
+class Receiver(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[misc]
+    """What has arrived, for tests to wait on."""
+
+    def __init__(self) -> None:
+        self._arrived = threading.Condition()
+        self._spans: list[Seen] = []
+        self.url = ""
+
+    def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        with self._arrived:
+            for resource in request.resource_spans:
+                service = _plain(resource.resource.attributes)["service.name"]
+                for scope in resource.scope_spans:
+                    self._spans.extend(_seen(service, span) for span in scope.spans)
+            self._arrived.notify_all()
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+    def trees(self) -> dict[str, Tree]:
+        """What has arrived up to now, by trace id."""
+        by_trace: dict[str, list[Seen]] = defaultdict(list)
+        with self._arrived:
+            for span in self._spans:
+                by_trace[span.trace].append(span)
+        return {trace: Tree(spans) for trace, spans in by_trace.items()}
+
+    def wait(self, condition: Callable[[dict[str, Tree]], object]) -> dict[str, Tree]:
+        """Until what has arrived is as it should be."""
+        with self._arrived:
+            done = self._arrived.wait_for(lambda: condition(self.trees()), WAIT_S)
+        seen = {trace: sorted(tree.shape()) for trace, tree in self.trees().items()}
+        assert done, f"after {WAIT_S} s there are {seen}"
+        return self.trees()
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+
+
+def _seen(service: str, span: Any) -> Seen:
+    return Seen(
+        service,
+        span.name,
+        span.trace_id.hex(),
+        span.span_id.hex(),
+        span.parent_span_id.hex(),
+        span.start_time_unix_nano,
+        span.end_time_unix_nano,
+        _plain(span.attributes),
+        [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
+        span.status.message if span.status.code == 2 else None,
+    )
+
+
+@contextmanager
+def receiver() -> Iterator[Receiver]:
+    it = Receiver()
+    # Reentrant by the condition's own lock: wait() reads while it holds it.
+    server = grpc.server(ThreadPoolExecutor(2))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(it, server)
+    it.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield it
+    finally:
+        server.stop(None).wait()
