@@ -112,6 +112,8 @@ def address(text: str) -> str:
 
 
 port = integer(0, 65535)
+# Of a port that is not opened unless it is asked for: -1 stands for none.
+own_port = integer(-1, 65535)
 
 
 def flag_name(field: dataclasses.Field[Any]) -> str:

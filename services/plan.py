@@ -53,10 +53,15 @@ class _Mesh:
         """The processes, all of which find the scheduler by a unix socket in directory."""
         address = f"unix:{directory}/scheduler.sock"
         gateway = dataclasses.replace(self.gateway, scheduler_address=address)
+        joined = self.serve.join == "all"
+        # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
         scheduler = dataclasses.replace(
-            self.scheduler, scheduler_address=(address, *self._open_addresses())
+            self.scheduler,
+            scheduler_address=(address, *self._open_addresses()),
+            metrics_port=gateway.metrics_port if joined else -1,
+            metrics_address=gateway.metrics_address,
         )
-        if self.serve.join == "all":
+        if joined:
             # The scheduler's settings come last: of two flags of one name, its own is meant.
             argv = _merged(flags.arguments(gateway), flags.arguments(scheduler))
             children = [_child("services.joined", argv, 0)]
@@ -67,11 +72,14 @@ class _Mesh:
             ]
         gpus = [gpu.id for gpu in offered_gpus(self.executor)]
         count = self.serve.executors
+        interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
         for number in range(max(1, len(gpus)) if count is None else count):
             executor = dataclasses.replace(
                 self.executor,
                 name=f"executor-{number}",
                 scheduler_address=address,
+                metrics_port=-1,
+                metrics_interval_ms=interval_ms,
                 gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
             )
             children.append(_child("services.executor", flags.arguments(executor), 2, number))
@@ -87,9 +95,11 @@ class _Mesh:
         gateway = self.gateway
         http = f"{gateway.http_address}:{gateway.http_port}"
         grpc = f"{gateway.grpc_address}:{gateway.grpc_port}"
+        metrics = f"{gateway.metrics_address or gateway.http_address}:{gateway.metrics_port}"
         return {
             "http_address": http if gateway.allow_http else None,
             "grpc_address": grpc if gateway.allow_grpc else None,
+            "metrics_address": metrics if gateway.allow_metrics else None,
         }
 
 

@@ -13,7 +13,9 @@ _PAUSE_S = 0.1
 _LONGEST_EXAMPLE = 1024
 
 
-async def greet(http_address: str | None, grpc_address: str | None) -> None:
+async def greet(
+    http_address: str | None, grpc_address: str | None, metrics_address: str | None
+) -> None:
     """Wait until the mesh serves and its models have settled, then print."""
     if http_address is None:
         return
@@ -30,6 +32,8 @@ async def greet(http_address: str | None, grpc_address: str | None) -> None:
     print(f"\nKServe v2 over HTTP  http://{http_address}")
     if grpc_address:
         print(f"KServe v2 over gRPC  {grpc_address}")
+    if metrics_address:
+        print(f"Metrics              http://{_reachable(metrics_address)}/metrics")
     ready = sorted({model["name"] for model in models if model.get("state") == "READY"})
     requests = [await asyncio.to_thread(_example, http_address, name) for name in ready]
     requests = [request for request in requests if len(request) < _LONGEST_EXAMPLE]

@@ -31,6 +31,7 @@ class Plan:
     exit_timeout_s: float
     http_address: str | None
     grpc_address: str | None
+    metrics_address: str | None
     log: LogSettings
 
 
@@ -61,6 +62,7 @@ def _read_plan(text: bytes) -> Plan:
         plan["exit_timeout_s"],
         plan["http_address"],
         plan["grpc_address"],
+        plan["metrics_address"],
         LogSettings(**plan["log"]),
     )
 
@@ -70,7 +72,7 @@ async def _serve(plan: Plan) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    greeter = asyncio.create_task(greet(plan.http_address, plan.grpc_address))
+    greeter = asyncio.create_task(greet(plan.http_address, plan.grpc_address, plan.metrics_address))
     code = await supervisor.run()
     greeter.cancel()
     await asyncio.gather(greeter, return_exceptions=True)

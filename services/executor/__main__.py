@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from nereid import flags
+from nereid.metrics_endpoint import MetricsEndpoint
 from nereid.telemetry import set_up_logging
 from services.executor import settings as settings_module
 from services.executor.service import ExecutorService
@@ -37,7 +39,16 @@ async def _serve(settings: ExecutorSettings) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.leave)
-    return await service.run()
+    endpoint = MetricsEndpoint(service.write_metrics)
+    if settings.metrics_port >= 0:
+        try:
+            await endpoint.listen(settings.metrics_address, settings.metrics_port)
+        except OSError as error:
+            flags.refuse([f"--metrics-port: {error.strerror or error}"], settings_module.PROGRAM)
+    try:
+        return await service.run()
+    finally:
+        await endpoint.close()
 
 
 if __name__ == "__main__":

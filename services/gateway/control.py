@@ -27,6 +27,7 @@ METHODS: Final = (
     "ModelConfig",
     "ModelStatistics",
     "RepositoryIndex",
+    "Metrics",
 )
 
 

@@ -4,16 +4,15 @@ One asyncio.Protocol on httptools' parser. Requests may be pipelined: up to a li
 under way at once, the rest wait, and reading stops while they do or while the client does not take
 its answers. A half-closed connection still gets its answers. A closed one looks the same to the
 kernel until something is written to it, so an interim 102 is written after a while: a live client
-skips it, a dead one's kernel resets the connection, and that cancels what is under way. Knows no
-routes.
-A request whose head is the last one's, byte by byte, needs no parser (known_head).
+skips it, a dead one's kernel resets the connection, and that cancels what is under way. A request
+whose head is the last one's, byte by byte, needs no parser (known_head). Knows no routes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final, cast
 
 import httptools
@@ -55,6 +54,7 @@ class HttpConnection(asyncio.Protocol):
         self._dispatch = dispatch
         self._limits = limits
         self._gone = gone
+        self.statuses: dict[bytes, int] = defaultdict(int)  # the server's, once it has set it
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
@@ -312,6 +312,7 @@ class HttpConnection(asyncio.Protocol):
     def _write(self, response: Sequence[bytes]) -> None:
         if self._transport is None:
             return
+        self.statuses[response[0][9:12]] += 1  # behind "HTTP/1.1 "
         if sum(map(len, response)) <= _JOIN_BYTES:
             self._transport.write(b"".join(response))
         else:

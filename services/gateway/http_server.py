@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from services.gateway.http_protocol import HttpConnection
@@ -20,6 +21,8 @@ class HttpServer:
         self._dispatch = dispatch
         self._limits = limits
         self._connections: set[HttpConnection] = set()
+        # How often each status was answered.
+        self.statuses: dict[bytes, int] = defaultdict(int)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._draining = False
@@ -39,8 +42,14 @@ class HttpServer:
         bound = self._server.sockets[0].getsockname()
         return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
 
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._connections)
+
     def _connection(self) -> HttpConnection:
         connection = HttpConnection(self._dispatch, self._limits, self._gone)
+        connection.statuses = self.statuses
         self._connections.add(connection)
         if self._draining:
             connection.say_goodbye()

@@ -33,7 +33,7 @@ async def _run(settings: Settings) -> int:
         sys.stderr.write(f"{_PROGRAM}: --scheduler-address: {error.strerror or error}\n")
         return 2
     endpoint = MetricsEndpoint(service.metrics.write)
-    if settings.metrics_port is not None:
+    if settings.metrics_port >= 0:
         try:
             await endpoint.listen(settings.metrics_address, settings.metrics_port)
         except OSError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nereid.flags import address, boolean, choice, flag, integer, port, seconds
+from nereid.flags import address, boolean, choice, flag, integer, own_port, seconds
 from nereid.telemetry import LogSettings
 from nereid.tracing import TraceSettings
 from services.scheduler.latencies import setting
@@ -67,9 +67,7 @@ class Settings(TraceSettings, LogSettings):
         setting,
         repeated=True,
     )
-    metrics_port: int | None = flag(
-        None, "a port for the scheduler's own /metrics; by default there is none", port
-    )
+    metrics_port: int = flag(-1, "a port for the scheduler's own /metrics; -1: none", own_port)
     metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
     model_control_mode: str = flag(
         "none", "none: all models of the repositories are loaded at the start",

@@ -38,7 +38,7 @@ class Mesh:
     """A running `nereid serve`."""
 
     def __init__(self, repository: Path, log: Path, *flags: str) -> None:
-        self.http_port, self.grpc_port = free_port(), free_port()
+        self.http_port, self.grpc_port, self.metrics_port = free_port(), free_port(), free_port()
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
         self.log, self.flags = log, flags
         argv = [
@@ -47,6 +47,7 @@ class Mesh:
             f"--model-repository={repository}",
             f"--http-port={self.http_port}",
             f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
             *flags,
         ]
         with log.open("wb") as output:

@@ -42,7 +42,16 @@ class Stay(Ended):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.events: asyncio.Queue[pb.ExecutorEvent] = asyncio.Queue()
-        call.on_message = lambda data: self.events.put_nowait(pb.ExecutorEvent.FromString(data))
+        # How busy the machine is comes in between, whenever it wants.
+        self.usages: asyncio.Queue[pb.DeviceUsage] = asyncio.Queue()
+        call.on_message = self._on_message
+
+    def _on_message(self, data: bytes) -> None:
+        event = pb.ExecutorEvent.FromString(data)
+        if event.WhichOneof("event") == "usage":
+            self.usages.put_nowait(event.usage)
+        else:
+            self.events.put_nowait(event)
 
     async def event(self) -> pb.ExecutorEvent:
         return await asyncio.wait_for(self.events.get(), WAIT_S)

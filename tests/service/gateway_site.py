@@ -165,7 +165,12 @@ class GatewaySite:
 
 
 def settings(**changes: Any) -> GatewaySettings:
-    local = {"http_address": "127.0.0.1", "http_port": 0, "grpc_address": "127.0.0.1"}
+    local = {
+        "http_address": "127.0.0.1",
+        "http_port": 0,
+        "grpc_address": "127.0.0.1",
+        "metrics_port": 0,
+    }
     return GatewaySettings(**{**local, "grpc_port": 0, "exit_timeout_secs": 1.0, **changes})
 
 

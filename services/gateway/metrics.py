@@ -1,0 +1,95 @@
+"""The metrics port: the whole mesh's page, from the scheduler, and this gateway's own series.
+
+Follows Triton: GET only, and any path but /metrics is an empty page. When the scheduler cannot be
+asked, the gateway still tells of itself. Knows the fronts by what they count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+from nereid import metrics
+from nereid.errors import INTERNAL_MESSAGE, NereidError
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
+
+if TYPE_CHECKING:
+    from services.gateway.control import Control
+    from services.gateway.grpc_front import GrpcFront
+    from services.gateway.http_call import HttpCall
+    from services.gateway.http_server import HttpServer
+    from services.gateway.settings import GatewaySettings
+    from services.gateway.upstream import Upstream
+
+_log = logging.getLogger(__name__)
+
+_PATH: Final = re.compile(rb"/metrics/?(\?.*)?")
+_CONTENT_TYPE: Final = metrics.CONTENT_TYPE.encode()
+
+
+def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
+    """What to ask the scheduler for."""
+    return pb.MetricsRequest(
+        without_cpu=not settings.allow_cpu_metrics, without_gpu=not settings.allow_gpu_metrics
+    )
+
+
+class GatewayMetrics:
+    """The gateway's own series."""
+
+    def __init__(self, http: HttpServer, grpc: GrpcFront, upstream: Upstream) -> None:
+        self._http = http
+        self._grpc = grpc
+        self._upstream = upstream
+
+    def write(self, page: metrics.Page) -> None:
+        """Everything that this gateway counts."""
+        for status, count in sorted(self._http.statuses.items()):
+            page.add(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
+        for code, count in sorted(self._grpc.statuses.items()):
+            page.add(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
+        page.add(metrics.GATEWAY_PENDING, self._upstream.pending)
+        page.add(metrics.GATEWAY_CONNECTIONS, self._http.connections)
+        page.add(metrics.GATEWAY_LINKED, self._upstream.up)
+
+
+class MetricsFront:
+    """Answers HttpCalls of the metrics port. Calling it is dispatching one."""
+
+    def __init__(self, own: GatewayMetrics, control: Control, request: pb.MetricsRequest) -> None:
+        self._own = own
+        self._control = control
+        self._request = request
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, call: HttpCall) -> None:
+        if call.method != b"GET":
+            call.respond(405, (), _CONTENT_TYPE)
+        elif _PATH.fullmatch(call.target) is None:
+            call.respond(200, (), _CONTENT_TYPE)
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer(call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, call: HttpCall) -> None:
+        try:
+            mesh = await self._ask()
+            page = metrics.Page()
+            self._own.write(page)
+            metrics.write_process(page)
+            call.respond(200, (mesh, page.encode()), _CONTENT_TYPE)
+        except Exception:
+            _log.exception("the metrics could not be written")
+            call.fail(500, INTERNAL_MESSAGE)
+
+    async def _ask(self) -> bytes:
+        try:
+            answer = await self._control.call("Metrics", self._request, pb.MetricsResponse)
+        except NereidError as error:
+            _log.warning("the scheduler's metrics are missing: %s", error.message)
+            return b""
+        return answer.exposition
