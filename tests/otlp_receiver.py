@@ -62,7 +62,7 @@ class Tree:
         return found
 
 
-class Receiver(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[misc]
+class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
     """What has arrived, for tests to wait on."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ def receiver() -> Iterator[Receiver]:
     it = Receiver()
     # Reentrant by the condition's own lock: wait() reads while it holds it.
     server = grpc.server(ThreadPoolExecutor(2))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(it, server)
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(it, server)  # type: ignore[no-untyped-call]
     it.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:

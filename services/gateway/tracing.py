@@ -59,8 +59,17 @@ class Tracing:
 class _Trace:
     """One sampled request, until its answer is handed to the connection or nobody wants it."""
 
-    __slots__ = ("_context", "_done", "_on_answer", "_parent", "_request", "_sent_ns", "_tracer",
-                 "protocol", "received_ns")  # fmt: skip
+    __slots__ = (
+        "_context",
+        "_done",
+        "_on_answer",
+        "_parent",
+        "_request",
+        "_sent_ns",
+        "_tracer",
+        "protocol",
+        "received_ns",
+    )
 
     def __init__(self, tracer: Tracer, request: InferRequest, on_answer: OnAnswer) -> None:
         self._tracer = tracer

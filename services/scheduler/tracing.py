@@ -24,12 +24,22 @@ if TYPE_CHECKING:
 class RequestTrace:
     """One sampled request from its acceptance to its answer."""
 
-    __slots__ = ("_attempts", "_queued_ns", "_started_ns", "_tracer", "_waits", "attempt",
-                 "context", "parent")  # fmt: skip
+    __slots__ = (
+        "_attempts",
+        "_parent",
+        "_queued_ns",
+        "_received_ns",
+        "_started_ns",
+        "_tracer",
+        "_waits",
+        "attempt",
+        "context",
+    )
 
-    def __init__(self, tracer: Tracer, parent: bytes) -> None:
+    def __init__(self, tracer: Tracer, parent: bytes, received_ns: int) -> None:
         self._tracer = tracer
-        self.parent = parent
+        self._parent = parent
+        self._received_ns = received_ns
         # Of the span of the request as a whole.
         self.context = child_of(parent)
         # Of the attempt under way.
@@ -91,8 +101,8 @@ class RequestTrace:
         span = Span(
             name=name,
             context=self.context,
-            parent=self.parent,
-            start_ns=entry.received_ns + offset_ns,
+            parent=self._parent,
+            start_ns=self._received_ns + offset_ns,
             end_ns=now_ns + offset_ns,
             attributes=attributes,
             error=error,
@@ -116,9 +126,9 @@ class RequestTrace:
         )
 
 
-def trace_of(tracer: Tracer, context: bytes) -> RequestTrace | None:
-    """The trace of a request that came with this context, if that is sampled."""
-    return RequestTrace(tracer, context) if is_sampled(context) else None
+def trace_of(tracer: Tracer, context: bytes, now_ns: int) -> RequestTrace | None:
+    """The trace of a request that comes now with this context, if that is sampled."""
+    return RequestTrace(tracer, context, now_ns) if is_sampled(context) else None
 
 
 def end_attempts(
