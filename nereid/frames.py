@@ -10,13 +10,13 @@ import time
 from typing import TYPE_CHECKING
 
 from nereid.errors import INTERNAL_MESSAGE, Internal
-from nereid.messages import Answer, Cancel, Fault, InferRequest, SharedMemory
+from nereid.messages import Answer, CachedModels, Cancel, Fault, InferRequest, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, MutableMapping, Sequence
 
-    from nereid.messages import Parameter, Payload, ToScheduler
+    from nereid.messages import FromScheduler, Parameter, Payload, ToScheduler
     from nereid.pb import kserve_pb2
 
 _log = logging.getLogger(__name__)
@@ -75,31 +75,41 @@ class RequestCodec:
 class AnswerCodec:
     """Frames from the scheduler to a gateway. An answer that cannot be written becomes a fault."""
 
-    def size_bytes(self, item: Answer) -> int:
+    def size_bytes(self, item: FromScheduler) -> int:
+        if isinstance(item, CachedModels):
+            return sum(map(len, item.names))
         return len(item.head) + sum(map(len, item.payloads))
 
-    def encode(self, items: list[Answer]) -> bytes:
+    def encode(self, items: list[FromScheduler]) -> bytes:
         try:
             return self._frame(items)
         except Exception:
             _log.exception("a frame of %d answers cannot be written", len(items))
             return self._frame([self._writable(item) for item in items])
 
-    def _writable(self, item: Answer) -> Answer:
+    def _writable(self, item: FromScheduler) -> FromScheduler:
         try:
             self._frame([item])
         except Exception:
             return Answer(item.id, error=_UNWRITABLE)
         return item
 
-    def _frame(self, items: list[Answer]) -> bytes:
+    def _frame(self, items: list[FromScheduler]) -> bytes:
         frame = pb.AnswerFrame()
         for item in items:
-            write_answer(item, frame.answers.add(id=item.id))
+            if isinstance(item, CachedModels):
+                frame.cached_models.SetInParent()
+                frame.cached_models.names[:] = item.names
+            else:
+                write_answer(item, frame.answers.add(id=item.id))
         return frame.SerializeToString()
 
-    def decode(self, frame: bytes) -> list[Answer]:
-        return [read_answer(message) for message in pb.AnswerFrame.FromString(frame).answers]
+    def decode(self, frame: bytes) -> list[FromScheduler]:
+        parsed = pb.AnswerFrame.FromString(frame)
+        items: list[FromScheduler] = [read_answer(message) for message in parsed.answers]
+        if parsed.HasField("cached_models"):
+            items.append(CachedModels(tuple(parsed.cached_models.names)))
+        return items
 
 
 def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> None:
@@ -117,6 +127,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.trace_context = item.trace_context
     if item.fault:
         write_fault(item.fault, message.fault)
+    if item.digest:
+        message.digest = item.digest
 
 
 def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
@@ -130,6 +142,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.trace_context = message.trace_context
     if message.HasField("fault"):
         request.fault = read_fault(message.fault)
+    request.digest = message.digest
     return request
 
 

@@ -62,6 +62,8 @@ class InferRequest:
     trace_context: bytes = b""
     # A defect found in the body at the edge, to be told once the model is known to exist.
     fault: Fault | None = None
+    # Over all of the request that its answer depends on; empty: the scheduler did not ask for it.
+    digest: bytes = b""
 
 
 class Cancel(NamedTuple):
@@ -84,4 +86,13 @@ class Answer:
     error: Fault | None = None
 
 
+class CachedModels(NamedTuple):
+    """The models whose requests the scheduler wants a digest of; what it said before is void."""
+
+    names: tuple[str, ...]
+    # As if it were an answer to a request that never is: whoever reads answers needs no extra test.
+    id: int = 0
+
+
 ToScheduler = InferRequest | Cancel
+FromScheduler = Answer | CachedModels

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
-from nereid.messages import Answer, Cancel, Fault, InferRequest, fault_of
+from nereid.messages import Answer, CachedModels, Cancel, Fault, InferRequest, fault_of
+from services.gateway.digest import Digester
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.messages import ToScheduler
+    from nereid.messages import FromScheduler, ToScheduler
 
     OnAnswer = Callable[[Answer], None]
 
@@ -49,7 +50,7 @@ class OpenLink(Protocol):
     def __call__(
         self,
         *,
-        on_items: Callable[[list[Answer]], None],
+        on_items: Callable[[list[FromScheduler]], None],
         on_up: Callable[[], None],
         on_down: Callable[[], None],
     ) -> SchedulerLink:
@@ -93,6 +94,8 @@ class Upstream:
         self._lost = False
         self._give_up: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
+        # None: no model's requests want a digest.
+        self._digester: Digester | None = None
 
     @property
     def up(self) -> bool:
@@ -127,6 +130,8 @@ class Upstream:
             _deliver(pending, _failure(request.id, Unavailable(full)))
             return pending
         self._pending[request.id] = pending
+        if self._digester is not None:
+            request.digest = self._digester.digest(request)
         if self._up and self._link is not None:
             self._link.send(request)
             if len(self._pending) == 1:
@@ -209,13 +214,15 @@ class Upstream:
             _deliver(pending, _failure(pending.request.id, reason))
         self._check_idle()
 
-    def _on_answers(self, answers: Iterable[Answer]) -> None:
+    def _on_answers(self, answers: Iterable[FromScheduler]) -> None:
         table = self._pending
         for answer in answers:
             pending = table.pop(answer.id, None)
-            # None: cancelled in the meantime, its answer has no taker.
             if pending is not None:
-                _deliver(pending, answer)
+                _deliver(pending, answer)  # type: ignore[arg-type] - no request has its id, 0
+            elif isinstance(answer, CachedModels):
+                self._digester = Digester(answer.names) if answer.names else None
+            # Else: cancelled in the meantime, its answer has no taker.
         if self._idle is not None:
             self._check_idle()
 

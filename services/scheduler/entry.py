@@ -6,20 +6,27 @@ request that fits its model can be queued. Times are nanoseconds of one monotoni
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from nereid import telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from nereid.messages import Answer, InferRequest
+    from services.scheduler.response_cache import Passage
     from services.scheduler.tracing import RequestTrace
+
+_log = logging.getLogger(__name__)
 
 
 class State(Enum):
     """Where an entry is. The batcher moves it up to EXECUTING, the owner of the model from there.
 
+    WAITING    for the response cache                   -> QUEUED, ANSWERED
     QUEUED     new, or waiting in the queue             -> BATCHED, EXECUTING, ANSWERED
     BATCHED    in a batch that waits for an instance    -> EXECUTING, QUEUED (undone), ANSWERED
     EXECUTING  an instance has it                       -> ANSWERED, QUEUED (its instance died)
@@ -30,6 +37,7 @@ class State(Enum):
     BATCHED = 2
     EXECUTING = 3
     ANSWERED = 4
+    WAITING = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,8 @@ class Entry:
     state: State = State.QUEUED
     # The batcher's own note of where it keeps the entry; None: not in its hands.
     holder: object = None
+    # Its way through the response cache; None: it is not on one.
+    passage: Passage | None = None
     # Only where the request is sampled.
     trace: RequestTrace | None = None
 
@@ -94,3 +104,17 @@ def hand_out(entries: list[Entry], size: int, reason: str) -> Batch:
         entry.state = State.EXECUTING
         entry.holder = None
     return Batch(entries, size, reason)
+
+
+def tell(entry: Entry, answer: Answer) -> None:
+    """Hand over the answer; that this fails is nobody else's trouble."""
+    answer.id = entry.request.id
+    try:
+        entry.on_answer(answer)
+    except Exception:
+        _log.exception("an answer could not be handed over", extra=about(entry))
+
+
+def about(entry: Entry) -> dict[str, str]:
+    """`extra` for a log call about this entry."""
+    return telemetry.about(entry.request.request_id, entry.request.trace_context)

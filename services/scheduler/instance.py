@@ -32,6 +32,18 @@ class Running:
     id: int
     batch: Batch
     started_ns: int
+    # The instance's.
+    revision: bytes = b""
+
+    def read(self, message: bytes) -> pb.Executed:
+        """What the instance says came of it. Raises whatever shows that this makes no sense."""
+        reply = pb.Executed.FromString(message)
+        if reply.id != self.id:
+            raise ValueError(f"batch {self.id} was under way, batch {reply.id} was answered")
+        members = len(self.batch.entries)
+        if len(reply.answers) != members:
+            raise ValueError(f"{len(reply.answers)} answers to {members} requests")
+        return reply
 
 
 @dataclass(slots=True, eq=False)
@@ -44,13 +56,15 @@ class Instance:
     stream: BatchStream | None = None
     running: Running | None = None
     batches: int = 0
+    # Which state of the model it was told to load; empty: nobody needs to know.
+    revision: bytes = b""
 
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""
         assert self.stream is not None, "a batch for an instance without a stream"  # noqa: S101
         message = batch_message(self.batches + 1, batch, now_ns)
         self.batches += 1
-        self.running = Running(self.batches, batch, now_ns)
+        self.running = Running(self.batches, batch, now_ns, self.revision)
         self.stream.send(message)
 
 

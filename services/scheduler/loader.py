@@ -23,12 +23,15 @@ from services.scheduler.latencies import MetricsConfig
 from services.scheduler.lifecycle import Standing, VersionState, reason_of
 from services.scheduler.model import ModelVersion, QueueLimits
 from services.scheduler.placement import Slot, gpu_ids, place, require_backend
+from services.scheduler.response_cache import ResponseCache, place_of
+from services.scheduler.revision import revision_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from nereid.messages import Fault
     from nereid.tracing import Tracer
+    from services.scheduler.cache_client import CacheClient
     from services.scheduler.catalogue import Catalogue, ServedVersion
     from services.scheduler.completion import CompletionRules
 
@@ -95,6 +98,8 @@ class LoadRules:
     limits: QueueLimits
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
+    # None: there is no cache.
+    cache: CacheClient | None = None
 
 
 class Loader:
@@ -277,6 +282,9 @@ class Loader:
             served.runtime = ModelVersion(
                 config, served.number, self._rules.limits, self._rules.tracer
             )
+            if config.response_cache and self._rules.cache is not None:
+                most = self._rules.limits.max_queue_size
+                served.runtime.cache = ResponseCache(served.runtime, self._rules.cache, most)
             served.runtime.statistics.latencies = self._rules.metrics.latencies_of(config)
             return
         except NereidError as refused:
@@ -299,8 +307,14 @@ class Loader:
             served.shown = with_instance_groups(config.proto, gpu_ids=gpu_ids(session.hello))
         part = session.parts[served] = Part()
         self._report(served, session, Standing.LOADING)
+        revision = b""
+        if served.runtime.cache is not None:
+            # Before it is loaded: if files change meanwhile, the answers belong to no revision
+            # that will be looked for again.
+            revision = revision_of(config.proto, served.path)
+            served.runtime.cache.revise(place_of(served.name, served.number, revision))
         for slot in slots:
-            instance = Instance(next(self._ids), slot.name, session.name)
+            instance = Instance(next(self._ids), slot.name, session.name, revision=revision)
             part.instances[instance.id] = instance
             self._placed[instance.id] = Placed(instance, served, session)
         for instance, slot in zip(list(part.instances.values()), slots, strict=True):

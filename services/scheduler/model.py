@@ -16,24 +16,25 @@ from nereid.errors import DeadlineExceeded, Internal, NereidError, Unavailable
 from nereid.frames import read_answer
 from nereid.messages import Answer, fault_of
 from nereid.metrics import CANCELED, OTHER, REJECTED
-from nereid.pb import nereid_pb2 as pb
-from nereid.telemetry import about
 from services.scheduler.batcher import make_batcher
-from services.scheduler.entry import Entry, State
+from services.scheduler.entry import Entry, State, about, tell
 from services.scheduler.ordering import ReplyOrder
 from services.scheduler.router import Router
 from services.scheduler.statistics import Execution, ModelStatistics
+from services.scheduler.stranding import overdue
 from services.scheduler.tracing import end_attempts, trace_of
 from services.scheduler.validation import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from nereid.messages import InferRequest
     from nereid.model_config import ModelConfig
+    from nereid.pb import nereid_pb2 as pb
     from nereid.tracing import Tracer
     from services.scheduler.entry import Batch
     from services.scheduler.instance import Instance, Running
+    from services.scheduler.response_cache import ResponseCache
 
     OnAnswer = Callable[[Answer], None]
 
@@ -68,6 +69,8 @@ class ModelVersion:
         self.number = number
         self.name = config.name
         self.statistics = ModelStatistics()
+        # Set where requests may be answered from the cache.
+        self.cache: ResponseCache | None = None
         self._limits = limits
         # None: no request is traced.
         self._tracer = tracer
@@ -116,7 +119,10 @@ class ModelVersion:
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
         try:
-            self._batcher.add(entry, now_ns)
+            if self.cache is not None and request.digest:
+                self.cache.admit(entry, now_ns)
+            else:
+                self._batcher.add(entry, now_ns)
         except Unavailable:
             self.statistics.failures[REJECTED] += 1
             raise
@@ -139,6 +145,22 @@ class ModelVersion:
             self.statistics.record_failure(entry, _now_ns(), CANCELED)
         self._close(entry, None)
         self.wake()
+
+    # ---- what its cache asks of it
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raises Unavailable when the queue is full."""
+        self._batcher.add(entry, now_ns)
+        self.wake()
+
+    def finish(self, entry: Entry, answer: Answer) -> None:
+        """Answer an entry that was not queued."""
+        self._close(entry, answer)
+
+    def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
+        """Fail an entry that was not queued."""
+        reason = REJECTED if isinstance(error, Unavailable) else CANCELED
+        self._fail(entry, error, now_ns, reason)
 
     # ---- instances
 
@@ -182,7 +204,7 @@ class ModelVersion:
         if again:
             self._batcher.put_back(again)
             for entry in again:
-                _log.warning("%s: its request runs again", cause, extra=_about(entry))
+                _log.warning("%s: its request runs again", cause, extra=about(entry))
             if self._rescue is None and not self._router.count:
                 self._arm_rescue()
         self.wake()
@@ -200,7 +222,7 @@ class ModelVersion:
         if running.batch.traced:
             end_attempts(instance, running, finished_ns)
         try:
-            reply = _read(message, running)
+            reply = running.read(message)
         except Exception:
             _log.exception("the answer of instance %s makes no sense", instance.name)
             error = Internal("the executor's answer cannot be understood", late=True)
@@ -214,8 +236,10 @@ class ModelVersion:
         """Answer everything that is still here with this error."""
         now_ns = _now_ns()
         for entry in list(self._open):
-            self._batcher.remove(entry)
-            self._fail(entry, error, now_ns)
+            # One that led others may have taken them along.
+            if entry.state is not State.ANSWERED:
+                self._batcher.remove(entry)
+                self._fail(entry, error, now_ns)
 
     async def idle(self) -> None:
         """Wait until everything accepted is answered. Only one may wait."""
@@ -316,6 +340,8 @@ class ModelVersion:
         for entry, answer in zip(entries, answers, strict=True):
             # Cancelled while it ran: there is nobody to tell.
             if entry.state is not State.ANSWERED:
+                if entry.passage is not None:
+                    entry.passage.computed_by = running.revision
                 self._close(entry, answer)
 
     def _fail_batch(self, batch: Batch, error: NereidError, now_ns: int) -> None:
@@ -325,7 +351,7 @@ class ModelVersion:
 
     def _fail(self, entry: Entry, error: NereidError, now_ns: int, reason: str = OTHER) -> None:
         self.statistics.record_failure(entry, now_ns, reason)
-        _log.debug("a request of %r failed: %s", self, error.message, extra=_about(entry))
+        _log.debug("a request of %r failed: %s", self, error.message, extra=about(entry))
         self._close(entry, Answer(0, error=fault_of(error)))
 
     def _close(self, entry: Entry, answer: Answer | None) -> None:
@@ -334,13 +360,15 @@ class ModelVersion:
         del self._open[entry]
         if self._order is None:
             if answer is not None:
-                _tell(entry, answer)
+                tell(entry, answer)
         else:
             told = None if answer is None else (entry, answer)
             for earlier, held in self._order.settle(entry, told):
-                _tell(earlier, held)
+                tell(earlier, held)
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), answer, _now_ns())
+        if self.cache is not None and entry.passage is not None:
+            self.cache.ended(entry, answer)
         if self._idle is not None and not self._open and not self._idle.done():
             self._idle.set_result(None)
 
@@ -356,43 +384,17 @@ class ModelVersion:
         now_ns = _now_ns()
         patience_ns = int(self._limits.no_executor_timeout_s * 1e9)
         self._rescue = None
-        due = []
-        for entry in self._open:
-            if entry.state is State.EXECUTING:  # an executor that leaves still has it
-                continue
-            limit_ns = max(entry.received_ns, self._stranded_since_ns) + patience_ns
-            if limit_ns > now_ns:
-                # Many may be waiting: not a timer for each of them.
-                delay_s = max((limit_ns - now_ns) / 1e9, _RESCUE_PAUSE_S)
-                self._rescue = self._loop.call_later(delay_s, self._arm_rescue)
-                break
-            due.append(entry)
+        due, next_ns = overdue(self._open, self._stranded_since_ns, patience_ns, now_ns)
+        if next_ns is not None:
+            # Many may be waiting: not a timer for each of them.
+            delay_s = max((next_ns - now_ns) / 1e9, _RESCUE_PAUSE_S)
+            self._rescue = self._loop.call_later(delay_s, self._arm_rescue)
         for entry in due:
+            if entry.state is State.ANSWERED:
+                continue
             self._batcher.remove(entry)
             text = (
                 f"no executor has model '{self.name}' version {self.number}; waited"
                 f" {self._limits.no_executor_timeout_s:g} s for one"
             )
             self._fail(entry, Unavailable(text, late=True), now_ns)
-
-
-def _tell(entry: Entry, answer: Answer) -> None:
-    answer.id = entry.request.id
-    try:
-        entry.on_answer(answer)
-    except Exception:
-        _log.exception("an answer could not be handed over", extra=_about(entry))
-
-
-def _about(entry: Entry) -> dict[str, str]:
-    return about(entry.request.request_id, entry.request.trace_context)
-
-
-def _read(message: bytes, running: Running) -> pb.Executed:
-    reply = pb.Executed.FromString(message)
-    if reply.id != running.id:
-        raise ValueError(f"batch {running.id} was under way, batch {reply.id} was answered")
-    members: Sequence[Entry] = running.batch.entries
-    if len(reply.answers) != len(members):
-        raise ValueError(f"{len(reply.answers)} answers to {len(members)} requests")
-    return reply

@@ -129,9 +129,10 @@ class ModelStatistics:
         if self.latencies is not None:
             self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
 
-    def record_cache_miss(self, cost_ns: int) -> None:
-        """Beside record_batch; cost_ns is lookup and insertion together."""
-        self.success.ns += cost_ns
+    def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:
+        """Beside record_batch, which has the lookup in the request's time, but no insertion."""
+        cost_ns = lookup_ns + insertion_ns
+        self.success.ns += insertion_ns
         self.cache_miss.add(1, cost_ns)
         if self.latencies is not None:
             self.latencies.record_cache_miss(cost_ns)

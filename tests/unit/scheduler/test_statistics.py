@@ -75,11 +75,11 @@ def test_what_expired_in_the_queue_fails() -> None:
 def test_the_counts_hold_together_with_a_cache() -> None:
     statistics = ModelStatistics()
     statistics.record_batch(Batch([entry(1, 100, 110)], 1, "single"), EXECUTION)
-    statistics.record_cache_miss(7)
+    statistics.record_cache_miss(5, 2)
     statistics.record_cache_hit(entry(1, 3000, 0), lookup_ns=5, now_ns=3020)
     told = statistics.to_proto("m", "1")
     stats = told.inference_stats
-    assert (stats.success.count, stats.success.ns) == (2, 1900 + 7 + 20)
+    assert (stats.success.count, stats.success.ns) == (2, 1900 + 2 + 20)
     assert stats.queue.count == stats.success.count
     assert stats.compute_infer.count == stats.success.count - stats.cache_hit.count
     assert (stats.cache_hit.count, stats.cache_hit.ns) == (1, 5)

@@ -1,0 +1,113 @@
+"""What travels between the scheduler and the cache, as objects and as frames.
+
+The memory link hands the objects over as they are; the codecs write and read frames for a wire.
+Keys and values are opaque bytes here. Knows no model and no store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple
+
+from nereid.pb import nereid_pb2 as pb
+
+EXCHANGE_PATH: Final = "/nereid.v1.Cache/Exchange"
+
+
+class Lookup(NamedTuple):
+    """Is there a value for key? id is the asker's own, unique on its link."""
+
+    id: int
+    key: bytes
+
+
+class Store(NamedTuple):
+    """Keep value for key. time_to_live_ms 0: as the cache's own configuration says."""
+
+    key: bytes
+    value: bytes
+    time_to_live_ms: int = 0
+
+
+class Finding(NamedTuple):
+    """What came of the lookup of the same id. None: a miss, or a failure, which is one as well."""
+
+    id: int
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class CacheUsage:
+    """What a cache holds and has done since its start. capacity_bytes 0: not its own to say."""
+
+    entries: int = 0
+    used_bytes: int = 0
+    capacity_bytes: int = 0
+    lookups: int = 0
+    hits: int = 0
+    evictions: int = 0
+    stores: int = 0
+    failures: int = 0
+    lookup_ns: int = 0
+    store_ns: int = 0
+
+    def to_proto(self) -> pb.CacheUsage:
+        """As it travels."""
+        return pb.CacheUsage(**{name: getattr(self, name) for name in _USAGE_FIELDS})
+
+
+ToCache = Lookup | Store
+FromCache = Finding | CacheUsage
+
+_USAGE_FIELDS: Final = tuple(field.name for field in fields(CacheUsage))
+
+
+class ToCacheCodec:
+    """Frames from the scheduler to the cache."""
+
+    def size_bytes(self, item: ToCache) -> int:
+        return len(item.key) + (len(item.value) if isinstance(item, Store) else 0)
+
+    def encode(self, items: list[ToCache]) -> bytes:
+        frame = pb.CacheFrame()
+        for item in items:
+            if isinstance(item, Lookup):
+                frame.lookups.add(id=item.id, key=item.key)
+            else:
+                frame.stores.add(
+                    key=item.key, value=item.value, time_to_live_ms=item.time_to_live_ms
+                )
+        return frame.SerializeToString()
+
+    def decode(self, frame: bytes) -> list[ToCache]:
+        parsed = pb.CacheFrame.FromString(frame)
+        items: list[ToCache] = [Lookup(each.id, each.key) for each in parsed.lookups]
+        items += [Store(each.key, each.value, each.time_to_live_ms) for each in parsed.stores]
+        return items
+
+
+class FromCacheCodec:
+    """Frames from the cache to the scheduler."""
+
+    def size_bytes(self, item: FromCache) -> int:
+        return len(item.value or b"") if isinstance(item, Finding) else 0
+
+    def encode(self, items: list[FromCache]) -> bytes:
+        frame = pb.FindingFrame()
+        for item in items:
+            if isinstance(item, Finding):
+                frame.findings.add(id=item.id, value=item.value)
+            else:
+                frame.usage.CopyFrom(item.to_proto())
+        return frame.SerializeToString()
+
+    def decode(self, frame: bytes) -> list[FromCache]:
+        parsed = pb.FindingFrame.FromString(frame)
+        items: list[FromCache] = [
+            Finding(each.id, each.value if each.HasField("value") else None)
+            for each in parsed.findings
+        ]
+        if parsed.HasField("usage"):
+            usage = parsed.usage
+            items.append(CacheUsage(**{name: getattr(usage, name) for name in _USAGE_FIELDS}))
+        return items

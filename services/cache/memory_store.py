@@ -1,0 +1,65 @@
+"""The store in this process's memory. Knows no link."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nereid.cache import CacheUsage, Finding
+from services.cache.lru import LeastRecentlyUsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.cache import Lookup, Store
+    from services.cache.store import OnFindings
+
+
+class MemoryStore:
+    """Fulfils AnswerStore. time_to_live_s: for values that come without their own."""
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        time_to_live_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = LeastRecentlyUsed(capacity_bytes)
+        self._time_to_live_s = time_to_live_s
+        self._clock = clock
+        self.usage = CacheUsage(capacity_bytes=capacity_bytes)
+
+    def exchange(
+        self, lookups: Sequence[Lookup], stores: Sequence[Store], on_findings: OnFindings
+    ) -> None:
+        now_s = self._clock()
+        usage = self.usage
+        if lookups:
+            started_ns = time.perf_counter_ns()
+            findings = [Finding(number, self._table.get(key, now_s)) for number, key in lookups]
+            usage.lookups += len(findings)
+            usage.hits += sum(found.value is not None for found in findings)
+            usage.lookup_ns += time.perf_counter_ns() - started_ns
+            on_findings(findings)
+        if stores:
+            started_ns = time.perf_counter_ns()
+            for each in stores:
+                self._store(each, now_s)
+            usage.store_ns += time.perf_counter_ns() - started_ns
+        self.refresh()
+
+    def refresh(self) -> None:
+        usage, table = self.usage, self._table
+        usage.entries, usage.used_bytes = len(table), table.used_bytes
+        usage.evictions = table.evictions
+
+    async def close(self) -> None:
+        self._table = LeastRecentlyUsed(0)
+
+    def _store(self, store: Store, now_s: float) -> None:
+        key, value, time_to_live_ms = store
+        left_s = time_to_live_ms / 1000 if time_to_live_ms else self._time_to_live_s
+        if self._table.put(key, value, None if left_s is None else now_s + left_s):
+            self.usage.stores += 1
+        else:
+            self.usage.failures += 1

@@ -1,0 +1,87 @@
+"""A client of redis-py for what a configuration names: one server, sentinels, or a cluster.
+
+The only place that knows how these differ. Nothing is dialled here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+if TYPE_CHECKING:
+    from services.cache.config import RedisConfig
+
+_DEFAULT_PORT = 6379
+_SENTINEL_PORT = 26379
+
+
+def make_client(config: RedisConfig) -> Any:
+    """The client: pipeline() and aclose() are what is asked of it."""
+    options = _options(config)
+    if not config.url:
+        return Redis(host=config.host, port=config.port, db=config.db, **options)
+    scheme, _, rest = config.url.partition("://")
+    kind, _, variant = scheme.partition("+")
+    if not variant:
+        # Here the scheme alone says whether it is TLS.
+        options = {k: v for k, v in options.items() if not k.startswith("ssl")}
+        if kind == "rediss":
+            options |= {k: v for k, v in _tls(config).items() if k != "ssl"}
+        if "db=" not in config.url and not urlsplit(config.url).path.strip("/"):
+            options["db"] = config.db
+        # What stands in the URL wins over the options.
+        return Redis.from_url(config.url, **options)
+    if kind == "rediss":
+        options |= _tls(config)
+    where, _, path = rest.partition("/")
+    credentials, _, hosts = where.rpartition("@")
+    if credentials:
+        user, _, password = credentials.partition(":")
+        options |= {"username": unquote(user) or None, "password": unquote(password)}
+    if variant == "cluster":
+        options.pop("ssl_ca_path", None)  # what redis-py's cluster does not know
+        nodes = [ClusterNode(*_address(each, _DEFAULT_PORT)) for each in hosts.split(",")]
+        return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
+    service, _, db = path.partition("/")
+    plain = {k: v for k, v in options.items() if k not in ("username", "password")}
+    sentinel = Sentinel(
+        [_address(each, _SENTINEL_PORT) for each in hosts.split(",")],
+        sentinel_kwargs=plain,
+        **options,
+    )
+    return sentinel.master_for(service, db=int(db) if db.isdigit() else config.db)
+
+
+def _options(config: RedisConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "username": config.user or None,
+        "password": config.password or None,
+        "socket_connect_timeout": config.connect_timeout / 1000 or None,
+        "socket_timeout": config.socket_timeout / 1000 or None,
+        # A failure is a miss, and the next frame tries anew: to try again here would only be late.
+        "retry": Retry(NoBackoff(), 0),
+    }
+    return options | _tls(config) if config.tls_enabled else options
+
+
+def _tls(config: RedisConfig) -> dict[str, Any]:
+    return {
+        "ssl": True,
+        "ssl_certfile": config.tls_cert or None,
+        "ssl_keyfile": config.tls_key or None,
+        "ssl_ca_certs": config.tls_cacert or None,
+        "ssl_ca_path": config.tls_cacert_dir or None,
+    }
+
+
+def _address(text: str, default_port: int) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        return text.strip("[]"), default_port
+    return host.strip("[]"), int(port)

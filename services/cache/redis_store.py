@@ -1,0 +1,209 @@
+"""The store in Redis: what gathers while a pipeline is under way leaves with the next one.
+
+At most `connections` pipelines are under way at once. What waits is bounded in number, bytes and
+time; past that, and whenever Redis fails, lookups are misses and stores are dropped, both counted.
+Knows redis-py's pipelines, not how its client is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.cache import CacheUsage, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.cache import Lookup, Store
+    from services.cache.store import OnFindings
+
+_log = logging.getLogger(__name__)
+
+_MOST_WAITING_LOOKUPS: Final = 16384
+_MOST_WAITING_BYTES: Final = 64 << 20
+# Commands that share a pipeline, and with it a moment of Redis' one thread.
+_PIPELINE_LENGTH: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOptions:
+    """namespace precedes every key. time_to_live_ms 0: for as long as Redis keeps it."""
+
+    namespace: str = ""
+    time_to_live_ms: int = 0
+    connections: int = 1
+    wait_timeout_s: float | None = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    lookups: Sequence[Lookup]
+    stores: Sequence[Store]
+    on_findings: OnFindings
+    since_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(each.value) for each in self.stores)
+
+
+class RedisStore:
+    """Fulfils AnswerStore over a redis-py client, which it owns from here on."""
+
+    def __init__(self, client: Any, options: RedisOptions = RedisOptions()) -> None:
+        self._client = client
+        self._options = options
+        self._prefix = f"{options.namespace}:".encode() if options.namespace else b""
+        self._waiting: deque[_Exchange] = deque()
+        self._waiting_lookups = 0
+        self._waiting_bytes = 0
+        self._workers: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._last_error = ""
+        self.usage = CacheUsage()
+
+    def exchange(
+        self, lookups: Sequence[Lookup], stores: Sequence[Store], on_findings: OnFindings
+    ) -> None:
+        self.usage.lookups += len(lookups)
+        exchange = _Exchange(lookups, stores, on_findings, time.monotonic())
+        full = (
+            self._waiting_lookups + len(lookups) > _MOST_WAITING_LOOKUPS
+            or self._waiting_bytes + exchange.size_bytes > _MOST_WAITING_BYTES
+        )
+        if self._closed or full:
+            self._fail(exchange)
+            return
+        self._waiting.append(exchange)
+        self._waiting_lookups += len(lookups)
+        self._waiting_bytes += exchange.size_bytes
+        if len(self._workers) < self._options.connections:
+            worker = asyncio.get_running_loop().create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    def refresh(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._closed = True
+        workers = list(self._workers)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        while self._waiting:
+            self._fail(self._waiting.popleft())
+        await self._client.aclose()
+
+    async def _work(self) -> None:
+        while self._waiting and not self._closed:
+            taken = self._take()
+            if not taken:
+                continue
+            try:
+                await self._run(taken)
+            except asyncio.CancelledError:
+                self._fail_all(taken)
+                raise
+            except Exception as error:
+                self._tell(error)
+                self._fail_all(taken)
+
+    def _take(self) -> list[_Exchange]:
+        """The next pipeline's; what has waited too long fails."""
+        limit_s = self._options.wait_timeout_s
+        oldest_s = 0.0 if limit_s is None else time.monotonic() - limit_s
+        taken: list[_Exchange] = []
+        commands = 0
+        while self._waiting and commands < _PIPELINE_LENGTH:
+            exchange = self._waiting.popleft()
+            self._waiting_lookups -= len(exchange.lookups)
+            self._waiting_bytes -= exchange.size_bytes
+            if exchange.since_s < oldest_s:
+                self._fail(exchange)
+                continue
+            taken.append(exchange)
+            commands += len(exchange.lookups) + len(exchange.stores)
+        return taken
+
+    async def _run(self, taken: list[_Exchange]) -> None:
+        started_ns = time.perf_counter_ns()
+        pipeline = self._client.pipeline(transaction=False)
+        prefix = self._prefix
+        for exchange in taken:
+            for _, key in exchange.lookups:
+                pipeline.get(prefix + key)
+        for exchange in taken:
+            for key, value, time_to_live_ms in exchange.stores:
+                pipeline.set(
+                    prefix + key, value, px=time_to_live_ms or self._options.time_to_live_ms or None
+                )
+        results = iter(await pipeline.execute(raise_on_error=False))
+        took_ns = time.perf_counter_ns() - started_ns
+        failure: Exception | None = None
+        for exchange in taken:
+            if exchange.lookups:
+                self.usage.lookup_ns += took_ns * len(exchange.lookups)
+                found = [next(results) for _ in exchange.lookups]
+                failure = self._answer(exchange, found) or failure
+        for exchange in taken:
+            self.usage.store_ns += took_ns * len(exchange.stores)
+            for _ in exchange.stores:
+                failure = self._stored(next(results)) or failure
+        self._tell(failure)
+
+    def _answer(self, exchange: _Exchange, found: list[Any]) -> Exception | None:
+        failure = None
+        findings = []
+        for lookup, value in zip(exchange.lookups, found, strict=True):
+            if isinstance(value, bytes):
+                self.usage.hits += 1
+                findings.append(Finding(lookup.id, value))
+                continue
+            if isinstance(value, Exception):
+                self.usage.failures += 1
+                failure = value
+            findings.append(Finding(lookup.id, None))
+        _hand_over(exchange, findings)
+        # Its lookups are answered: a failure from here on must not answer them again.
+        exchange.lookups = ()
+        return failure
+
+    def _stored(self, result: Any) -> Exception | None:
+        if isinstance(result, Exception):
+            self.usage.failures += 1
+            return result
+        self.usage.stores += 1
+        return None
+
+    def _fail_all(self, exchanges: list[_Exchange]) -> None:
+        for exchange in exchanges:
+            self._fail(exchange)
+
+    def _fail(self, exchange: _Exchange) -> None:
+        self.usage.failures += len(exchange.lookups) + len(exchange.stores)
+        if exchange.lookups:
+            _hand_over(exchange, [Finding(number, None) for number, _ in exchange.lookups])
+
+    def _tell(self, failure: Exception | None) -> None:
+        """Log that Redis fails or is well again, but not for every frame."""
+        text = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        if text == self._last_error:
+            return
+        if text:
+            _log.warning("Redis fails; what it fails is a miss: %s", text)
+        else:
+            _log.info("Redis is well again")
+        self._last_error = text
+
+
+def _hand_over(exchange: _Exchange, findings: list[Finding]) -> None:
+    try:
+        exchange.on_findings(findings)
+    except Exception:
+        _log.exception("findings could not be handed over")

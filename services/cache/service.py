@@ -1,0 +1,132 @@
+"""The cache as a service: links in, one store behind them.
+
+A scheduler's link is the same whether it comes over a socket or lies in memory (services.joined).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.cache import EXCHANGE_PATH, FromCacheCodec, Lookup, Store, ToCacheCodec
+from nereid.rpc import Handlers, Server, ServerOptions, accept_link
+from services.cache.config import LocalConfig
+from services.cache.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from nereid.cache import CacheUsage, Finding, FromCache, ToCache
+    from nereid.rpc import Call, Link
+    from services.cache.config import CacheConfig
+    from services.cache.store import AnswerStore
+
+_log = logging.getLogger(__name__)
+
+_SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
+# How long after the first change the links are told what the store is like.
+_USAGE_PAUSE_S: Final = 0.25
+
+
+def make_store(config: CacheConfig) -> AnswerStore:
+    """The store that a configuration describes. Call inside the event loop."""
+    if isinstance(config, LocalConfig):
+        return MemoryStore(config.size, config.ttl or None)
+    # Only who asks for Redis needs its client.
+    from services.cache.redis_client import make_client  # noqa: PLC0415
+    from services.cache.redis_store import RedisOptions, RedisStore  # noqa: PLC0415
+
+    options = RedisOptions(
+        namespace=config.namespace,
+        time_to_live_ms=int(config.ttl * 1000),
+        connections=config.pool_size,
+        wait_timeout_s=config.wait_timeout / 1000 or None,
+    )
+    return RedisStore(make_client(config), options)
+
+
+class CacheService:
+    """One cache. Create it inside the event loop that it shall run in."""
+
+    def __init__(self, store: AnswerStore) -> None:
+        self._store = store
+        self._links: set[Link[FromCache]] = set()
+        self._server: Server | None = None
+        self._usage_due: asyncio.TimerHandle | None = None
+
+    @property
+    def usage(self) -> CacheUsage:
+        """What the store holds and has done."""
+        self._store.refresh()
+        return self._store.usage
+
+    def handlers(self) -> Handlers:
+        """All RPCs of the cache, for a server or a LocalChannel."""
+        return Handlers(stream={EXCHANGE_PATH: self._accept})
+
+    def attach(self, link: Link[FromCache]) -> None:
+        """Serve a scheduler whose link lies in this process. Call before items come in."""
+        link.on_items = partial(self._on_items, link)
+        link.on_down = partial(self._links.discard, link)
+        self._links.add(link)
+
+    async def listen(self, address: str) -> str:
+        """Serve at an address; the real one. Raises OSError."""
+        if self._server is None:
+            self._server = Server(self.handlers(), _SERVER_OPTIONS)
+        real = await self._server.listen(address)
+        _log.info("listening at %s", real)
+        return real
+
+    async def close(self) -> None:
+        """End at once: whoever asks takes no answer for a miss."""
+        if self._usage_due is not None:
+            self._usage_due.cancel()
+        await self._store.close()
+        for link in list(self._links):
+            link.close()
+        self._links.clear()
+        if self._server is not None:
+            await self._server.close()
+
+    def _accept(self, call: Call) -> None:
+        codec = _SchedulerCodec()
+        link: Link[FromCache] = accept_link(call, codec, on_items=_ignore, on_down=_nothing)
+        self.attach(link)
+
+    def _on_items(self, link: Link[FromCache], items: list[ToCache]) -> None:
+        lookups = [item for item in items if isinstance(item, Lookup)]
+        stores = [item for item in items if isinstance(item, Store)]
+        self._store.exchange(lookups, stores, partial(_send, link))
+        if self._usage_due is None:
+            loop = asyncio.get_running_loop()
+            self._usage_due = loop.call_later(_USAGE_PAUSE_S, self._tell_usage)
+
+    def _tell_usage(self) -> None:
+        self._usage_due = None
+        usage = replace(self.usage)
+        for link in self._links:
+            link.send(usage)
+
+
+class _SchedulerCodec:
+    """The cache's end of the Exchange link: findings out, lookups and stores in."""
+
+    def __init__(self) -> None:
+        out = FromCacheCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
+        self.decode = ToCacheCodec().decode
+
+
+def _send(link: Link[FromCache], findings: list[Finding]) -> None:
+    for finding in findings:
+        link.send(finding)
+
+
+def _ignore(items: list[ToCache]) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,43 @@
+"""The cache's flags and environment variables; nothing else in the cache reads either."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.flags import address, flag
+from nereid.telemetry import LogSettings
+from services.cache.config import parse_cache_config, setting
+
+if TYPE_CHECKING:
+    from services.cache.config import CacheConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSettings(LogSettings):
+    """Keeps answers by digest, in memory or in Redis."""
+
+    cache_listen: str = flag(
+        "0.0.0.0:8004", "where schedulers find the cache, host:port or unix:/path", address
+    )
+    cache_config: tuple[str, ...] = flag(
+        (),
+        "the response cache: local,size=BYTES or redis,host=HOST, with more options after commas or"
+        " in further flags: ttl=SECONDS for both; port, user, password, db, url, namespace,"
+        " connect_timeout, socket_timeout, wait_timeout (ms), pool_size, tls_* for redis",
+        setting,
+        repeated=True,
+    )
+
+    def faults(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        try:
+            self.store_config()
+        except ValueError as error:
+            return [f"--cache-config: {line}" for line in str(error).splitlines()]
+        return []
+
+    def store_config(self) -> CacheConfig:
+        """The store that --cache-config asks for. Raises ValueError."""
+        return parse_cache_config(self.cache_config, os.environ)

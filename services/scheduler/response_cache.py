@@ -1,0 +1,244 @@
+"""A model version's way through the response cache: look up, let one of alike requests run, store.
+
+A request is looked up before it is queued; those like it that come meanwhile wait for what the
+first one gets, from the cache or from its execution. Only answers without an error are shared or
+kept, and only under the revision of the model that computed them. Knows the queue by its owner's
+three methods alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+
+from nereid.errors import Cancelled, DeadlineExceeded, Unavailable
+from nereid.frames import read_answer, write_answer
+from nereid.messages import Answer
+from nereid.pb import nereid_pb2 as pb
+from services.scheduler.entry import State
+from services.scheduler.queues import deadline_passed, queue_full
+from services.scheduler.single_flight import Flight, SingleFlight
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.errors import NereidError
+    from services.scheduler.cache_client import CacheClient
+    from services.scheduler.entry import Entry
+    from services.scheduler.statistics import ModelStatistics
+
+_log = logging.getLogger(__name__)
+
+# Failures that are one request's own; those like it need not share them.
+_ITS_OWN: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
+_now_ns = time.monotonic_ns
+
+
+class Owner(Protocol):
+    """The model version, as far as its cache knows it."""
+
+    name: str
+    statistics: ModelStatistics
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raises Unavailable when the queue is full."""
+
+    def finish(self, entry: Entry, answer: Answer) -> None:
+        """The end of an entry that waited here: tell its answer."""
+
+    def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
+        """The end of an entry that waited here: tell why there is no answer."""
+
+
+class Place(NamedTuple):
+    """Where a version's answers are kept: what their keys begin with, and whose they are."""
+
+    prefix: bytes
+    revision: bytes
+
+
+def place_of(name: str, number: int, revision: bytes) -> Place:
+    """The place of a version's answers in one of its revisions."""
+    # Of the name a digest: it may hold anything, and keys shall be short.
+    model = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+    return Place(f"{model}:{number}:{revision.hex()}:".encode(), revision)
+
+
+class Passage:
+    """An entry's way through the cache.
+
+    waiting -> queued -> ended, or waiting -> ended; the leader of a flight waits for the lookup,
+    a follower for its leader.
+    """
+
+    __slots__ = ("computed_by", "flight", "key", "revision", "timer", "waited_ns", "waiting")
+
+    def __init__(self, key: bytes, revision: bytes, flight: Flight[Entry]) -> None:
+        self.key = key
+        self.revision = revision
+        self.flight = flight
+        self.waiting = True
+        # From its arrival until it was queued: what looking it up cost.
+        self.waited_ns = 0
+        # The revision of the instance that executed it.
+        self.computed_by = b""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class ResponseCache:
+    """The requests of one model version that the cache may answer. most_waiting 0: any number."""
+
+    def __init__(self, owner: Owner, client: CacheClient, most_waiting: int) -> None:
+        self._owner = owner
+        self._client = client
+        self._most_waiting = most_waiting
+        self._waiting = 0
+        self._flights = SingleFlight["Entry"]()
+        self._loop = asyncio.get_running_loop()
+        # None: no instance has been placed yet, so nobody knows whose answers these would be.
+        self._place: Place | None = None
+
+    def revise(self, place: Place) -> None:
+        """From now on the version is another: what is kept of the old one is out of reach."""
+        self._place = place
+
+    # ---- from arrival to the queue
+
+    def admit(self, entry: Entry, now_ns: int) -> None:
+        """Take an entry in.
+
+        Raises:
+            Unavailable: too many are waiting, or the queue is full.
+        """
+        if self._place is None:
+            self._owner.enqueue(entry, now_ns)
+            return
+        if self._most_waiting and self._waiting >= self._most_waiting:
+            raise queue_full(entry)
+        key = self._place.prefix + entry.request.digest.hex().encode()
+        # A request shall not wait for one that may wait longer than itself.
+        flight = self._flights.join((key, entry.level, entry.request.timeout_us), entry)
+        entry.passage = passage = Passage(key, self._place.revision, flight)
+        entry.state = State.WAITING
+        self._waiting += 1
+        if flight.leader is entry and not self._client.lookup(key, partial(self._found, flight)):
+            try:
+                self._enqueue(entry, passage, now_ns)
+            except Unavailable:
+                self._flights.land(flight)
+                entry.passage = None
+                raise
+        elif entry.deadline_ns is not None:
+            left_s = max(0, entry.deadline_ns - now_ns) / 1e9
+            passage.timer = self._loop.call_later(left_s, self._expire, entry)
+
+    def _found(self, flight: Flight[Entry], value: bytes | None) -> None:
+        """The lookup for a flight is over."""
+        passage = flight.leader.passage
+        if passage is None:
+            return  # all its members have given up
+        now_ns = _now_ns()
+        answer = None if value is None else _read(value)
+        if answer is None:
+            self._queue(flight.leader, passage, now_ns)
+        else:
+            self._share([flight.leader, *self._flights.land(flight)], answer, now_ns)
+
+    def _queue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
+        try:
+            self._enqueue(entry, passage, now_ns)
+        except Unavailable as error:
+            self._owner.fail(entry, error, now_ns)
+
+    def _enqueue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
+        passage.waited_ns = now_ns - entry.received_ns
+        if entry.trace is not None:
+            entry.trace.cache_lookup(entry.received_ns, now_ns, hit=False)
+        entry.state = State.QUEUED
+        self._release(passage)
+        self._owner.enqueue(entry, now_ns)
+
+    def _expire(self, entry: Entry) -> None:
+        self._owner.fail(entry, deadline_passed(self._owner.name), _now_ns())
+
+    # ---- the end
+
+    def ended(self, entry: Entry, answer: Answer | None) -> None:
+        """An entry that came by here has been told its answer, or, without one, was given up."""
+        passage, entry.passage = entry.passage, None
+        assert passage is not None, "it did not come by here"  # noqa: S101
+        was_waiting = passage.waiting
+        self._release(passage)
+        flight = passage.flight
+        if entry is not flight.leader:
+            self._flights.leave(flight, entry)
+        elif answer is None or (answer.error is not None and answer.error.code in _ITS_OWN):
+            heir = self._flights.leave(flight, entry)
+            if heir is not None and heir.passage is not None and not was_waiting:
+                self._queue(heir, heir.passage, _now_ns())
+        elif answer.error is not None:
+            self._scatter(flight)
+        else:
+            followers = self._flights.land(flight)
+            if followers:
+                self._share(followers, answer, _now_ns())
+            self._keep(passage, answer)
+
+    def _scatter(self, flight: Flight[Entry]) -> None:
+        """The leader failed: the others try for themselves, together rather than in a row."""
+        now_ns = _now_ns()
+        for entry in self._flights.land(flight):
+            if entry.passage is not None:
+                entry.passage.flight = Flight(flight.identity, entry)
+                self._queue(entry, entry.passage, now_ns)
+
+    def _share(self, entries: Sequence[Entry], answer: Answer, now_ns: int) -> None:
+        """Answer entries that waited with one answer: all of them are hits."""
+        for entry in entries:
+            passage, entry.passage = entry.passage, None
+            if passage is None:
+                continue
+            self._release(passage)
+            if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+                self._expire(entry)
+                continue
+            if entry.trace is not None:
+                entry.trace.cache_lookup(entry.received_ns, now_ns, hit=True)
+            self._owner.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
+            self._owner.finish(entry, Answer(0, answer.head, list(answer.payloads)))
+
+    def _keep(self, passage: Passage, answer: Answer) -> None:
+        """Store what was computed, unless an instance of another revision computed it."""
+        started_ns = _now_ns()
+        if passage.computed_by == passage.revision and all(
+            isinstance(payload, bytes) for payload in answer.payloads
+        ):
+            message = pb.Answer()
+            write_answer(answer, message)
+            self._client.store(passage.key, message.SerializeToString())
+        self._owner.statistics.record_cache_miss(passage.waited_ns, _now_ns() - started_ns)
+
+    def _release(self, passage: Passage) -> None:
+        """It waits no longer."""
+        if passage.waiting:
+            passage.waiting = False
+            self._waiting -= 1
+        if passage.timer is not None:
+            passage.timer.cancel()
+            passage.timer = None
+
+
+def _read(value: bytes) -> Answer | None:
+    """The answer that was kept; None: the store holds something else."""
+    try:
+        answer = read_answer(pb.Answer.FromString(value))
+    except DecodeError:
+        _log.warning("the cache holds a value that is no answer; it is taken for a miss")
+        return None
+    return answer if answer.error is None and answer.head else None

@@ -1,0 +1,66 @@
+"""Alike requests under way at once: one of them leads, the others wait for what it gets.
+
+Pure. A flight is in the table from its first member until it lands. Whoever leaves takes nobody
+along: when the leader goes, the one that has waited longest leads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+M = TypeVar("M")
+
+
+@dataclass(slots=True, eq=False)
+class Flight(Generic[M]):
+    """Members that want one and the same answer."""
+
+    identity: Hashable
+    leader: M
+    followers: dict[M, None] = field(default_factory=dict)
+
+
+class SingleFlight(Generic[M]):
+    """All flights of one model version."""
+
+    def __init__(self) -> None:
+        self._flights: dict[Hashable, Flight[M]] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def join(self, identity: Hashable, member: M) -> Flight[M]:
+        """The flight of this identity, led by member if there was none."""
+        flight = self._flights.get(identity)
+        if flight is None:
+            flight = self._flights[identity] = Flight(identity, member)
+        else:
+            flight.followers[member] = None
+        return flight
+
+    def leave(self, flight: Flight[M], member: M) -> M | None:
+        """A member gives up; the new leader, if that was the leader and others are left."""
+        if member is not flight.leader:
+            flight.followers.pop(member, None)
+            return None
+        if not flight.followers:
+            self._forget(flight)
+            return None
+        flight.leader = next(iter(flight.followers))
+        del flight.followers[flight.leader]
+        return flight.leader
+
+    def land(self, flight: Flight[M]) -> list[M]:
+        """The flight is over: who still waited for its leader, in order of arrival."""
+        self._forget(flight)
+        followers = list(flight.followers)
+        flight.followers.clear()
+        return followers
+
+    def _forget(self, flight: Flight[M]) -> None:
+        if self._flights.get(flight.identity) is flight:
+            del self._flights[flight.identity]
