@@ -1,0 +1,116 @@
+"""Which requests the gateway traces, and what it tells of them."""
+
+from collections.abc import Callable
+from time import monotonic_ns
+
+import pytest
+
+from nereid.messages import Answer, Fault, InferRequest
+from nereid.pb import kserve_pb2
+from nereid.tracing import Sampler, TraceConfig, is_sampled
+from services.gateway.tracing import Tracing
+from tests.unit.spans import KeptSpans
+
+SAMPLED = b"\0" + bytes(range(1, 25)) + b"\1"
+UNSAMPLED = SAMPLED[:25] + b"\0"
+HEAD = kserve_pb2.ModelInferRequest(model_name="m", model_version="3").SerializeToString()
+
+
+class Mesh:
+    """Answers a request when told to."""
+
+    def __init__(self, config: TraceConfig) -> None:
+        self.tracer = KeptSpans()
+        self.tracing = Tracing(self.tracer, Sampler(config), self.infer)  # type: ignore[arg-type]
+        self.on_answer: Callable[[Answer], None] | None = None
+        self.cancelled = 0
+        self.told: list[Answer] = []
+
+    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> "Mesh":
+        self.on_answer = on_answer
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    def ask(self, request: InferRequest) -> Callable[[], None]:
+        return self.tracing.infer(request, self.told.append, "grpc", monotonic_ns())
+
+    def answer(self, answer: Answer) -> None:
+        assert self.on_answer is not None
+        self.on_answer(answer)
+
+
+def request(context: bytes = b"", head: bytes = HEAD) -> InferRequest:
+    return InferRequest(1, head, [], request_id="seven", trace_context=context)
+
+
+@pytest.mark.parametrize("context", [b"", UNSAMPLED])
+def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    asked = request(context)
+    cancel = it.ask(asked)
+    assert it.on_answer == it.told.append
+    cancel()
+    assert it.cancelled == 1
+    assert asked.trace_context == context
+    assert it.tracer.spans == []
+
+
+def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    asked = request(SAMPLED)
+    it.ask(asked)
+    answer = Answer(1)
+    it.answer(answer)
+    assert it.told == [answer]
+    root = it.tracer.one("InferRequest")
+    assert root.parent == SAMPLED
+    assert root.context == asked.trace_context != SAMPLED
+    assert asked.trace_context[1:17] == SAMPLED[1:17]
+    assert root.serves
+    assert root.error is None
+    assert root.attributes == {
+        "nereid.protocol": "grpc",
+        "triton.request_id": "seven",
+        "triton.model_name": "m",
+        "triton.model_version": "3",
+    }
+    receive, send = it.tracer.one("receive"), it.tracer.one("send")
+    assert receive.parent == send.parent == root.context
+    assert root.start_ns == receive.start_ns <= receive.end_ns <= send.start_ns
+    assert send.end_ns == root.end_ns
+
+
+def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
+    it = Mesh(TraceConfig(rate=1, level="TIMESTAMPS"))
+    asked = request(head=b"\xff damaged")
+    it.ask(asked)
+    it.answer(Answer(1, error=Fault(5, "not found")))
+    root = it.tracer.one("InferRequest")
+    assert root.parent == b""
+    assert is_sampled(root.context)
+    assert root.error == "not found"
+    assert "triton.model_name" not in root.attributes
+
+
+def test_a_client_that_goes_ends_its_trace_once() -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    cancel = it.ask(request(SAMPLED))
+    cancel()
+    it.answer(Answer(1))
+    assert it.cancelled == 1
+    assert it.tracer.one("InferRequest").error == "the client is gone"
+    assert it.tracer.named("send") == []
+
+
+def test_an_answer_that_cannot_be_told_still_ends_the_trace() -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+
+    def fail(_answer: Answer) -> None:
+        raise RuntimeError("broken")
+
+    it.tracing.infer(request(SAMPLED), fail, "http", monotonic_ns())
+    with pytest.raises(RuntimeError):
+        it.answer(Answer(1))
+    assert len(it.tracer.named("InferRequest")) == 1

@@ -1,0 +1,186 @@
+"""The spans of requests on their way through a model version."""
+
+import asyncio
+
+from nereid.errors import Unavailable
+from nereid.messages import Answer, InferRequest
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.tracing import is_sampled
+from services.scheduler.instance import Instance
+from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.tracing import trace_of
+from tests.unit.scheduler.samples import entry_of, model_of
+from tests.unit.spans import KeptSpans
+
+CONFIG = """
+max_batch_size: 8
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+dynamic_batching { }
+"""
+
+
+def context(number: int, sampled: bool = True) -> bytes:
+    return b"\0" + bytes([number]) * 24 + bytes([sampled])
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.sent: list[pb.Batch] = []
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(pb.Batch.FromString(message))
+
+    def finish(self) -> None:
+        pass
+
+
+class World:
+    def __init__(self, *, traced: bool = True, **limits: float) -> None:
+        self.tracer = KeptSpans()
+        self.model = ModelVersion(
+            model_of(CONFIG),
+            1,
+            QueueLimits(**limits),  # type: ignore[arg-type]
+            self.tracer if traced else None,
+        )
+        self.answers: list[Answer] = []
+
+    def instance(self) -> tuple[Instance, Stream]:
+        stream = Stream()
+        instance = Instance(1, "i", "executor", stream)
+        self.model.add_instance(instance)
+        return instance, stream
+
+    def submit(self, number: int, trace_context: bytes) -> None:
+        head = kserve_pb2.ModelInferRequest(model_name="m")
+        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
+        request = InferRequest(number, head.SerializeToString(), [b"x"], request_id=str(number))
+        request.trace_context = trace_context
+        self.model.submit(request, self.answers.append)
+
+    def answer(self, instance: Instance, batch: pb.Batch) -> None:
+        reply = pb.Executed(id=batch.id)
+        for _ in batch.members:
+            reply.answers.add()
+        self.model.executed(instance, reply.SerializeToString())
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def test_without_a_tracer_contexts_travel_as_they_came() -> None:
+    it = World(traced=False)
+    instance, stream = it.instance()
+    it.submit(1, context(1))
+    await turn()
+    assert stream.sent[0].members[0].trace_context == context(1)
+    it.answer(instance, stream.sent[0])
+    assert len(it.answers) == 1
+    it.model.close()
+
+
+async def test_sampled_members_of_a_batch_are_linked_and_others_left_alone() -> None:
+    it = World()
+    instance, stream = it.instance()
+    contexts = [context(1), context(2, sampled=False), b"", context(3)]
+    for number, each in enumerate(contexts):
+        it.submit(number, each)
+    await turn()
+    (sent,) = stream.sent
+    passed = [member.trace_context for member in sent.members]
+    assert passed[1:3] == contexts[1:3]
+    it.answer(instance, sent)
+    assert len(it.answers) == 4
+    first, last = it.tracer.named("m")
+    assert (first.parent, last.parent) == (contexts[0], contexts[3])
+    executes = it.tracer.named("execute")
+    # What the executor does is below the attempts.
+    assert [span.context for span in executes] == [passed[0], passed[3]]
+    assert [span.parent for span in executes] == [first.context, last.context]
+    batch = it.tracer.one("batch")
+    assert batch.parent == first.context
+    assert list(batch.links) == [passed[0], passed[3]]
+    assert all(list(span.links) == [batch.context] for span in executes)
+    assert batch.attributes["nereid.batch.members"] == 4
+    assert [span.parent for span in it.tracer.named("queue")] == [first.context, last.context]
+    assert first.attributes == {
+        "triton.model_name": "m",
+        "triton.model_version": 1,
+        "triton.request_id": "0",
+        "nereid.attempts": 1,
+    }
+    assert all(span.error is None for span in it.tracer.spans)
+    it.model.close()
+
+
+async def test_a_lost_attempt_is_told_and_the_next_waits_from_there() -> None:
+    it = World()
+    instance, stream = it.instance()
+    it.submit(1, context(1))
+    await turn()
+    it.model.lose_instance(instance, "the executor died")
+    other, more = it.instance()
+    await turn()
+    assert more.sent[0].members[0].trace_context != stream.sent[0].members[0].trace_context
+    it.answer(other, more.sent[0])
+    lost, done = it.tracer.named("execute")
+    assert (lost.error, done.error) == ("the executor died", None)
+    assert [span.attributes["nereid.attempt"] for span in (lost, done)] == [1, 2]
+    assert [span.error for span in it.tracer.named("batch")] == ["the executor died", None]
+    waits = it.tracer.named("queue")
+    assert waits[0].end_ns == lost.start_ns
+    # Two readings of the wall clock's offset stand between them.
+    assert abs(waits[1].start_ns - lost.end_ns) < 1_000_000
+    assert it.tracer.one("m").attributes["nereid.attempts"] == 2
+    assert it.tracer.one("m").error is None
+    it.model.close()
+
+
+async def test_a_request_that_was_never_executed_shows_its_wait_and_its_error() -> None:
+    it = World()
+    it.submit(1, context(1))
+    it.model.fail_all(Unavailable("over"))
+    wait, model = it.tracer.one("queue"), it.tracer.one("m")
+    assert wait.parent == model.context
+    assert model.error == "over"
+    assert it.tracer.named("execute") == []
+    it.model.close()
+
+
+async def test_a_batch_that_makes_no_sense_still_ends_its_attempts() -> None:
+    it = World()
+    instance, _ = it.instance()
+    it.submit(1, context(1))
+    await turn()
+    it.model.executed(instance, b"\xff")
+    assert len(it.tracer.named("execute")) == 1
+    assert it.tracer.one("m").error == "the executor's answer cannot be understood"
+    it.model.close()
+
+
+def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
+    tracer = KeptSpans()
+    trace = trace_of(tracer, context(1), 100)
+    assert trace is not None
+    trace.cache_lookup(100, 150, hit=True)
+    trace.end(entry_of(), ("m", 1), Answer(0), 200)
+    lookup, model = tracer.one("cache lookup"), tracer.one("m")
+    assert lookup.parent == model.context
+    assert lookup.attributes == {"hit": True}
+    assert lookup.end_ns - lookup.start_ns == 50
+    # It never was in the queue.
+    assert tracer.named("queue") == []
+
+
+def test_a_dropped_request_says_so() -> None:
+    tracer = KeptSpans()
+    trace = trace_of(tracer, context(1), 100)
+    assert trace is not None
+    trace.end(entry_of(), ("m", 1), None, 200)
+    assert tracer.one("m").error == "cancelled"
+    assert is_sampled(tracer.one("m").context)
+    assert trace_of(tracer, context(1, sampled=False), 100) is None
