@@ -13,6 +13,7 @@ import tritonclient.grpc.aio as aiogrpcclient
 import tritonclient.http as httpclient
 
 from tests.e2e.mesh import Mesh, free_port, running, until
+from tests.e2e.models import make_repository
 from tests.otlp_receiver import Receiver, Tree, receiver
 
 pytestmark = pytest.mark.slow
@@ -213,3 +214,29 @@ def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_p
     # A line for each service at most, whatever happens within a minute.
     assert 1 <= len(told) <= 3
     assert "Traceback" not in log.read_text()
+
+
+def test_a_hit_in_the_cache_is_a_tree_without_execution(
+    tmp_path: Path, collector: Receiver
+) -> None:
+    repository = make_repository(tmp_path / "repository")
+    config = repository / "doubler" / "config.pbtxt"
+    config.write_text(config.read_text() + "response_cache { enable: true }\n")
+    flagged = [*flags(collector.url, "mode=opentelemetry"), "--cache-config=local,size=1048576"]
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        other = TRACE.replace("0af7", "1af7")
+        ask_grpc(mesh, headers=dict(SAMPLED))
+        miss = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() >= SHAPE)[TRACE]
+        ask_http(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, other)})
+        hit = collector.wait(lambda trees: other in trees and len(trees[other].spans) == 5)[other]
+    lookup = (S, "cache lookup", "doubler")
+    assert miss.shape() == SHAPE | {lookup}
+    assert miss.one("cache lookup").attributes == {"hit": False}
+    # Its wait in the queue begins where the lookup ended.
+    assert miss.one("queue").start_ns >= miss.one("cache lookup").end_ns - 1_000_000
+    assert hit.shape() == {span for span in SHAPE if span[0] == G} | {
+        (S, "doubler", "InferRequest"),
+        lookup,
+    }
+    assert hit.one("cache lookup").attributes == {"hit": True}
+    assert hit.one("doubler").attributes["nereid.attempts"] == 0
