@@ -1,4 +1,4 @@
-"""Gateway and scheduler in one process, joined in memory: that process's composition root.
+"""Gateway, scheduler and cache in one process, joined in memory: its composition root.
 
 With services.plan the only module that may know several services.
 """
@@ -16,26 +16,40 @@ import uvloop
 
 from nereid import flags, rpc
 from nereid.telemetry import set_up_logging
+from services.cache.service import CacheService, make_store
+from services.cache.settings import CacheSettings
 from services.gateway.service import GatewayService, joined
 from services.gateway.settings import GatewaySettings
 from services.scheduler.service import SchedulerService
 from services.scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
-    from nereid.messages import Answer, ToScheduler
+    from nereid.cache import FromCache, ToCache
+    from nereid.messages import FromScheduler, ToScheduler
 
 _PROGRAM = "services.joined"
 
 
-async def serve(gateway_settings: GatewaySettings, scheduler_settings: SchedulerSettings) -> int:
+async def serve(
+    gateway_settings: GatewaySettings,
+    scheduler_settings: SchedulerSettings,
+    cache_settings: CacheSettings,
+) -> int:
     """Serve until a signal says to end; the exit code to leave with."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    scheduler = SchedulerService(scheduler_settings)
+    cache: CacheService | None = None
+    cache_end: rpc.Link[ToCache] | None = None
+    if cache_settings.cache_config:
+        asking_end: rpc.Link[FromCache]
+        cache_end, asking_end = rpc.memory_links()
+        cache = CacheService(make_store(cache_settings.store_config()))
+        cache.attach(asking_end)
+    scheduler = SchedulerService(scheduler_settings, cache_end)
     gateway_end: rpc.Link[ToScheduler]
-    scheduler_end: rpc.Link[Answer]
+    scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()
     channel = rpc.LocalChannel(scheduler.handlers())
     gateway = GatewayService(gateway_settings, open_link=joined(gateway_end), channel=channel)
@@ -43,6 +57,8 @@ async def serve(gateway_settings: GatewaySettings, scheduler_settings: Scheduler
         await scheduler.start()
         scheduler.attach(scheduler_end)
         await gateway.start()
+        # What was said before the gateway listened is lost.
+        scheduler.announce()
     except OSError as error:
         flags.refuse([f"cannot listen: {error}"], _PROGRAM)
     # What lives by now lives for good: keep the collector from walking it again and again.
@@ -52,16 +68,18 @@ async def serve(gateway_settings: GatewaySettings, scheduler_settings: Scheduler
     deadline = loop.time() + gateway_settings.exit_timeout_secs
     await gateway.drain(gateway_settings.exit_timeout_secs)
     await scheduler.drain(max(0.0, deadline - loop.time()))
+    if cache is not None:
+        await cache.close()
     return 0
 
 
 def main() -> int:
     """Run the process."""
-    gateway, scheduler = flags.read_all(
-        (GatewaySettings, SchedulerSettings), sys.argv[1:], os.environ, _PROGRAM
+    gateway, scheduler, cache = flags.read_all(
+        (GatewaySettings, SchedulerSettings, CacheSettings), sys.argv[1:], os.environ, _PROGRAM
     )
     set_up_logging(gateway, "gateway+scheduler")
-    return uvloop.run(serve(gateway, scheduler))
+    return uvloop.run(serve(gateway, scheduler, cache))
 
 
 if __name__ == "__main__":

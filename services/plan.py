@@ -15,6 +15,7 @@ from typing import Any
 
 from nereid import flags
 from nereid.telemetry import LogSettings
+from services.cache.settings import CacheSettings
 from services.executor.service import offered_gpus
 from services.executor.settings import ExecutorSettings
 from services.gateway.settings import GatewaySettings
@@ -29,7 +30,7 @@ class ServeSettings:
 
     join: str = flags.flag(
         "all",
-        "all: gateway and scheduler share one process; none: each has its own",
+        "all: gateway, scheduler and cache share one process; none: each has its own",
         flags.choice("all", "none"),
     )
     executors: int | None = flags.flag(
@@ -48,6 +49,7 @@ class _Mesh:
     gateway: GatewaySettings
     scheduler: SchedulerSettings
     executor: ExecutorSettings
+    cache: CacheSettings
 
     def children(self, directory: str) -> list[dict[str, Any]]:
         """The processes, all of which find the scheduler by a unix socket in directory."""
@@ -61,15 +63,20 @@ class _Mesh:
             metrics_port=gateway.metrics_port if joined else -1,
             metrics_address=gateway.metrics_address,
         )
+        has_cache = bool(self.cache.cache_config)
         if joined:
             # The scheduler's settings come last: of two flags of one name, its own is meant.
             argv = _merged(flags.arguments(gateway), flags.arguments(scheduler))
+            if has_cache:
+                argv = _merged(flags.arguments(self.cache), argv)
             children = [_child("services.joined", argv, 0)]
         else:
-            children = [
-                _child("services.gateway", flags.arguments(gateway), 0),
-                _child("services.scheduler", flags.arguments(scheduler), 1),
-            ]
+            children = [_child("services.gateway", flags.arguments(gateway), 0)]
+            if has_cache:
+                cache = dataclasses.replace(self.cache, cache_listen=f"unix:{directory}/cache.sock")
+                scheduler = dataclasses.replace(scheduler, cache_address=cache.cache_listen)
+                children.append(_child("services.cache", flags.arguments(cache), 2))
+            children.append(_child("services.scheduler", flags.arguments(scheduler), 1))
         gpus = [gpu.id for gpu in offered_gpus(self.executor)]
         count = self.serve.executors
         interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
@@ -106,9 +113,11 @@ class _Mesh:
 def main() -> None:
     """Print the plan for the runtime directory argv[1] and the flags after it."""
     directory, *argv = sys.argv[1:]
-    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings)
-    serve, gateway, executor, scheduler = flags.read_all(classes, argv, os.environ, _PROGRAM)
-    mesh = _Mesh(serve, gateway, scheduler, executor)
+    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
+    serve, gateway, executor, scheduler, cache = flags.read_all(classes, argv, os.environ, _PROGRAM)
+    if cache.cache_config and scheduler.cache_address is not None:
+        flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    mesh = _Mesh(serve, gateway, scheduler, executor, cache)
     edges = mesh.edges()
     flags.refuse([f for edge in edges.values() if edge for f in _port_faults(edge)], _PROGRAM)
     children = mesh.children(directory)

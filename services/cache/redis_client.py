@@ -50,7 +50,7 @@ def make_client(config: RedisConfig) -> Any:
         return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
     service, _, db = path.partition("/")
     plain = {k: v for k, v in options.items() if k not in ("username", "password")}
-    sentinel = Sentinel(
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [_address(each, _SENTINEL_PORT) for each in hosts.split(",")],
         sentinel_kwargs=plain,
         **options,

@@ -219,7 +219,8 @@ class Upstream:
         for answer in answers:
             pending = table.pop(answer.id, None)
             if pending is not None:
-                _deliver(pending, answer)  # type: ignore[arg-type] - no request has its id, 0
+                # No request has the id 0.
+                _deliver(pending, answer)  # type: ignore[arg-type]
             elif isinstance(answer, CachedModels):
                 self._digester = Digester(answer.names) if answer.names else None
             # Else: cancelled in the meantime, its answer has no taker.

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.errors import Unavailable
 from nereid.frames import AnswerCodec, RequestCodec
-from nereid.rpc import Handlers, Server, ServerOptions, accept_link
+from nereid.messages import CachedModels
+from nereid.rpc import (
+    ChannelOptions,
+    Handlers,
+    Server,
+    ServerOptions,
+    SocketChannel,
+    accept_link,
+)
 from nereid.tracing import open_tracer
+from services.scheduler.cache_client import CacheClient, dial_cache
 from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
 from services.scheduler.completion import CompletionRules
 from services.scheduler.control import Control
@@ -27,8 +36,9 @@ from services.scheduler.model import QueueLimits
 from services.scheduler.repository import scan
 
 if TYPE_CHECKING:
-    from nereid.messages import Answer
+    from nereid.messages import FromScheduler
     from nereid.rpc import Call, Link
+    from services.scheduler.cache_client import CacheLink
     from services.scheduler.repository import FoundModel
     from services.scheduler.settings import Settings
 
@@ -38,6 +48,8 @@ INFER_PATH: Final = "/nereid.v1.Scheduler/Infer"
 # A process that hangs with its connections open is gone after this. An executor at work answers
 # pings all the same.
 _SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
+# A cache that hangs is as good as none: this only lets go of its connection in the end.
+_CACHE_OPTIONS: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # What is left of the time to drain when everything is answered, for answers on their way.
 _LAST_WRITES_S: Final = 1.0
 
@@ -45,7 +57,8 @@ _LAST_WRITES_S: Final = 1.0
 class SchedulerService:
     """One scheduler. Create it inside the event loop that it shall run in."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, cache_link: CacheLink | None = None) -> None:
+        """cache_link: to a cache in this process; else settings say where one is, if any is."""
         self._settings = settings
         self._tracer = open_tracer(settings, "scheduler")
         self._catalogue = Catalogue(map(_served, scan(settings.model_repository)))
@@ -60,14 +73,23 @@ class SchedulerService:
             settings.disable_auto_complete_config, settings.backend_settings
         )
         metrics_config = config_of(settings.metrics_config)
+        self._cache_channel: SocketChannel | None = None
+        self._cache = self._open_cache(cache_link)
         rules = LoadRules(
-            completion, settings.backend_settings, limits, metrics_config, self._tracer
+            completion,
+            settings.backend_settings,
+            limits,
+            metrics_config,
+            self._tracer,
+            self._cache,
         )
         self._loader = Loader(self._catalogue, rules, self._intake.models_changed)
-        self._links: dict[GatewaySession, Link[Answer]] = {}
+        self._links: dict[GatewaySession, Link[FromScheduler]] = {}
         self.metrics = SchedulerMetrics(
             self._catalogue, self._loader, self._room, self._links.keys(), metrics_config
         )
+        if self._cache is not None:
+            self.metrics.cache_usage = self._cache.usage_message
         self._control = Control(self._catalogue, self.metrics, strict=settings.strict_readiness)
         self._server: Server | None = None
         # Where it really listens, once started: port 0 is whatever the system chose.
@@ -84,12 +106,17 @@ class SchedulerService:
             },
         )
 
-    def attach(self, link: Link[Answer]) -> None:
+    def attach(self, link: Link[FromScheduler]) -> None:
         """Serve a gateway whose link lies in this process. Call before items come in."""
         session = GatewaySession(self._intake)
         link.on_items = session.on_items
         link.on_down = partial(self._gateway_lost, session)
         self._add(session, link)
+
+    def announce(self) -> None:
+        """Tell the gateways which models' requests want a digest."""
+        for link in self._links.values():
+            link.send(self._cached_models())
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
@@ -129,8 +156,28 @@ class SchedulerService:
             link.close()
         if self._server is not None:
             await self._server.close()
+        if self._cache is not None:
+            self._cache.close()
+        if self._cache_channel is not None:
+            await self._cache_channel.close()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
+
+    def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
+        address = self._settings.cache_address
+        if link is None and address is not None:
+            self._cache_channel = SocketChannel(address, _CACHE_OPTIONS)
+            link = dial_cache(self._cache_channel)
+        if link is None:
+            return None
+        return CacheClient(link, self._settings.cache_timeout_ms / 1000)
+
+    def _cached_models(self) -> CachedModels:
+        if self._cache is None:
+            return CachedModels(())
+        versions = self._catalogue.versions()
+        names = {each.name for each in versions if each.draft.response_cache.enable}
+        return CachedModels(tuple(sorted(names)))
 
     def _accept_gateway(self, call: Call) -> None:
         session = GatewaySession(self._intake)
@@ -138,9 +185,10 @@ class SchedulerService:
         link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
         self._add(session, link)
 
-    def _add(self, session: GatewaySession, link: Link[Answer]) -> None:
+    def _add(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
         session.link = link
         self._links[session] = link
+        link.send(self._cached_models())
 
     def _gateway_lost(self, session: GatewaySession) -> None:
         self._links.pop(session, None)

@@ -60,6 +60,12 @@ class Settings(TraceSettings, LogSettings):
     max_queue_size: int = flag(
         16384, "how many requests of one model may wait; 0: any number", integer(0)
     )
+    cache_address: str | None = flag(
+        None, "the response cache, host:port or unix:/path; by default there is none", address
+    )
+    cache_timeout_ms: int = flag(
+        5, "how long a request may wait for the cache before it is queued", integer(0)
+    )
     metrics_config: tuple[str, ...] = flag(
         (),
         "histogram_latencies=true, summary_latencies=true, summary_quantiles=<quantile>,... or"

@@ -19,7 +19,7 @@ def overdue(
     entries: Iterable[Entry], stranded_since_ns: int, patience_ns: int, now_ns: int
 ) -> tuple[list[Entry], int | None]:
     """The entries to give up now, and when the next one is due; None: no other waits."""
-    due = []
+    due: list[Entry] = []
     for entry in entries:
         if entry.state is State.EXECUTING:  # an executor that leaves still has it
             continue

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nereid.frames import AnswerCodec, RequestCodec
-from nereid.messages import Answer, Cancel, Fault, InferRequest
+from nereid.messages import Answer, CachedModels, Cancel, Fault, FromScheduler, InferRequest
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, SocketChannel, dial_link
@@ -249,6 +249,7 @@ class Gateway:
     def __init__(self, where: World) -> None:
         self.up = asyncio.Event()
         self.answers: dict[int, list[Answer]] = {}
+        self.cached_models: tuple[str, ...] | None = None
         self._futures: dict[int, asyncio.Future[Answer]] = {}
         self._last_id = 0
         self.channel = where.channel()
@@ -262,8 +263,11 @@ class Gateway:
             on_down=self.up.clear,
         )
 
-    def _on_answers(self, answers: list[Answer]) -> None:
+    def _on_answers(self, answers: list[FromScheduler]) -> None:
         for answer in answers:
+            if isinstance(answer, CachedModels):
+                self.cached_models = answer.names
+                continue
             self.answers.setdefault(answer.id, []).append(answer)
             future = self._futures.get(answer.id)
             if future is not None and not future.done():

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nereid.errors import Unavailable
-from nereid.messages import Answer, Cancel, Fault, InferRequest
+from nereid.messages import Answer, CachedModels, Cancel, Fault, FromScheduler, InferRequest
+from nereid.pb import kserve_pb2
 from services.gateway.upstream import Limits, Upstream
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class FakeLink:
         self.sent: list[ToScheduler] = []
         self.closed = False
         self.flushes = 0
-        self.on_items: Callable[[list[Answer]], None]
+        self.on_items: Callable[[list[FromScheduler]], None]
         self.on_up: Callable[[], None]
         self.on_down: Callable[[], None]
 
@@ -53,7 +54,7 @@ class Table:
 
         def open_link(
             *,
-            on_items: Callable[[list[Answer]], None],
+            on_items: Callable[[list[FromScheduler]], None],
             on_up: Callable[[], None],
             on_down: Callable[[], None],
         ) -> FakeLink:
@@ -224,3 +225,17 @@ async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixtur
     assert [answer.error and answer.error.code for answer in seen] == [None, 13]
     assert "ZeroDivisionError" in caplog.text
     table.close()
+
+
+async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
+    table = Table()
+    table.upstream.start()
+    head = kserve_pb2.ModelInferRequest(model_name="cached").SerializeToString()
+    requests = [InferRequest(0, head, [b"x"]) for _ in range(3)]
+    table.upstream.submit(requests[0], table.take)
+    table.link.on_items([CachedModels(("cached",))])
+    table.upstream.submit(requests[1], table.take)
+    table.link.on_items([CachedModels(())])
+    table.upstream.submit(requests[2], table.take)
+    assert [len(request.digest) for request in requests] == [0, 16, 0]
+    assert table.answers == []

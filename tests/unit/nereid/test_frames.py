@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.frames import AnswerCodec, RequestCodec, read_parameters
-from nereid.messages import Answer, Cancel, Fault, InferRequest, Parameter, SharedMemory
+from nereid.messages import (
+    Answer,
+    CachedModels,
+    Cancel,
+    Fault,
+    FromScheduler,
+    InferRequest,
+    Parameter,
+    SharedMemory,
+)
 from nereid.pb import kserve_pb2
 
 ids = st.integers(0, 2**64 - 1)
@@ -67,8 +76,8 @@ def test_a_deadline_in_the_past_stays_a_deadline() -> None:
 @given(st.lists(answers, max_size=4))
 def test_answers_survive_the_wire(items: list[Answer]) -> None:
     codec = AnswerCodec()
-    back = codec.decode(codec.encode(items))
-    assert [dataclasses.asdict(item) for item in back] == [
+    back = codec.decode(codec.encode(list[FromScheduler](items)))
+    assert [dataclasses.asdict(item) for item in back if isinstance(item, Answer)] == [
         dataclasses.asdict(item) for item in items
     ]
 
@@ -101,6 +110,8 @@ def test_an_answer_that_cannot_be_written_travels_as_a_fault() -> None:
     codec = AnswerCodec()
     bad = Answer(2, error=Fault(1 << 40, "a code that no field holds"))
     first, second = codec.decode(codec.encode([Answer(1, b"head", [b"x"]), bad]))
+    assert isinstance(first, Answer)
+    assert isinstance(second, Answer)
     assert first.payloads == [b"x"]
     assert second.id == 2
     assert second.error is not None
@@ -112,3 +123,19 @@ def test_sizes_count_what_may_be_large() -> None:
     assert RequestCodec().size_bytes(InferRequest(1, b"head", payloads)) == 12
     assert RequestCodec().size_bytes(Cancel(1)) == 0
     assert AnswerCodec().size_bytes(Answer(1, b"head", payloads)) == 12
+
+
+def test_the_cached_models_travel_beside_answers() -> None:
+    codec = AnswerCodec()
+    back = codec.decode(codec.encode([CachedModels(("m", "n")), Answer(1, b"head")]))
+    assert [item.id for item in back] == [1, 0]
+    assert back[1] == CachedModels(("m", "n"))
+    assert codec.decode(codec.encode([CachedModels(())])) == [CachedModels(())]
+    assert codec.size_bytes(CachedModels(("m", "no"))) == 3
+
+
+def test_a_digest_travels_with_its_request() -> None:
+    codec = RequestCodec()
+    (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], digest=bytes(range(16)))]))
+    assert isinstance(back, InferRequest)
+    assert back.digest == bytes(range(16))

@@ -1,0 +1,76 @@
+"""Equal digests if and only if the answer must be equal."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from nereid.messages import Fault, InferRequest, SharedMemory
+from nereid.pb import kserve_pb2
+from services.gateway.digest import Digester
+
+
+def head(shape: list[int], datatype: str = "FP32", outputs: tuple[str, ...] = ()) -> bytes:
+    message = kserve_pb2.ModelInferRequest(model_name="m")
+    message.inputs.add(name="I", datatype=datatype, shape=shape)
+    for name in outputs:
+        message.outputs.add(name=name)
+    return message.SerializeToString()
+
+
+BASE = InferRequest(1, head([1, 4]), [b"abcd", b"ef"], parameters={"a": 1, "b": "x"})
+
+
+def digest(**fields: Any) -> bytes:
+    return Digester(["m"]).digest(dataclasses.replace(BASE, **fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"head": head([2, 2])},
+        {"head": head([1, 4], "INT32")},
+        {"head": head([1, 4], outputs=("O",))},
+        {"payloads": [b"abcde", b"f"]},
+        {"payloads": [b"abcdef"]},
+        {"payloads": [b"ef", b"abcd"]},
+        {"parameters": None},
+        {"parameters": {"a": True, "b": "x"}},
+        {"parameters": {"a": 1.0, "b": "x"}},
+        {"parameters": {"a": "1", "b": "x"}},
+    ],
+)
+def test_what_the_answer_depends_on_tells_requests_apart(fields: dict[str, Any]) -> None:
+    assert len(digest(**fields)) == 16
+    assert digest(**fields) != digest()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id": 2},
+        {"request_id": "other"},
+        {"deadline": 1.0},
+        {"priority": 1},
+        {"timeout_us": 5},
+        {"trace_context": b"t" * 26},
+        {"parameters": {"b": "x", "a": 1}},
+    ],
+)
+def test_what_it_does_not_depend_on_is_left_out(fields: dict[str, Any]) -> None:
+    assert digest(**fields) == digest()
+
+
+def test_nothing_is_computed_where_nobody_asked_or_data_lie_elsewhere() -> None:
+    assert Digester(["other"]).digest(BASE) == b""
+    assert digest(head=b"\xff") == b""
+    assert digest(fault=Fault(3, "bad")) == b""
+    assert digest(payloads=[SharedMemory("s", 0, 4)]) == b""
+
+
+def test_the_table_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.digest._MOST_HEADS", 2)
+    digester = Digester(["m"])
+    for size in range(5):
+        assert digester.digest(InferRequest(1, head([size]), []))
+    assert len(digester._wanted) <= 2
