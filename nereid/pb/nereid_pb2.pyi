@@ -185,12 +185,14 @@ class Answer(_message.Message):
     def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("id", "members")
+    __slots__ = ("id", "members", "traced")
     ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    TRACED_FIELD_NUMBER: _ClassVar[int]
     id: int
     members: _containers.RepeatedCompositeFieldContainer[BatchMember]
-    def __init__(self, id: _Optional[int] = ..., members: _Optional[_Iterable[_Union[BatchMember, _Mapping]]] = ...) -> None: ...
+    traced: bool
+    def __init__(self, id: _Optional[int] = ..., members: _Optional[_Iterable[_Union[BatchMember, _Mapping]]] = ..., traced: bool = ...) -> None: ...
 
 class BatchMember(_message.Message):
     __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context")

@@ -63,10 +63,9 @@ class Runner:
         ended = perf_counter_ns()
         stacked = stacked or ended
         ran = ran or ended
-        if self._tracer is not None:
+        if batch.traced and self._tracer is not None:
             contexts = sampled(batch.members)
-            if contexts:
-                self.traced = Run(contexts, started, stacked, ran, ended, failed)
+            self.traced = Run(contexts, started, stacked, ran, ended, failed)
         times = pb.Executed(
             id=batch.id,
             compute_input_ns=stacked - started,

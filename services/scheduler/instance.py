@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid.frames import remaining_us, write_parameters, write_payloads
 from nereid.pb import nereid_pb2 as pb
+from nereid.tracing import is_sampled
 
 if TYPE_CHECKING:
     from services.scheduler.entry import Batch
@@ -89,4 +90,6 @@ def batch_message(number: int, batch: Batch, now_ns: int) -> bytes:
             else:
                 member.trace_context = trace.begin_attempt(now_ns)
                 batch.traced = True
+            if is_sampled(request.trace_context):
+                message.traced = True
     return message.SerializeToString()

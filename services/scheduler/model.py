@@ -114,7 +114,7 @@ class ModelVersion:
         """
         now_ns = _now_ns()
         entry = self._validator.accept(request, on_answer, now_ns)
-        if self._tracer is not None:
+        if self._tracer is not None and request.trace_context:
             entry.trace = trace_of(self._tracer, request.trace_context, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
