@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MODELS ?= models
 
-.PHONY: install dev models serve test e2e check fmt proto bench clean
+.PHONY: install dev models serve test e2e compose-test check fmt proto bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nereid needs Python 3.11 or newer")'
@@ -30,6 +30,10 @@ test: dev
 
 e2e: dev
 	$(BIN)/python -m pytest tests/e2e $(PYTEST)
+
+# Builds the images and starts the mesh on a Docker engine, with Compose v2.
+compose-test: dev
+	$(BIN)/python -m pytest tests/compose $(PYTEST)
 
 check: dev
 	$(BIN)/ruff format --check .

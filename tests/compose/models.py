@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,10 @@ def _doubler() -> onnx.GraphProto:
     names = ["INPUT0", *(f"product{turn}" for turn in range(_TURNS))]
     nodes = [
         helper.make_node("MatMul", [before, "one"], [after])
-        for before, after in zip(names, names[1:], strict=False)
+        for before, after in itertools.pairwise(names)
     ]
     nodes.append(helper.make_node("Mul", [names[-1], "two"], ["OUTPUT0"]))
-    shape = ["batch", LENGTH]
+    shape: list[str | int | None] = ["batch", LENGTH]
     return helper.make_graph(
         nodes,
         "doubler",
