@@ -16,13 +16,14 @@ def command(
     program = Path(sys.executable).with_name("nereid")
     if not program.exists():
         raise BenchError(f"{program} is missing: install the project into this environment first")
-    http_port, grpc_port, _ = ports
+    http_port, grpc_port, metrics_port = ports
     argv = [
         str(program),
         "serve",
         f"--model-repository={repository}",
         f"--http-port={http_port}",
         f"--grpc-port={grpc_port}",
+        f"--metrics-port={metrics_port}",
         *flags,
     ]
     return Command(argv, log)

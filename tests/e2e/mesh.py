@@ -54,7 +54,16 @@ class Mesh:
             self.process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
 
     def get(self, path: str, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.http, timeout=20)
+        return self._ask(self.http_port, path, method, body)
+
+    def metrics(self) -> str:
+        """The metrics page."""
+        status, page = self._ask(self.metrics_port, "/metrics", "GET", None)
+        assert status == http.HTTPStatus.OK
+        return page.decode()
+
+    def _ask(self, port: int, path: str, method: str, body: bytes | None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         try:
             connection.request(method, path, body)
             response = connection.getresponse()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.mesh import free_port
+
 pytestmark = pytest.mark.slow
 
 
@@ -40,13 +42,19 @@ def test_all_bad_flags_at_once(repository: Path) -> None:
     assert_refused(result, "--frobnicate", "--join", "--http-port")
 
 
-def test_a_port_in_use(repository: Path) -> None:
+@pytest.mark.parametrize("front", ["http", "grpc", "metrics"])
+def test_a_port_in_use(repository: Path, front: str) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = serve(f"--model-repository={repository}", f"--http-port={port}")
-    assert_refused(result, f"{port}")
+        flags = [
+            f"--{which}-port={free_port()}"
+            for which in ("http", "grpc", "metrics")
+            if which != front
+        ]
+        result = serve(f"--model-repository={repository}", f"--{front}-port={port}", *flags)
+    assert_refused(result, f"cannot listen on 0.0.0.0:{port}")
 
 
 def test_usage_without_a_command() -> None:

@@ -158,6 +158,7 @@ async def run(*argv: str) -> asyncio.subprocess.Process:
         "services.gateway",
         "--http-address=127.0.0.1",
         "--grpc-address=127.0.0.1",
+        "--metrics-port=0",
         *argv,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -173,6 +174,7 @@ async def test_a_port_in_use_is_one_clear_line_and_code_2(engine: str) -> None:
         for flags in (
             (f"--http-port={port}", "--grpc-port=0"),
             ("--http-port=0", f"--grpc-port={port}"),
+            ("--http-port=0", "--grpc-port=0", f"--metrics-port={port}"),
         ):
             process = await run(*flags, f"--grpc-engine={engine}")
             _, errors = await asyncio.wait_for(process.communicate(), 20)
