@@ -34,6 +34,19 @@ def until(condition: Callable[[], object], what: str, limit_s: float = START_S) 
         time.sleep(0.02)
 
 
+def ask(
+    address: str, path: str, method: str = "GET", body: bytes | None = None
+) -> tuple[int, bytes]:
+    """Status and body of one HTTP request on a connection of its own."""
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
 class Mesh:
     """A running `nereid serve`."""
 
@@ -53,13 +66,7 @@ class Mesh:
             self.process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
 
     def get(self, path: str, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.http, timeout=20)
-        try:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+        return ask(self.http, path, method, body)
 
     def index(self) -> dict[str, dict[str, Any]]:
         _, body = self.get("/v2/repository/index", "POST")
