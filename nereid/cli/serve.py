@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from nereid.cli.greeting import greet
 from nereid.cli.supervisor import ChildSpec, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Plan:
 def main(argv: Sequence[str]) -> int:
     """Start the mesh and keep it running until a signal; the exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s nereid: %(message)s", level=logging.INFO)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
         planned = subprocess.run(
             [sys.executable, "-m", "services.plan", directory, *argv],
@@ -46,6 +49,11 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout.buffer.write(planned.stdout)
             return planned.returncode
         return asyncio.run(_serve(_read_plan(planned.stdout)))
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Nothing is started yet, but the directory and the planning shall not be left behind."""
+    sys.exit(0)
 
 
 def _read_plan(text: bytes) -> Plan:
