@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from nereid.cli.greeting import greet
 from nereid.cli.supervisor import ChildSpec, Supervisor
@@ -21,6 +21,7 @@ from nereid.telemetry import LogSettings, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Plan:
 
 def main(argv: Sequence[str]) -> int:
     """Start the mesh and keep it running until a signal; the exit code."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
         planned = subprocess.run(
             [sys.executable, "-m", "services.plan", directory, *argv],
@@ -49,6 +52,11 @@ def main(argv: Sequence[str]) -> int:
         plan = _read_plan(planned.stdout)
         set_up_logging(plan.log, "nereid")
         return asyncio.run(_serve(plan))
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Nothing is started yet, but the directory and the planning shall not be left behind."""
+    sys.exit(0)
 
 
 def _read_plan(text: bytes) -> Plan:

@@ -6,17 +6,20 @@ reported with its reason and never stops the rest.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nereid.errors import Internal, InvalidArgument, NereidError
+from nereid.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
 from nereid.model_config import fill_backend, parse_config, select_versions
 from nereid.pb import model_config_pb2 as config_pb
 from services.scheduler.completion import check_servable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_log = logging.getLogger(__name__)
 
 _CONFIG_FILE: Final = "config.pbtxt"
 _LARGEST_VERSION: Final = (1 << 63) - 1
@@ -46,10 +49,26 @@ def scan(repositories: Sequence[str]) -> list[FoundModel]:
     paths: dict[str, list[Path]] = {}
     for repository in repositories:
         for path in sorted(Path(repository).iterdir()):
-            # .git, .ipynb_checkpoints and the like are nobody's models.
-            if path.is_dir() and not path.name.startswith("."):
+            if _is_model(path):
                 paths.setdefault(path.name, []).append(path)
     return [_read(name, places) for name, places in sorted(paths.items())]
+
+
+def _is_model(path: Path) -> bool:
+    # .git, .ipynb_checkpoints and the like are nobody's models.
+    if path.name.startswith("."):
+        return False
+    try:
+        if not path.is_dir():
+            return False
+        path.name.encode()
+    except OSError as error:
+        _log.error("%s is left out: %s", path, error.strerror)
+        return False
+    except UnicodeEncodeError:
+        _log.error("%r is left out: its name is not UTF-8", path)
+        return False
+    return True
 
 
 def _read(name: str, places: Sequence[Path]) -> FoundModel:
@@ -73,6 +92,9 @@ def _read(name: str, places: Sequence[Path]) -> FoundModel:
     except OSError as error:
         unreadable = Internal(f"failed to read model '{name}': {error.strerror}")
         return FoundModel(name, path, versions=available[-1:], error=unreadable)
+    except Exception:
+        _log.exception("model '%s' cannot be read", name)
+        return FoundModel(name, path, versions=available[-1:], error=Internal(INTERNAL_MESSAGE))
     return FoundModel(name, path, draft, versions)
 
 

@@ -34,6 +34,19 @@ def until(condition: Callable[[], object], what: str, limit_s: float = START_S) 
         time.sleep(0.02)
 
 
+def ask(
+    address: str, path: str, method: str = "GET", body: bytes | None = None
+) -> tuple[int, bytes]:
+    """Status and body of one HTTP request on a connection of its own."""
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
 class Mesh:
     """A running `nereid serve`."""
 
@@ -54,22 +67,13 @@ class Mesh:
             self.process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
 
     def get(self, path: str, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
-        return self._ask(self.http_port, path, method, body)
+        return ask(self.http, path, method, body)
 
     def metrics(self) -> str:
         """The metrics page."""
-        status, page = self._ask(self.metrics_port, "/metrics", "GET", None)
+        status, page = ask(f"127.0.0.1:{self.metrics_port}", "/metrics")
         assert status == http.HTTPStatus.OK
         return page.decode()
-
-    def _ask(self, port: int, path: str, method: str, body: bytes | None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        try:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
 
     def index(self) -> dict[str, dict[str, Any]]:
         _, body = self.get("/v2/repository/index", "POST")

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from nereid.errors import INTERNAL_MESSAGE
+from services.scheduler import repository as repository_module
 from services.scheduler.repository import FoundModel, scan
 
 
@@ -105,3 +107,26 @@ def test_a_directory_without_versions_or_backend(tmp_path: Path) -> None:
     found = only(tmp_path)
     assert "Could not determine backend for model 'm'" in reason(found)
     assert found.versions == ()
+
+
+def test_what_no_text_can_name_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(tmp_path, "m")
+    (tmp_path / "latin\udcff").mkdir()
+    (tmp_path / "endless").symlink_to("x" * 300)
+    assert only(tmp_path).error is None
+    assert "its name is not UTF-8" in caplog.text
+    assert "File name too long" in caplog.text
+
+
+def test_a_bug_costs_its_model_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(*_: object, **__: object) -> None:
+        raise RuntimeError("bug")
+
+    add(tmp_path, "m")
+    monkeypatch.setattr(repository_module, "fill_backend", explode)
+    assert reason(only(tmp_path)) == INTERNAL_MESSAGE
+    assert "model 'm' cannot be read" in caplog.text
