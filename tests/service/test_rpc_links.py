@@ -138,7 +138,11 @@ async def test_a_turns_items_share_a_frame(channel: Channel, far: Far) -> None:
     link.close()
 
 
-async def test_what_gathers_while_blocked_leaves_as_one_frame(channel: Channel, far: Far) -> None:
+async def test_what_gathers_while_blocked_leaves_as_one_frame(
+    request: pytest.FixtureRequest, channel: Channel, far: Far
+) -> None:
+    if request.node.callspec.params["channel"] == "grpcio":
+        pytest.skip("grpcio grows its window with the demand: when it blocks is its own affair")
     near = End()
     link = dial(channel, near)
     await soon(near.changed)
