@@ -73,7 +73,9 @@ class _Mesh:
         else:
             children = [_child("services.gateway", flags.arguments(gateway), 0)]
             if has_cache:
-                cache = dataclasses.replace(self.cache, cache_listen=f"unix:{directory}/cache.sock")
+                cache = dataclasses.replace(
+                    self.cache, cache_listen=f"unix:{directory}/cache.sock", metrics_port=-1
+                )
                 scheduler = dataclasses.replace(scheduler, cache_address=cache.cache_listen)
                 children.append(_child("services.cache", flags.arguments(cache), 2))
             children.append(_child("services.scheduler", flags.arguments(scheduler), 1))

@@ -7,11 +7,14 @@ import gc
 import os
 import signal
 import sys
+from functools import partial
 
 import uvloop
 
 from nereid.flags import read
+from nereid.metrics_endpoint import MetricsEndpoint
 from nereid.telemetry import set_up_logging
+from services.cache import metrics
 from services.cache.service import CacheService, make_store
 from services.cache.settings import CacheSettings
 
@@ -31,9 +34,18 @@ async def serve(settings: CacheSettings) -> int:
         sys.stderr.write(f"{_PROGRAM}: --cache-listen: {error.strerror or error}\n")
         await service.close()
         return 2
+    endpoint = MetricsEndpoint(partial(metrics.write, service))
+    if settings.metrics_port >= 0:
+        try:
+            await endpoint.listen(settings.metrics_address, settings.metrics_port)
+        except OSError as error:
+            sys.stderr.write(f"{_PROGRAM}: --metrics-port: {error.strerror or error}\n")
+            await service.close()
+            return 2
     gc.collect()
     gc.freeze()
     await ending.wait()
+    await endpoint.close()
     await service.close()
     return 0
 

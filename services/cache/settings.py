@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nereid.flags import address, flag
+from nereid.flags import address, flag, own_port
 from nereid.telemetry import LogSettings
 from services.cache.config import parse_cache_config, setting
 
@@ -29,6 +29,9 @@ class CacheSettings(LogSettings):
         setting,
         repeated=True,
     )
+
+    metrics_port: int = flag(-1, "a port for the cache's own /metrics; -1: none", own_port)
+    metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
 
     def faults(self) -> list[str]:
         """What is wrong with these settings, a line each."""

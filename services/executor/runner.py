@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Final
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.messages import Fault
 from nereid.pb import nereid_pb2 as pb
+from nereid.telemetry import about
 from services.executor.answers import failure
 from services.executor.assembly import gather, split, stack
 from services.executor.plan import Planner, signature_of
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nereid.tracing import Tracer
     from services.executor.assembly import Gathered, Piece
     from services.executor.backends import InstanceSpec, Model
@@ -58,7 +61,7 @@ class Runner:
             pieces = split(self.signature, gathered, outputs)
             self._check_size(pieces)
         except Exception as error:
-            pieces = self._failures(error, gathered, len(batch.members))
+            pieces = self._failures(error, gathered, batch.members)
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
         ended = perf_counter_ns()
         stacked = stacked or ended
@@ -88,11 +91,16 @@ class Runner:
                 f" {LARGEST_FRAME_BYTES} bytes"
             )
 
-    def _failures(self, error: Exception, gathered: Gathered | None, count: int) -> list[Piece]:
+    def _failures(
+        self, error: Exception, gathered: Gathered | None, members: Sequence[pb.BatchMember]
+    ) -> list[Piece]:
         """Answers for a batch that failed as a whole; members' own faults stay what they are."""
         if not isinstance(error, NereidError):
             _log.error("instance %s failed on a batch", self._name, exc_info=error)
+            for member in members:
+                known = about(member.request_id, member.trace_context)
+                _log.error("a request failed with its batch on %s", self._name, extra=known)
             error = Internal(INTERNAL_MESSAGE)
         fault = Fault(error.code, error.message, late=True)
-        outcomes = gathered.outcomes if gathered else [fault] * count
+        outcomes = gathered.outcomes if gathered else [fault] * len(members)
         return [failure(one if isinstance(one, Fault) else fault) for one in outcomes]

@@ -6,10 +6,9 @@ model and no stream.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.tracing import Span, child_of, is_sampled
+from nereid.tracing import Span, child_of, epoch_offset_ns, is_sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +37,8 @@ def sampled(members: Iterable[pb.BatchMember]) -> list[bytes]:
 
 def record(tracer: Tracer, instance: str, run: Run) -> None:
     """The spans of a run: compute, and in it input, infer and output."""
-    offset_ns = time.time_ns() - time.perf_counter_ns()
+    # Both count from the same moment, on Linux.
+    offset_ns = epoch_offset_ns()
     started_ns, stacked_ns = run.started_ns + offset_ns, run.stacked_ns + offset_ns
     ran_ns, ended_ns = run.ran_ns + offset_ns, run.ended_ns + offset_ns
     parts = (

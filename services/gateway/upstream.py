@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.messages import Answer, CachedModels, Cancel, Fault, InferRequest, fault_of
+from nereid.telemetry import about
 from services.gateway.digest import Digester
 
 if TYPE_CHECKING:
@@ -241,6 +242,8 @@ def _deliver(pending: Pending, answer: Answer) -> None:
     try:
         pending.on_answer(answer)
     except Exception:
-        _log.exception("an answer could not be delivered")
+        request = pending.request
+        known = about(request.request_id, request.trace_context)
+        _log.exception("an answer could not be delivered", extra=known)
         if answer.error is None:
             _deliver(pending, Answer(answer.id, error=Fault(Internal.code, INTERNAL_MESSAGE)))

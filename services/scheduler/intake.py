@@ -25,6 +25,7 @@ from nereid.errors import (
 )
 from nereid.messages import Answer, Cancel, fault_of
 from nereid.pb import kserve_pb2
+from nereid.telemetry import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +208,7 @@ class Intake:
             model = self._find(request, held.name, held.version)
             held.on_taken(request.id, (model, model.submit(request, held.on_answer)))
         except Exception as error:
-            held.on_answer(Answer(request.id, error=fault_of(_told(error))))
+            held.on_answer(Answer(request.id, error=fault_of(_told(error, request))))
 
 
 class GatewayLink(Protocol):
@@ -262,7 +263,7 @@ class GatewaySession:
                 request, self._on_answer, self._on_taken, at_once=at_once
             )
         except Exception as error:
-            self.link.send(Answer(number, error=fault_of(_told(error))))
+            self.link.send(Answer(number, error=fault_of(_told(error, request))))
 
     def _cancel(self, number: int) -> None:
         ticket = self._pending.pop(number, None)
@@ -287,9 +288,10 @@ def _named(head: bytes) -> tuple[str, str]:
     return message.model_name, message.model_version
 
 
-def _told(error: Exception) -> NereidError:
+def _told(error: Exception, request: InferRequest) -> NereidError:
     """What the client is told; a bug is logged, and told as no more than that."""
     if isinstance(error, NereidError):
         return error
-    _log.error("a request could not be taken in", exc_info=error)
+    known = about(request.request_id, request.trace_context)
+    _log.error("a request could not be taken in", exc_info=error, extra=known)
     return Internal(INTERNAL_MESSAGE)

@@ -140,19 +140,27 @@ def test_perf_analyzer_collects_metrics(own_mesh: Mesh, tmp_path: Path) -> None:
     assert "metrics endpoint" not in result.stderr.lower(), result.stderr
 
 
-def test_scheduler_and_executor_have_endpoints_of_their_own(tmp_path: Path) -> None:
+def test_scheduler_executor_and_cache_have_endpoints_of_their_own(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository")
     address = f"--scheduler-address=unix:{tmp_path}/socket"
-    ports = free_port(), free_port()
+    ports = free_port(), free_port(), free_port()
+    cache = ["--cache-config=local,size=1048576", f"--cache-listen=unix:{tmp_path}/cache"]
     commands = (
-        ["services.scheduler", f"--model-repository={repository}", f"--metrics-port={ports[0]}"],
-        ["services.executor", "--gpus=none", f"--metrics-port={ports[1]}"],
+        [
+            "services.scheduler",
+            f"--model-repository={repository}",
+            f"--metrics-port={ports[0]}",
+            address,
+        ],
+        ["services.executor", "--gpus=none", f"--metrics-port={ports[1]}", address],
+        ["services.cache", *cache, f"--metrics-port={ports[2]}"],
     )
-    processes = [subprocess.Popen([sys.executable, "-m", *argv, address]) for argv in commands]
+    processes = [subprocess.Popen([sys.executable, "-m", *argv]) for argv in commands]
     try:
         for port, line in (
             (ports[0], 'nv_inference_count{model="doubler",version="1"} 0'),
             (ports[1], 'nereid_executor_instances{model="doubler",version="1"} 1'),
+            (ports[2], "nv_cache_num_entries 0"),
         ):
             until(lambda port=port, line=line: line in _page(port), f"{line} on {port}")  # type: ignore[misc]
             assert "\nprocess_start_time_seconds " in _page(port)
@@ -161,7 +169,7 @@ def test_scheduler_and_executor_have_endpoints_of_their_own(tmp_path: Path) -> N
         for process in reversed(processes):
             process.terminate()
         codes = [process.wait(40) for process in processes]
-    assert codes == [0, 0]
+    assert codes == [0, 0, 0]
 
 
 def _page(port: int) -> str:

@@ -165,19 +165,22 @@ async def test_a_client_that_gives_up(tmp_path: Path) -> None:
         await first
 
 
-async def test_executors_that_die(tmp_path: Path) -> None:
+async def test_executors_that_die(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with world(plain(tmp_path), max_retries=1) as it:
         gateway = await it.gateway()
         for name in ("one", "two"):
             executor = await it.executor(name, hold=True)
             if name == "one":
-                lost = gateway.send(request(1, 1))
+                context = bytes.fromhex("00" + "ab" * 16 + "cd" * 8 + "00")
+                lost = gateway.send(request(1, 1, request_id="mine", trace_context=context))
             await executor.batch()
             await executor.die()
         answer = await asyncio.wait_for(lost, LIMIT_S)
         assert "attempts" in str(answer.error)
         told = series(it)
         assert told[f"nereid_retries_total{{{M}}}"] == 1
+        (line,) = [each for each in caplog.records if "runs again" in each.getMessage()]
+        assert (vars(line)["request_id"], vars(line)["trace_id"]) == ("mine", "ab" * 16)
         assert told[f'nv_inference_request_failure{{{M},reason="OTHER"}}'] == 1
         assert told[f'nereid_batches_closed_total{{{M},reason="single"}}'] == 2
         assert told[f"nv_inference_exec_count{{{M}}}"] == 0

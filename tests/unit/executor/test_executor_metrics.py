@@ -99,7 +99,7 @@ def test_a_gpu_that_is_gone() -> None:
 
 
 def test_gpus_are_read_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
     reader = UsageReader(["GPU-1", "GPU-2"], tmp_path)
     assert [gpu.uuid for gpu in reader.read().gpus] == ["GPU-1", "GPU-2"]
 
