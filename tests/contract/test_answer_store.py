@@ -1,0 +1,133 @@
+"""One contract, two stores: memory, and a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from nereid.cache import Finding, Lookup, Store
+from services.cache.config import LocalConfig, RedisConfig
+from services.cache.service import make_store
+from services.cache.store import AnswerStore
+from tests.redis_server import RedisServer, redis_server
+
+LIMIT_S = 10.0
+MakeStore = Callable[[float], contextlib.AbstractAsyncContextManager[AnswerStore]]
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make(request: pytest.FixtureRequest) -> MakeStore:
+    config: Callable[[float], LocalConfig | RedisConfig]
+    if request.param == "memory":
+
+        def config(ttl: float) -> LocalConfig:
+            return LocalConfig(size=1 << 20, ttl=ttl)
+    else:
+        server: RedisServer = request.getfixturevalue("redis")
+        server.command("FLUSHALL")
+
+        def config(ttl: float) -> RedisConfig:
+            return RedisConfig(url=server.url, ttl=ttl)
+
+    @contextlib.asynccontextmanager
+    async def open_store(ttl: float = 0.0) -> AsyncIterator[AnswerStore]:
+        store = make_store(config(ttl))
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    return open_store
+
+
+async def find(store: AnswerStore, *keys: bytes) -> list[bytes | None]:
+    """What a lookup of these keys finds, in their order."""
+    done: asyncio.Future[list[Finding]] = asyncio.get_running_loop().create_future()
+    lookups = [Lookup(number, key) for number, key in enumerate(keys)]
+    store.exchange(lookups, [], done.set_result)
+    found = await asyncio.wait_for(done, LIMIT_S)
+    assert sorted(each.id for each in found) == list(range(len(keys)))
+    return [each.value for each in sorted(found)]
+
+
+def refuse(findings: list[Finding]) -> None:
+    raise AssertionError(findings)
+
+
+async def put(store: AnswerStore, *stores: Store) -> None:
+    store.exchange([], stores, refuse)
+    # Behind it in the same line.
+    await find(store, b"nothing")
+
+
+async def test_what_was_stored_is_found_byte_for_byte(make: MakeStore) -> None:
+    values = {b"a": b"1", b"b\r\n\0": bytes(range(256)) * 300, b"\xff": b""}
+    async with make(0.0) as store:
+        await put(store, *(Store(key, value) for key, value in values.items()))
+        assert await find(store, *values, b"c") == [*values.values(), None]
+
+
+async def test_the_last_value_counts(make: MakeStore) -> None:
+    async with make(0.0) as store:
+        await put(store, Store(b"a", b"1"), Store(b"a", b"2"))
+        await put(store, Store(b"a", b"3"))
+        assert await find(store, b"a", b"a") == [b"3", b"3"]
+
+
+async def test_a_lookup_does_not_see_the_stores_beside_it(make: MakeStore) -> None:
+    async with make(0.0) as store:
+        done: asyncio.Future[list[Finding]] = asyncio.get_running_loop().create_future()
+        store.exchange([Lookup(7, b"a")], [Store(b"a", b"1")], done.set_result)
+        assert await asyncio.wait_for(done, LIMIT_S) == [Finding(7, None)]
+        assert await find(store, b"a") == [b"1"]
+
+
+async def until_gone(store: AnswerStore, key: bytes) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while await find(store, key) != [None]:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_value_ends_at_its_own_time_or_at_the_stores(make: MakeStore) -> None:
+    async with make(0.05) as store:
+        await put(store, Store(b"short", b"1"), Store(b"long", b"2", 60_000))
+        await until_gone(store, b"short")
+        assert await find(store, b"long") == [b"2"]
+    async with make(0.0) as store:
+        await put(store, Store(b"own", b"3", 30), Store(b"ever", b"4"))
+        await until_gone(store, b"own")
+        assert await find(store, b"ever") == [b"4"]
+
+
+async def test_it_counts(make: MakeStore) -> None:
+    async with make(0.0) as store:
+        await put(store, Store(b"a", b"1"))
+        await find(store, b"a", b"b", b"a")
+        store.refresh()
+        usage = store.usage
+        assert (usage.lookups, usage.hits, usage.stores, usage.failures) == (4, 2, 1, 0)
+        assert usage.lookup_ns > 0
+        assert usage.store_ns > 0
+
+
+async def test_many_exchanges_at_once_each_get_their_own(make: MakeStore) -> None:
+    async with make(0.0) as store:
+        await put(store, *(Store(b"%d" % n, b"v%d" % n) for n in range(200)))
+        found = await asyncio.gather(*(find(store, b"%d" % n, b"x") for n in range(200)))
+        assert found == [[b"v%d" % n, None] for n in range(200)]
+
+
+async def test_a_closed_store_misses(make: MakeStore) -> None:
+    async with make(0.0) as store:
+        await put(store, Store(b"a", b"1"))
+        await store.close()
+        assert await find(store, b"a") == [None]
