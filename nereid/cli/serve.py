@@ -7,7 +7,9 @@ own, since only that knows the services' settings. It checks everything before a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -38,6 +40,7 @@ class Plan:
 
 def main(argv: Sequence[str]) -> int:
     """Start the mesh and keep it running until a signal; the exit code."""
+    _raise_descriptor_limit()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
@@ -52,6 +55,13 @@ def main(argv: Sequence[str]) -> int:
         plan = _read_plan(planned.stdout)
         set_up_logging(plan.log, "nereid")
         return asyncio.run(_serve(plan))
+
+
+def _raise_descriptor_limit() -> None:
+    """Each client costs a descriptor: let the children have all that the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.mesh import running
+
 from tests.e2e.mesh import free_port
 
 pytestmark = pytest.mark.slow
@@ -69,3 +71,14 @@ def test_help_tells_the_flags() -> None:
     assert result.returncode == 0
     assert "--model-repository" in result.stdout
     assert "--executors" in result.stdout
+
+
+def test_the_children_may_open_all_the_files_that_the_system_allows(
+    repository: Path, tmp_path: Path
+) -> None:
+    with running(repository, tmp_path / "log") as mesh:
+        (pid,) = mesh.children("services.joined")
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
+        soft, hard = line.split()[3:5]
+        assert soft == hard
