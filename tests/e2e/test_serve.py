@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.mesh import running
-
-from tests.e2e.mesh import free_port
+from tests.e2e.mesh import free_port, running
 
 pytestmark = pytest.mark.slow
 
