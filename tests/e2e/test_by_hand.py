@@ -61,8 +61,8 @@ def test_gateways_and_executors_find_a_scheduler_that_comes_last(
             log = tmp_path / f"executor-{number}"
             stack.enter_context(service("executor", log, dial, name))
         for http_port, grpc_port in ports:
-            flags = (dial, f"--http-port={http_port}", f"--grpc-port={grpc_port}")
-            flags += (f"--metrics-port={free_port()}",)
+            flags = [dial, f"--http-port={http_port}", f"--grpc-port={grpc_port}"]
+            flags.append(f"--metrics-port={free_port()}")
             stack.enter_context(service("gateway", tmp_path / f"gateway-{http_port}", *flags))
         repository_flag = f"--model-repository={repository}"
         log = tmp_path / "scheduler"
