@@ -39,8 +39,12 @@ class RedisServer:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._argv, stdout=log, stderr=log)
         deadline = time.monotonic() + START_S
-        while self.command("PING") != b"+PONG\r\n":
-            assert time.monotonic() < deadline, self._log.read_text()
+        # One that asks for a password is up as well.
+        while not self.command("PING").startswith((b"+PONG", b"-NOAUTH")):
+            ended = self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.stop()
+                raise AssertionError(self._log.read_text())
             time.sleep(0.01)
 
     def command(self, *words: str) -> bytes:

@@ -21,6 +21,15 @@ _DEFAULT_PORT = 6379
 _SENTINEL_PORT = 26379
 
 
+class _MasterClient(Redis):
+    """A master's client that lets go of the sentinels as well, which redis-py's own leaves open."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        pool: Any = self.connection_pool
+        await pool.sentinel_manager.aclose()
+
+
 def make_client(config: RedisConfig) -> Any:
     """The client: pipeline() and aclose() are what is asked of it."""
     options = _options(config)
@@ -55,7 +64,9 @@ def make_client(config: RedisConfig) -> Any:
         sentinel_kwargs=plain,
         **options,
     )
-    return sentinel.master_for(service, db=int(db) if db.isdigit() else config.db)
+    return sentinel.master_for(
+        service, redis_class=_MasterClient, db=int(db) if db.isdigit() else config.db
+    )
 
 
 def _options(config: RedisConfig) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The store in Redis: what gathers while a pipeline is under way leaves with the next one.
 
 At most `connections` pipelines are under way at once. What waits is bounded in number, bytes and
-time; past that, and whenever Redis fails, lookups are misses and stores are dropped, both counted.
+time, and a pipeline in time as a whole, however slowly its answers drip; past that, and whenever
+Redis fails, lookups are misses and stores are dropped, both counted.
 Knows redis-py's pipelines, not how its client is made.
 """
 
@@ -12,7 +13,7 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.cache import CacheUsage, Finding
 
@@ -32,12 +33,16 @@ _PIPELINE_LENGTH: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """namespace precedes every key. time_to_live_ms 0: for as long as Redis keeps it."""
+    """namespace precedes every key. time_to_live_ms 0: for as long as Redis keeps it.
+
+    An answer is there after wait_timeout_s and run_timeout_s at the latest; None: for ever.
+    """
 
     namespace: str = ""
     time_to_live_ms: int = 0
     connections: int = 1
     wait_timeout_s: float | None = 1.0
+    run_timeout_s: float | None = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +68,8 @@ class RedisStore:
         self._waiting_lookups = 0
         self._waiting_bytes = 0
         self._workers: set[asyncio.Task[None]] = set()
+        # Set while something may wait: at most one timer per wait_timeout_s, not one per exchange.
+        self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_error = ""
         self.usage = CacheUsage()
@@ -82,54 +89,86 @@ class RedisStore:
         self._waiting.append(exchange)
         self._waiting_lookups += len(lookups)
         self._waiting_bytes += exchange.size_bytes
+        if self._expiry is None:
+            self._expire_later()
         if len(self._workers) < self._options.connections:
-            worker = asyncio.get_running_loop().create_task(self._work())
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self._workers.add(asyncio.get_running_loop().create_task(self._work()))
 
     def refresh(self) -> None:
         pass
 
     async def close(self) -> None:
         self._closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         workers = list(self._workers)
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         while self._waiting:
-            self._fail(self._waiting.popleft())
+            self._fail(self._next())
         await self._client.aclose()
 
     async def _work(self) -> None:
-        while self._waiting and not self._closed:
-            taken = self._take()
-            if not taken:
-                continue
-            try:
+        try:
+            while self._waiting and not self._closed:
+                await self._work_off(self._take())
+        finally:
+            # Here, and not when the task is told done: who is answered last may ask again before
+            # that, and would wait for a worker that works no more.
+            self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _work_off(self, taken: list[_Exchange]) -> None:
+        if not taken:
+            return
+        try:
+            async with asyncio.timeout(self._options.run_timeout_s):
                 await self._run(taken)
-            except asyncio.CancelledError:
-                self._fail_all(taken)
-                raise
-            except Exception as error:
-                self._tell(error)
-                self._fail_all(taken)
+        except asyncio.CancelledError:
+            self._fail_all(taken)
+            raise
+        except Exception as error:
+            self._tell(error)
+            self._fail_all(taken)
 
     def _take(self) -> list[_Exchange]:
         """The next pipeline's; what has waited too long fails."""
-        limit_s = self._options.wait_timeout_s
-        oldest_s = 0.0 if limit_s is None else time.monotonic() - limit_s
+        self._drop_late()
         taken: list[_Exchange] = []
         commands = 0
         while self._waiting and commands < _PIPELINE_LENGTH:
-            exchange = self._waiting.popleft()
-            self._waiting_lookups -= len(exchange.lookups)
-            self._waiting_bytes -= exchange.size_bytes
-            if exchange.since_s < oldest_s:
-                self._fail(exchange)
-                continue
+            exchange = self._next()
             taken.append(exchange)
             commands += len(exchange.lookups) + len(exchange.stores)
         return taken
+
+    def _next(self) -> _Exchange:
+        exchange = self._waiting.popleft()
+        self._waiting_lookups -= len(exchange.lookups)
+        self._waiting_bytes -= exchange.size_bytes
+        return exchange
+
+    def _expire_later(self) -> None:
+        limit_s = self._options.wait_timeout_s
+        if limit_s is None or not self._waiting:
+            return
+        left_s = self._waiting[0].since_s + limit_s - time.monotonic()
+        self._expiry = asyncio.get_running_loop().call_later(max(left_s, 0.001), self._expire)
+
+    def _expire(self) -> None:
+        """Not left to the workers: all of them may be held up by Redis."""
+        self._expiry = None
+        self._drop_late()
+        if self._expiry is None:
+            self._expire_later()
+
+    def _drop_late(self) -> None:
+        limit_s = self._options.wait_timeout_s
+        if limit_s is None:
+            return
+        oldest_s = time.monotonic() - limit_s
+        while self._waiting and self._waiting[0].since_s < oldest_s:
+            self._fail(self._next())
 
     async def _run(self, taken: list[_Exchange]) -> None:
         started_ns = time.perf_counter_ns()

@@ -19,7 +19,7 @@ from services.cache.memory_store import MemoryStore
 if TYPE_CHECKING:
     from nereid.cache import CacheUsage, Finding, FromCache, ToCache
     from nereid.rpc import Call, Link
-    from services.cache.config import CacheConfig
+    from services.cache.config import CacheConfig, RedisConfig
     from services.cache.store import AnswerStore
 
 _log = logging.getLogger(__name__)
@@ -42,8 +42,19 @@ def make_store(config: CacheConfig) -> AnswerStore:
         time_to_live_ms=int(config.ttl * 1000),
         connections=config.pool_size,
         wait_timeout_s=config.wait_timeout / 1000 or None,
+        run_timeout_s=_run_timeout_s(config),
     )
     return RedisStore(make_client(config), options)
+
+
+def _run_timeout_s(config: RedisConfig) -> float | None:
+    """How long one pipeline may take. A time of 0 is for ever, and so is what it is a part of."""
+    if not config.connect_timeout or not config.socket_timeout:
+        return None
+    scheme = config.url.partition("://")[0]
+    # Of many, each may have to be asked before the right one is.
+    servers = config.url.count(",") + 2 if "+" in scheme else 1
+    return servers * (config.connect_timeout + config.socket_timeout) / 1000
 
 
 class CacheService:
