@@ -141,7 +141,7 @@ class ModelVersion:
         """Nobody waits for this entry any more. Its batchmates never notice."""
         if entry.state is State.ANSWERED:
             return
-        if self._batcher.remove(entry):
+        if self._batcher.remove(entry) or entry.state is State.WAITING:
             self.statistics.record_failure(entry, _now_ns(), CANCELED)
         self._close(entry, None)
         self.wake()

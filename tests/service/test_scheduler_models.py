@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.messages import Answer
+from nereid.messages import Answer, CachedModels
 from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import LocalChannel, RpcError, Status, memory_links
@@ -351,7 +351,13 @@ async def test_a_gateway_in_the_same_process(repository: Path) -> None:
         mine, theirs = memory_links()
         it.service.attach(theirs)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        mine.on_items = lambda answers: answered.set_result(answers[0])
+
+        def take(items: list[Answer | CachedModels]) -> None:
+            for item in items:
+                if isinstance(item, Answer):
+                    answered.set_result(item)
+
+        mine.on_items = take
         asked = request(4, 5)
         asked.id = 7
         mine.send(asked)

@@ -1,0 +1,296 @@
+"""A model version with a cache: who runs, who waits, who is told what."""
+
+import asyncio
+
+import pytest
+
+from nereid.errors import Unavailable
+from nereid.messages import Answer, InferRequest
+from nereid.pb import nereid_pb2 as pb
+from services.scheduler.cache_client import CacheClient
+from services.scheduler.entry import Entry
+from services.scheduler.instance import Instance
+from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.response_cache import ResponseCache, place_of
+from tests.unit.scheduler.cache_site import FakeLink
+from tests.unit.scheduler.samples import head_of, model_of
+
+CONFIG = """
+max_batch_size: 64
+dynamic_batching { }
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+"""
+LIMIT_S = 5
+REVISION = b"r" * 16
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.sent: list[pb.Batch] = []
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(pb.Batch.FromString(message))
+
+    def finish(self) -> None:
+        pass
+
+
+class World:
+    """One instance of REVISION; its batches wait for execute()."""
+
+    def __init__(self, *, max_queue_size: int = 0, timeout_s: float = LIMIT_S) -> None:
+        self.link = FakeLink()
+        limits = QueueLimits(max_queue_size=max_queue_size)
+        self.model = ModelVersion(model_of(CONFIG), 1, limits)
+        self.client = CacheClient(self.link, timeout_s)
+        self.cache = ResponseCache(self.model, self.client, max_queue_size)
+        self.cache.revise(place_of("m", 1, REVISION))
+        self.model.cache = self.cache
+        self.stream = Stream()
+        self.instance = Instance(1, "i", "executor", self.stream, revision=REVISION)
+        self.model.add_instance(self.instance)
+        self.answers: dict[int, Answer] = {}
+        self._executed = 0
+
+    def submit(
+        self,
+        number: int,
+        digest: bytes = b"d" * 16,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> Entry:
+        head = head_of([("I", "UINT8", [1, 1])])
+        request = InferRequest(
+            number, head, [digest[:1] or b"x"], digest=digest, deadline=deadline, priority=priority
+        )
+        return self.model.submit(request, self._take)
+
+    def _take(self, answer: Answer) -> None:
+        assert answer.id not in self.answers
+        self.answers[answer.id] = answer
+
+    async def execute(self, error: str = "") -> int:
+        """Answer the batch under way; how many requests it had."""
+        await turn()
+        batch = self.stream.sent[self._executed]
+        self._executed += 1
+        reply = pb.Executed(id=batch.id)
+        for member in batch.members:
+            answer = reply.answers.add()
+            if error:
+                answer.error.code = 13
+                answer.error.message = error
+            else:
+                answer.head = b"head"
+                answer.payloads.add(inline=member.payloads[0].inline)
+        self.model.executed(self.instance, reply.SerializeToString())
+        await turn()
+        return len(batch.members)
+
+    def texts(self) -> dict[int, str]:
+        return {n: each.error.message if each.error else "" for n, each in self.answers.items()}
+
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Executions, inferences, successes, hits, misses."""
+        stats = self.model.statistics
+        return (
+            stats.execution_count,
+            stats.inference_count,
+            stats.success.count,
+            stats.cache_hit.count,
+            stats.cache_miss.count,
+        )
+
+    async def end(self) -> None:
+        await asyncio.wait_for(self.model.idle(), LIMIT_S)
+        assert len(self.cache._flights) == 0
+        assert self.cache._waiting == 0
+        self.client.close()
+        self.model.close()
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_many_alike_at_once_run_once() -> None:
+    it = World()
+    for number in range(64):
+        it.submit(number)
+    assert len(it.link.lookups()) == 1
+    it.link.tell(None)
+    assert await it.execute() == 1
+    assert {n: (a.head, a.payloads) for n, a in it.answers.items()} == {
+        n: (b"head", [b"d"]) for n in range(64)
+    }
+    assert it.counts() == (1, 1, 64, 63, 1)
+    (kept,) = it.link.stores()
+    assert kept.key == it.link.lookups()[0].key
+    # What was kept answers the next one, which counts as a hit alone.
+    it.submit(64)
+    it.link.tell(kept.value)
+    assert it.answers[64].payloads == [b"d"]
+    assert it.counts() == (1, 1, 65, 64, 1)
+    await it.end()
+
+
+async def test_those_unlike_or_without_a_digest_share_nothing() -> None:
+    it = World()
+    it.submit(1, b"a" * 16)
+    it.submit(2, b"b" * 16)
+    it.submit(3, b"")
+    assert len({each.key for each in it.link.lookups()}) == 2
+    it.link.tell(None)
+    assert await it.execute() == 3
+    assert set(it.answers) == {1, 2, 3}
+    assert [it.answers[n].payloads for n in (1, 2, 3)] == [[b"a"], [b"b"], [b"x"]]
+    await it.end()
+
+
+async def test_a_model_without_a_cache_asks_none() -> None:
+    it = World()
+    it.model.cache = None
+    it.submit(1)
+    it.submit(2)
+    assert await it.execute() == 2
+    assert it.link.sent == []
+    assert it.counts() == (1, 2, 2, 0, 0)
+    await it.end()
+
+
+async def test_others_try_for_themselves_when_their_leader_fails() -> None:
+    it = World()
+    for number in range(3):
+        it.submit(number)
+    it.link.tell(None)
+    assert await it.execute("no luck") == 1
+    assert it.texts() == {0: "no luck"}
+    assert await it.execute() == 2
+    assert it.texts() == {0: "no luck", 1: "", 2: ""}
+    await it.end()
+
+
+async def test_all_fail_when_the_model_goes() -> None:
+    it = World()
+    for number in range(3):
+        it.submit(number)
+    it.model.fail_all(Unavailable("over"))
+    assert it.texts() == dict.fromkeys(range(3), "over")
+    it.link.tell(None)
+    await it.end()
+
+
+@pytest.mark.parametrize("when", ["looking", "queued", "executing"])
+async def test_a_cancelled_leader_takes_nobody_along(when: str) -> None:
+    it = World()
+    leader = it.submit(0)
+    it.submit(1)
+    it.submit(2)
+    if when != "looking":
+        it.link.tell(None)
+    if when == "executing":
+        await turn()
+        assert len(it.stream.sent) == 1
+    it.model.cancel(leader)
+    if when == "looking":
+        assert it.model.statistics.fail.count == 1
+        it.link.tell(None)
+    if when == "executing":
+        await it.execute()
+        assert it.answers == {}
+    assert await it.execute() == 1
+    assert it.texts() == {1: "", 2: ""}
+    await it.end()
+
+
+async def test_a_cancelled_follower_is_not_told() -> None:
+    it = World()
+    it.submit(0)
+    follower = it.submit(1)
+    it.link.tell(None)
+    it.model.cancel(follower)
+    it.model.cancel(follower)
+    await it.execute()
+    assert it.texts() == {0: ""}
+    assert it.model.statistics.fail.count == 1
+    await it.end()
+
+
+async def test_a_deadline_holds_while_the_cache_is_asked_and_a_leader_runs() -> None:
+    it = World()
+    soon = asyncio.get_running_loop().time() + 0.02
+    it.submit(0, deadline=soon)
+    it.submit(1)
+    await asyncio.sleep(0.04)
+    assert "deadline" in it.texts()[0]
+    # It led; the other has its lookup now.
+    it.link.tell(None)
+    await turn()
+    it.submit(2, deadline=asyncio.get_running_loop().time() + 0.02)
+    await asyncio.sleep(0.04)
+    assert set(it.answers) == {0, 2}
+    await it.execute()
+    assert it.texts()[1] == ""
+    await it.end()
+
+
+async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
+    it = World(timeout_s=0.01)
+    it.submit(0)
+    await asyncio.sleep(0.03)
+    assert await it.execute() == 1
+    it.link.up = False
+    it.submit(1)
+    it.submit(2)
+    assert await it.execute() == 1
+    assert it.texts() == {0: "", 1: "", 2: ""}
+    await it.end()
+
+
+@pytest.mark.parametrize("value", [b"\xff\xff", b"", pb.Answer(id=3).SerializeToString()])
+async def test_what_is_no_answer_is_a_miss(value: bytes) -> None:
+    it = World()
+    it.submit(0)
+    it.link.tell(value)
+    assert await it.execute() == 1
+    assert it.texts() == {0: ""}
+    await it.end()
+
+
+async def test_no_more_wait_than_may_be_queued() -> None:
+    it = World(max_queue_size=2)
+    it.submit(0)
+    it.submit(1)
+    with pytest.raises(Unavailable):
+        it.submit(2)
+    it.link.tell(None)
+    await it.execute()
+    assert set(it.answers) == {0, 1}
+    await it.end()
+
+
+async def test_what_an_instance_of_another_revision_computed_is_not_kept() -> None:
+    it = World()
+    it.cache.revise(place_of("m", 1, b"s" * 16))
+    it.submit(0)
+    it.link.tell(None)
+    await it.execute()
+    assert it.texts() == {0: ""}
+    assert it.link.stores() == []
+    await it.end()
+
+
+async def test_a_revised_model_shares_nothing_with_its_past() -> None:
+    it = World()
+    it.submit(0)
+    it.cache.revise(place_of("m", 1, b"s" * 16))
+    it.submit(1)
+    old, new = it.link.lookups()
+    assert old.key != new.key
+    it.link.tell(None)
+    while len(it.answers) < 2:
+        await it.execute()
+    assert [each.key for each in it.link.stores()] == [old.key]
+    await it.end()
