@@ -7,21 +7,24 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from nereid.cache import Finding, Lookup, Store
+from nereid.cache import CacheUsage, Finding, FromCache, Lookup, Store, ToCache
+from nereid.rpc import Link, memory_links
 from services.cache.config import RedisConfig
 from services.cache.redis_client import make_client
 from services.cache.redis_store import RedisOptions, RedisStore
-from services.cache.service import make_store
+from services.cache.service import CacheService, make_store
 from services.cache.store import AnswerStore
 from tests.contract.test_answer_store import LIMIT_S, find, put
 from tests.e2e.mesh import free_port
 from tests.redis_server import RedisServer, redis_server
+
+OnFindings = Callable[[list[Finding]], None]
 
 _CALLERS = 32
 _TIMES_MS = 100
@@ -273,6 +276,72 @@ async def test_a_master_by_its_sentinel(tmp_path: Path) -> None:
                 await until_found(store, b"a", b"1")
         finally:
             watcher.stop()
+
+
+class ThroughService:
+    """An AnswerStore as a scheduler sees it: a link, with the cache service behind."""
+
+    def __init__(self, service: CacheService) -> None:
+        near: Link[ToCache]
+        far: Link[FromCache]
+        near, far = memory_links()
+        near.on_items = self._on_items
+        service.attach(far)
+        self._link = near
+        self._numbers = itertools.count()
+        self._asked: dict[int, tuple[int, OnFindings]] = {}
+        self.usage = CacheUsage()
+
+    def exchange(
+        self, lookups: Sequence[Lookup], stores: Sequence[Store], on_findings: OnFindings
+    ) -> None:
+        together: list[Finding] = []
+
+        def gather(findings: list[Finding]) -> None:
+            together.extend(findings)
+            if len(together) == len(lookups):
+                on_findings(together)
+
+        for lookup in lookups:
+            number = next(self._numbers)
+            self._asked[number] = lookup.id, gather
+            self._link.send(Lookup(number, lookup.key))
+        for store in stores:
+            self._link.send(store)
+
+    def refresh(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._link.close()
+
+    def _on_items(self, items: list[FromCache]) -> None:
+        for item in items:
+            if isinstance(item, CacheUsage):
+                self.usage = item
+            else:
+                own, gather = self._asked.pop(item.id)
+                gather([Finding(own, item.value)])
+
+
+@pytest.mark.slow
+@bounded
+async def test_the_service_amid_callers(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        service = CacheService(make_store(impatient(server)))
+        try:
+            async with crowd_at(ThroughService(service)) as crowd:
+                server.pause()
+                await crowd.until_misses()
+                server.resume()
+                await crowd.until_hits()
+                server.kill()
+                await crowd.until_misses()
+                Path(server.path).unlink(missing_ok=True)
+                await asyncio.to_thread(server.start)
+            assert service.usage.failures > 0
+        finally:
+            await service.close()
 
 
 @pytest.mark.slow
