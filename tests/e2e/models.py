@@ -41,6 +41,29 @@ def make_repository(root: Path) -> Path:
     return root
 
 
+def save_multiplier(root: Path, name: str, factor: int, config: str) -> None:
+    """O = P = factor * I, INT64 [1], after about a tenth of a second; an error from 1000 on."""
+    slow = _slow()
+    constants = [
+        numpy_helper.from_array(np.array([300], np.int64), "TURNS"),
+        numpy_helper.from_array(np.array([factor], np.int64), "factor"),
+        numpy_helper.from_array(np.zeros(1000, np.int64), "zeros"),
+    ]
+    nodes = [
+        *slow.node[:-1],
+        helper.make_node("Gather", ["zeros", "I"], ["zero"]),
+        helper.make_node("Mul", ["I", "factor"], ["multiplied"]),
+        helper.make_node("Add", ["multiplied", "zero"], ["exact"]),
+        helper.make_node("Add", ["exact", "none"], ["O"]),
+        helper.make_node("Identity", ["O"], ["P"]),
+    ]
+    tensors = [helper.make_tensor_value_info(each, TensorProto.INT64, [1]) for each in "IOP"]
+    graph = helper.make_graph(
+        nodes, "multiplier", tensors[:1], tensors[1:], [*slow.initializer, *constants]
+    )
+    _save(root, name, graph, config)
+
+
 def _batching(body: str, more: str = "") -> str:
     return f"max_batch_size: 16\ndynamic_batching {{ {body} }}\n{more}"
 
@@ -49,7 +72,7 @@ def _save(root: Path, name: str, graph: onnx.GraphProto, config: str | None) -> 
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     directory = root / name / "1"
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     onnx.save(model, directory / "model.onnx")
     if config is not None:
         (root / name / "config.pbtxt").write_text(config)

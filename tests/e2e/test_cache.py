@@ -1,0 +1,171 @@
+"""The response cache through the whole mesh, beside the scheduler and as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.mesh import Mesh, running, until
+from tests.e2e.models import save_multiplier
+
+_CONFIG = """
+backend: "onnxruntime"
+instance_group [{ count: 1 kind: KIND_CPU }]
+"""
+_CACHED = "response_cache { enable: true }\n"
+
+
+def write_model(repository: Path, name: str, factor: int, *, cached: bool = True) -> None:
+    """Slow enough that many requests are under way while the first one runs."""
+    save_multiplier(repository, name, factor, _CONFIG + (_CACHED if cached else ""))
+
+
+@pytest.fixture(scope="module", params=["all", "none"])
+def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("cached")
+    write_model(root / "models", "triple", 3)
+    write_model(root / "models", "plain", 3, cached=False)
+    flags = (f"--join={request.param}", "--cache-config=local,size=10000000")
+    # Neither a busy machine nor a slow start shall look like a miss.
+    with running(root / "models", root / "log", *flags, "--cache-timeout-ms=2000") as mesh:
+        warm(mesh, "triple")
+        yield mesh
+
+
+def warm(mesh: Mesh, model: str) -> None:
+    """Until the cache is reached: what has been asked twice was a hit."""
+    before = count(mesh, model)["cache_hit"]
+
+    def hit() -> bool:
+        infer(mesh, model, 999)
+        return bool(count(mesh, model)["cache_hit"] > before)
+
+    until(hit, "the first hit", 10)
+
+
+def infer(
+    mesh: Mesh, model: str, value: int, outputs: tuple[str, ...] = ("O",), **parameters: Any
+) -> dict[str, int] | str:
+    body: dict[str, Any] = {
+        "inputs": [{"name": "I", "datatype": "INT64", "shape": [1], "data": [value]}],
+        "outputs": [{"name": name} for name in outputs],
+    }
+    if parameters:
+        body["parameters"] = parameters
+    _, reply = mesh.get(f"/v2/models/{model}/infer", "POST", json.dumps(body).encode())
+    answer = json.loads(reply)
+    if "error" in answer:
+        return str(answer["error"])
+    return {each["name"]: each["data"][0] for each in answer["outputs"]}
+
+
+def count(mesh: Mesh, model: str) -> dict[str, int]:
+    """The model's counters."""
+    _, reply = mesh.get(f"/v2/models/{model}/stats")
+    (stats,) = json.loads(reply)["model_stats"]
+    counts = {name: int(each.get("count", 0)) for name, each in stats["inference_stats"].items()}
+    for name in ("execution_count", "inference_count"):
+        counts[name] = int(stats.get(name, 0))
+    return counts
+
+
+def grown(mesh: Mesh, model: str, before: dict[str, int]) -> dict[str, int]:
+    after = count(mesh, model)
+    names = ("execution_count", "inference_count", "success", "fail", "cache_hit", "cache_miss")
+    return {name: after[name] - before[name] for name in names if after[name] != before[name]}
+
+
+def test_many_alike_at_once_run_once_and_the_next_is_a_hit(it: Mesh) -> None:
+    before = count(it, "triple")
+    with ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(lambda _: infer(it, "triple", 14), range(64)))
+    assert answers == [{"O": 42}] * 64
+    assert grown(it, "triple", before) == {
+        "execution_count": 1,
+        "inference_count": 1,
+        "success": 64,
+        "cache_hit": 63,
+        "cache_miss": 1,
+    }
+    before = count(it, "triple")
+    assert infer(it, "triple", 14) == {"O": 42}
+    assert grown(it, "triple", before) == {"success": 1, "cache_hit": 1}
+    assert 'nv_cache_num_hits_per_model{model="triple",version="1"}' in it.metrics()
+
+
+def test_those_unlike_share_nothing(it: Mesh) -> None:
+    before = count(it, "triple")
+    assert infer(it, "triple", 5) == {"O": 15}
+    assert infer(it, "triple", 6) == {"O": 18}
+    assert infer(it, "triple", 5, factor=2) == {"O": 15}
+    assert infer(it, "triple", 5, ("P",)) == {"P": 15}
+    assert infer(it, "triple", 5, ("O", "P")) == {"O": 15, "P": 15}
+    assert grown(it, "triple", before) == {
+        "execution_count": 5,
+        "inference_count": 5,
+        "success": 5,
+        "cache_miss": 5,
+    }
+
+
+def test_an_error_is_told_to_all_and_not_kept(it: Mesh) -> None:
+    before = count(it, "triple")
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: infer(it, "triple", 1000), range(4)))
+    assert all(isinstance(each, str) for each in answers)
+    assert isinstance(infer(it, "triple", 1000), str)
+    assert grown(it, "triple", before).get("fail") == 5
+
+
+def test_a_model_without_a_cache_runs_every_time(it: Mesh) -> None:
+    before = count(it, "plain")
+    assert [infer(it, "plain", 7) for _ in range(3)] == [{"O": 21}] * 3
+    assert grown(it, "plain", before) == {
+        "execution_count": 3,
+        "inference_count": 3,
+        "success": 3,
+    }
+
+
+@contextlib.contextmanager
+def cache_service(address: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-m", "services.cache", f"--cache-listen={address}"]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'cache.sock'}"
+    models = tmp_path / "models"
+    write_model(models, "same", 3)
+    write_model(models, "changed", 3)
+    flags = (f"--cache-address={address}", "--cache-timeout-ms=2000")
+    with cache_service(address) as cache:
+        with running(models, tmp_path / "log1", *flags) as mesh:
+            for name in ("same", "changed"):
+                warm(mesh, name)
+                assert infer(mesh, name, 5) == {"O": 15}
+        write_model(models, "changed", 4)
+        with running(models, tmp_path / "log2", *flags) as mesh:
+            warm(mesh, "same")
+            before = count(mesh, "same")
+            assert infer(mesh, "same", 5) == {"O": 15}
+            assert grown(mesh, "same", before) == {"success": 1, "cache_hit": 1}
+            assert infer(mesh, "changed", 5) == {"O": 20}
+            cache.terminate()
+            cache.wait(20)
+            # Without its cache it works on.
+            assert infer(mesh, "same", 5) == {"O": 15}
+            assert infer(mesh, "same", 6) == {"O": 18}
