@@ -182,6 +182,12 @@ class ResponseCache:
             heir = self._flights.leave(flight, entry)
             if heir is not None and heir.passage is not None and not was_waiting:
                 self._queue(heir, heir.passage, _now_ns())
+        elif answer.error is not None and entry.retries and answer.error.code == Unavailable.code:
+            # Instances died with it, again and again: those like it would take more of them along.
+            now_ns = _now_ns()
+            for follower in self._flights.land(flight):
+                error = Unavailable(answer.error.message, late=True)
+                self._owner.fail(follower, error, now_ns)
         elif answer.error is not None:
             self._scatter(flight)
         else:

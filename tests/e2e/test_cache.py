@@ -16,6 +16,8 @@ import pytest
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import save_multiplier
 
+pytestmark = pytest.mark.slow
+
 _CONFIG = """
 backend: "onnxruntime"
 instance_group [{ count: 1 kind: KIND_CPU }]

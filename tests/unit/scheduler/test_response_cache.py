@@ -294,3 +294,21 @@ async def test_a_revised_model_shares_nothing_with_its_past() -> None:
         await it.execute()
     assert [each.key for each in it.link.stores()] == [old.key]
     await it.end()
+
+
+async def test_a_request_that_kills_instances_is_not_tried_by_all_that_are_alike() -> None:
+    it = World()
+    for number in range(5):
+        it.submit(number)
+    it.link.tell(None)
+    instance, died = it.instance, 0
+    while not it.answers:
+        await turn()
+        it.model.lose_instance(instance, "it died")
+        died += 1
+        instance = Instance(1 + died, "i", "executor", Stream(), revision=REVISION)
+        it.model.add_instance(instance)
+    assert died == 3
+    assert set(it.texts().values()) == {"it died, 3 of 3 attempts to execute the request"}
+    assert set(it.answers) == set(range(5))
+    await it.end()
