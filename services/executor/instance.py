@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.messages import Fault, fault_of
+from nereid.paths import EXECUTE_PATH, INSTANCE_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
 from services.executor import backends
 from services.executor.runner import Runner
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-EXECUTE_PATH: Final = "/nereid.v1.Scheduler/Execute"
-INSTANCE_KEY: Final = "nereid-instance"
 DIAL_TIMEOUT_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0

@@ -21,6 +21,7 @@ from nereid.datatypes import CONFIG_NUMBER
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.frames import write_fault
 from nereid.messages import fault_of
+from nereid.paths import JOIN_PATH
 from nereid.pb import nereid_pb2 as pb
 from services.executor import backends
 from services.executor.instance import Callbacks, Instance
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-JOIN_PATH: Final = "/nereid.v1.Scheduler/Join"
 
 # After Leaving, batches that were on their way still arrive.
 LEAVING_GRACE_S: Final = 0.2

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nereid.errors import Unavailable, error_of
+from nereid.paths import SCHEDULER
 from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     Response = TypeVar("Response", bound=Message)
 
-_SERVICE: Final = "/nereid.v1.Scheduler/"
 # What the scheduler offers besides the infer link.
 METHODS: Final = (
     "ServerReady",
@@ -45,7 +45,7 @@ class Control:
             NereidError: whatever the scheduler answered, or Unavailable when it did not.
         """
         try:
-            return await self._channel.unary(_SERVICE + method, request, timeout_s=self._timeout_s)
+            return await self._channel.unary(SCHEDULER + method, request, timeout_s=self._timeout_s)
         except RpcError as error:
             raise error_of(int(error.status), error.message) from error
         except OSError as error:

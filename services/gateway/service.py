@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid import rpc
 from nereid.errors import Unavailable
 from nereid.frames import AnswerCodec, RequestCodec
+from nereid.paths import INFER_PATH
 from nereid.tracing import Sampler, open_tracer, parse_trace_config
 from services.gateway.control import Control
 from services.gateway.data_plane import DataPlane
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-INFER_PATH: Final = "/nereid.v1.Scheduler/Infer"
 # Of the time to drain, the part in which new HTTP requests are still taken, as Triton does.
 _OPEN_SHARE: Final = 0.2
 _SCRAPE_LIMIT_S: Final = 5.0

@@ -5,13 +5,14 @@ Translation only; the one place where errors become RPC statuses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
 from nereid.errors import NereidError, Unimplemented
 from nereid.metrics import Page
 from nereid.model_config import metadata
+from nereid.paths import SCHEDULER
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import RpcError, Status
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from nereid.rpc import Call, UnaryHandler
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.metrics import SchedulerMetrics
-
-_PREFIX: Final = "/nereid.v1.Scheduler/"
 
 
 class Control:
@@ -41,13 +40,13 @@ class Control:
         """The calls by path."""
         pb = kserve_pb2
         return {
-            _PREFIX + "ServerReady": _handler(pb.ServerReadyRequest, self._server_ready),
-            _PREFIX + "ModelReady": _handler(pb.ModelReadyRequest, self._model_ready),
-            _PREFIX + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
-            _PREFIX + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
-            _PREFIX + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
-            _PREFIX + "RepositoryIndex": _handler(pb.RepositoryIndexRequest, self._index),
-            _PREFIX + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
+            SCHEDULER + "ServerReady": _handler(pb.ServerReadyRequest, self._server_ready),
+            SCHEDULER + "ModelReady": _handler(pb.ModelReadyRequest, self._model_ready),
+            SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
+            SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
+            SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
+            SCHEDULER + "RepositoryIndex": _handler(pb.RepositoryIndexRequest, self._index),
+            SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
         }
 
     def _server_ready(self, _: kserve_pb2.ServerReadyRequest) -> Message:

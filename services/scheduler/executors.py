@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from nereid.frames import read_fault
+from nereid.paths import INSTANCE_KEY
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from services.scheduler.loader import Session
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from services.scheduler.loader import Loader, Placed
 
 _log = logging.getLogger(__name__)
-
-JOIN_PATH: Final = "/nereid.v1.Scheduler/Join"
-EXECUTE_PATH: Final = "/nereid.v1.Scheduler/Execute"
-INSTANCE_KEY: Final = "nereid-instance"
 
 
 def accept_join(loader: Loader, call: Call) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.errors import Unavailable
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.messages import CachedModels
+from nereid.paths import EXECUTE_PATH, INFER_PATH, JOIN_PATH
 from nereid.rpc import (
     ChannelOptions,
     Handlers,
@@ -27,7 +28,7 @@ from services.scheduler.cache_client import CacheClient, dial_cache
 from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
 from services.scheduler.completion import CompletionRules
 from services.scheduler.control import Control
-from services.scheduler.executors import EXECUTE_PATH, JOIN_PATH, accept_execute, accept_join
+from services.scheduler.executors import accept_execute, accept_join
 from services.scheduler.intake import STOPPING, GatewaySession, HoldingRoom, Intake
 from services.scheduler.lifecycle import reason_of
 from services.scheduler.loader import Loader, LoadRules
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-INFER_PATH: Final = "/nereid.v1.Scheduler/Infer"
 # A process that hangs with its connections open is gone after this. An executor at work answers
 # pings all the same.
 _SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)

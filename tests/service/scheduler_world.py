@@ -16,11 +16,11 @@ import numpy as np
 
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.messages import Answer, CachedModels, Cancel, Fault, FromScheduler, InferRequest
+from nereid.paths import EXECUTE_PATH, INFER_PATH, INSTANCE_KEY, JOIN_PATH
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, SocketChannel, dial_link
-from services.scheduler.executors import EXECUTE_PATH, INSTANCE_KEY, JOIN_PATH
-from services.scheduler.service import INFER_PATH, SchedulerService
+from services.scheduler.service import SchedulerService
 from services.scheduler.settings import Settings
 
 LIMIT_S = 10.0

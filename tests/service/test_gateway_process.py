@@ -14,8 +14,9 @@ import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
 from nereid.frames import AnswerCodec, RequestCodec
+from nereid.paths import INFER_PATH
 from nereid.rpc import Handlers, Server, SocketChannel, accept_link
-from services.gateway.service import INFER_PATH, GatewayService, dialled
+from services.gateway.service import GatewayService, dialled
 from tests.service.gateway_site import EchoScheduler, gateway_site, settings
 
 if TYPE_CHECKING:

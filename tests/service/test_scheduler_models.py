@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from nereid.messages import Answer, CachedModels
+from nereid.paths import EXECUTE_PATH, INSTANCE_KEY, JOIN_PATH
 from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import LocalChannel, RpcError, Status, memory_links
-from services.scheduler.executors import EXECUTE_PATH, INSTANCE_KEY, JOIN_PATH
 from tests.service.scheduler_world import (
     CONFIG,
     LIMIT_S,

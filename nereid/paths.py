@@ -1,0 +1,13 @@
+"""The scheduler's RPCs by name, for both ends: protos/nereid.proto has what they carry."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCHEDULER: Final = "/nereid.v1.Scheduler/"
+INFER_PATH: Final = SCHEDULER + "Infer"
+JOIN_PATH: Final = SCHEDULER + "Join"
+EXECUTE_PATH: Final = SCHEDULER + "Execute"
+
+# The metadata by which an Execute stream says whose it is.
+INSTANCE_KEY: Final = "nereid-instance"
