@@ -15,18 +15,24 @@ EXCHANGE_PATH: Final = "/nereid.v1.Cache/Exchange"
 
 
 class Lookup(NamedTuple):
-    """Is there a value for key? id is the asker's own, unique on its link."""
+    """Is there a value for key? id is the asker's own, unique on its link. trace_context: of the
+    span that this is a part of; empty: it is not traced.
+    """
 
     id: int
     key: bytes
+    trace_context: bytes = b""
 
 
 class Store(NamedTuple):
-    """Keep value for key. time_to_live_ms 0: as the cache's own configuration says."""
+    """Keep value for key. time_to_live_ms 0: as the cache's own configuration says. trace_context
+    as in Lookup.
+    """
 
     key: bytes
     value: bytes
     time_to_live_ms: int = 0
+    trace_context: bytes = b""
 
 
 class Finding(NamedTuple):
@@ -72,17 +78,25 @@ class ToCacheCodec:
         frame = pb.CacheFrame()
         for item in items:
             if isinstance(item, Lookup):
-                frame.lookups.add(id=item.id, key=item.key)
+                frame.lookups.add(id=item.id, key=item.key, trace_context=item.trace_context)
             else:
                 frame.stores.add(
-                    key=item.key, value=item.value, time_to_live_ms=item.time_to_live_ms
+                    key=item.key,
+                    value=item.value,
+                    time_to_live_ms=item.time_to_live_ms,
+                    trace_context=item.trace_context,
                 )
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[ToCache]:
         parsed = pb.CacheFrame.FromString(frame)
-        items: list[ToCache] = [Lookup(each.id, each.key) for each in parsed.lookups]
-        items += [Store(each.key, each.value, each.time_to_live_ms) for each in parsed.stores]
+        items: list[ToCache] = [
+            Lookup(each.id, each.key, each.trace_context) for each in parsed.lookups
+        ]
+        items += [
+            Store(each.key, each.value, each.time_to_live_ms, each.trace_context)
+            for each in parsed.stores
+        ]
         return items
 
 

@@ -16,6 +16,7 @@ import uvloop
 
 from nereid import flags, rpc
 from nereid.telemetry import set_up_logging
+from nereid.tracing import open_tracer
 from services.cache.service import CacheService, make_store
 from services.cache.settings import CacheSettings
 from services.gateway.service import GatewayService, joined
@@ -45,7 +46,9 @@ async def serve(
     if cache_settings.cache_config:
         asking_end: rpc.Link[FromCache]
         cache_end, asking_end = rpc.memory_links()
-        cache = CacheService(make_store(cache_settings.store_config()))
+        cache = CacheService(
+            make_store(cache_settings.store_config()), open_tracer(cache_settings, "cache")
+        )
         cache.attach(asking_end)
     scheduler = SchedulerService(scheduler_settings, cache_end)
     gateway_end: rpc.Link[ToScheduler]

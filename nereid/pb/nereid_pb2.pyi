@@ -32,22 +32,26 @@ class CacheFrame(_message.Message):
     def __init__(self, lookups: _Optional[_Iterable[_Union[CacheLookup, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[CacheStore, _Mapping]]] = ...) -> None: ...
 
 class CacheLookup(_message.Message):
-    __slots__ = ("id", "key")
+    __slots__ = ("id", "key", "trace_context")
     ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     id: int
     key: bytes
-    def __init__(self, id: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+    trace_context: bytes
+    def __init__(self, id: _Optional[int] = ..., key: _Optional[bytes] = ..., trace_context: _Optional[bytes] = ...) -> None: ...
 
 class CacheStore(_message.Message):
-    __slots__ = ("key", "value", "time_to_live_ms")
+    __slots__ = ("key", "value", "time_to_live_ms", "trace_context")
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     TIME_TO_LIVE_MS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     value: bytes
     time_to_live_ms: int
-    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., time_to_live_ms: _Optional[int] = ...) -> None: ...
+    trace_context: bytes
+    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., time_to_live_ms: _Optional[int] = ..., trace_context: _Optional[bytes] = ...) -> None: ...
 
 class FindingFrame(_message.Message):
     __slots__ = ("findings", "usage")

@@ -14,6 +14,7 @@ import uvloop
 from nereid.flags import read
 from nereid.metrics_endpoint import MetricsEndpoint
 from nereid.telemetry import set_up_logging
+from nereid.tracing import open_tracer
 from services.cache import metrics
 from services.cache.service import CacheService, make_store
 from services.cache.settings import CacheSettings
@@ -27,7 +28,7 @@ async def serve(settings: CacheSettings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    service = CacheService(make_store(settings.store_config()))
+    service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
     try:
         await service.listen(settings.cache_listen)
     except OSError as error:

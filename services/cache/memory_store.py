@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.cache import Lookup, Store
-    from services.cache.store import OnFindings
+    from services.cache.store import OnFindings, OnStored
 
 
 class MemoryStore:
@@ -30,22 +30,27 @@ class MemoryStore:
         self.usage = CacheUsage(capacity_bytes=capacity_bytes)
 
     def exchange(
-        self, lookups: Sequence[Lookup], stores: Sequence[Store], on_findings: OnFindings
+        self,
+        lookups: Sequence[Lookup],
+        stores: Sequence[Store],
+        on_findings: OnFindings,
+        on_stored: OnStored | None = None,
     ) -> None:
         now_s = self._clock()
         usage = self.usage
         if lookups:
             started_ns = time.perf_counter_ns()
-            findings = [Finding(number, self._table.get(key, now_s)) for number, key in lookups]
+            findings = [Finding(each.id, self._table.get(each.key, now_s)) for each in lookups]
             usage.lookups += len(findings)
             usage.hits += sum(found.value is not None for found in findings)
             usage.lookup_ns += time.perf_counter_ns() - started_ns
             on_findings(findings)
         if stores:
             started_ns = time.perf_counter_ns()
-            for each in stores:
-                self._store(each, now_s)
+            kept = [self._store(each, now_s) for each in stores]
             usage.store_ns += time.perf_counter_ns() - started_ns
+            if on_stored is not None:
+                on_stored(kept)
         self.refresh()
 
     def refresh(self) -> None:
@@ -56,10 +61,11 @@ class MemoryStore:
     async def close(self) -> None:
         self._table = LeastRecentlyUsed(0)
 
-    def _store(self, store: Store, now_s: float) -> None:
-        key, value, time_to_live_ms = store
-        left_s = time_to_live_ms / 1000 if time_to_live_ms else self._time_to_live_s
-        if self._table.put(key, value, None if left_s is None else now_s + left_s):
+    def _store(self, store: Store, now_s: float) -> bool:
+        left_s = store.time_to_live_ms / 1000 if store.time_to_live_ms else self._time_to_live_s
+        kept = self._table.put(store.key, store.value, None if left_s is None else now_s + left_s)
+        if kept:
             self.usage.stores += 1
         else:
             self.usage.failures += 1
+        return kept

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.cache import Lookup, Store
-    from services.cache.store import OnFindings
+    from services.cache.store import OnFindings, OnStored
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class _Exchange:
     lookups: Sequence[Lookup]
     stores: Sequence[Store]
     on_findings: OnFindings
+    on_stored: OnStored | None
     since_s: float
 
     @property
@@ -75,10 +76,14 @@ class RedisStore:
         self.usage = CacheUsage()
 
     def exchange(
-        self, lookups: Sequence[Lookup], stores: Sequence[Store], on_findings: OnFindings
+        self,
+        lookups: Sequence[Lookup],
+        stores: Sequence[Store],
+        on_findings: OnFindings,
+        on_stored: OnStored | None = None,
     ) -> None:
         self.usage.lookups += len(lookups)
-        exchange = _Exchange(lookups, stores, on_findings, time.monotonic())
+        exchange = _Exchange(lookups, stores, on_findings, on_stored, time.monotonic())
         full = (
             self._waiting_lookups + len(lookups) > _MOST_WAITING_LOOKUPS
             or self._waiting_bytes + exchange.size_bytes > _MOST_WAITING_BYTES
@@ -175,13 +180,12 @@ class RedisStore:
         pipeline = self._client.pipeline(transaction=False)
         prefix = self._prefix
         for exchange in taken:
-            for _, key in exchange.lookups:
-                pipeline.get(prefix + key)
+            for lookup in exchange.lookups:
+                pipeline.get(prefix + lookup.key)
         for exchange in taken:
-            for key, value, time_to_live_ms in exchange.stores:
-                pipeline.set(
-                    prefix + key, value, px=time_to_live_ms or self._options.time_to_live_ms or None
-                )
+            for store in exchange.stores:
+                time_to_live_ms = store.time_to_live_ms or self._options.time_to_live_ms
+                pipeline.set(prefix + store.key, store.value, px=time_to_live_ms or None)
         results = iter(await pipeline.execute(raise_on_error=False))
         took_ns = time.perf_counter_ns() - started_ns
         failure: Exception | None = None
@@ -191,9 +195,10 @@ class RedisStore:
                 found = [next(results) for _ in exchange.lookups]
                 failure = self._answer(exchange, found) or failure
         for exchange in taken:
-            self.usage.store_ns += took_ns * len(exchange.stores)
-            for _ in exchange.stores:
-                failure = self._stored(next(results)) or failure
+            if exchange.stores:
+                self.usage.store_ns += took_ns * len(exchange.stores)
+                results_of_it = [next(results) for _ in exchange.stores]
+                failure = self._stored(exchange, results_of_it) or failure
         self._tell(failure)
 
     def _answer(self, exchange: _Exchange, found: list[Any]) -> Exception | None:
@@ -213,12 +218,14 @@ class RedisStore:
         exchange.lookups = ()
         return failure
 
-    def _stored(self, result: Any) -> Exception | None:
-        if isinstance(result, Exception):
-            self.usage.failures += 1
-            return result
-        self.usage.stores += 1
-        return None
+    def _stored(self, exchange: _Exchange, results: list[Any]) -> Exception | None:
+        kept = [not isinstance(result, Exception) for result in results]
+        self.usage.stores += sum(kept)
+        self.usage.failures += len(kept) - sum(kept)
+        _tell_stored(exchange, kept)
+        # As with lookups.
+        exchange.stores = ()
+        return next((result for result in results if isinstance(result, Exception)), None)
 
     def _fail_all(self, exchanges: list[_Exchange]) -> None:
         for exchange in exchanges:
@@ -227,7 +234,9 @@ class RedisStore:
     def _fail(self, exchange: _Exchange) -> None:
         self.usage.failures += len(exchange.lookups) + len(exchange.stores)
         if exchange.lookups:
-            _hand_over(exchange, [Finding(number, None) for number, _ in exchange.lookups])
+            _hand_over(exchange, [Finding(each.id, None) for each in exchange.lookups])
+        if exchange.stores:
+            _tell_stored(exchange, [False] * len(exchange.stores))
 
     def _tell(self, failure: Exception | None) -> None:
         """Log that Redis fails or is well again, but not for every frame."""
@@ -246,3 +255,12 @@ def _hand_over(exchange: _Exchange, findings: list[Finding]) -> None:
         exchange.on_findings(findings)
     except Exception:
         _log.exception("findings could not be handed over")
+
+
+def _tell_stored(exchange: _Exchange, kept: list[bool]) -> None:
+    if exchange.on_stored is None:
+        return
+    try:
+        exchange.on_stored(kept)
+    except Exception:
+        _log.exception("the end of stores could not be told")

@@ -15,12 +15,14 @@ from nereid.cache import EXCHANGE_PATH, FromCacheCodec, Lookup, Store, ToCacheCo
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
 from services.cache.config import LocalConfig
 from services.cache.memory_store import MemoryStore
+from services.cache.tracing import ExchangeTrace
 
 if TYPE_CHECKING:
     from nereid.cache import CacheUsage, Finding, FromCache, ToCache
     from nereid.rpc import Call, Link
+    from nereid.tracing import Tracer
     from services.cache.config import CacheConfig, RedisConfig
-    from services.cache.store import AnswerStore
+    from services.cache.store import AnswerStore, OnFindings, OnStored
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +62,10 @@ def _run_timeout_s(config: RedisConfig) -> float | None:
 class CacheService:
     """One cache. Create it inside the event loop that it shall run in."""
 
-    def __init__(self, store: AnswerStore) -> None:
+    def __init__(self, store: AnswerStore, tracer: Tracer | None = None) -> None:
+        """tracer: where traces are on; it is closed together with the service."""
         self._store = store
+        self._tracer = tracer
         self._links: set[Link[FromCache]] = set()
         self._server: Server | None = None
         self._usage_due: asyncio.TimerHandle | None = None
@@ -100,6 +104,8 @@ class CacheService:
         self._links.clear()
         if self._server is not None:
             await self._server.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def _accept(self, call: Call) -> None:
         codec = _SchedulerCodec()
@@ -109,7 +115,12 @@ class CacheService:
     def _on_items(self, link: Link[FromCache], items: list[ToCache]) -> None:
         lookups = [item for item in items if isinstance(item, Lookup)]
         stores = [item for item in items if isinstance(item, Store)]
-        self._store.exchange(lookups, stores, partial(_send, link))
+        on_findings: OnFindings = partial(_send, link)
+        on_stored: OnStored | None = None
+        if self._tracer is not None and any(item.trace_context for item in items):
+            trace = ExchangeTrace(self._tracer, lookups, stores)
+            on_findings, on_stored = partial(trace.findings, on_findings), trace.stored
+        self._store.exchange(lookups, stores, on_findings, on_stored)
         if self._usage_due is None:
             loop = asyncio.get_running_loop()
             self._usage_due = loop.call_later(_USAGE_PAUSE_S, self._tell_usage)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nereid.flags import address, flag, own_port
 from nereid.telemetry import LogSettings
+from nereid.tracing import TraceSettings
 from services.cache.config import parse_cache_config, setting
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheSettings(LogSettings):
+class CacheSettings(TraceSettings, LogSettings):
     """Keeps answers by digest, in memory or in Redis."""
 
     cache_listen: str = flag(

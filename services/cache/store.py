@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from nereid.cache import CacheUsage, Finding, Lookup, Store
 
     OnFindings = Callable[[list[Finding]], None]
+    # Whether each of an exchange's stores is kept, in their order.
+    OnStored = Callable[[Sequence[bool]], None]
 
 
 class AnswerStore(Protocol):
@@ -21,10 +23,14 @@ class AnswerStore(Protocol):
     usage: CacheUsage
 
     def exchange(
-        self, lookups: Sequence[Lookup], stores: Sequence[Store], on_findings: OnFindings
+        self,
+        lookups: Sequence[Lookup],
+        stores: Sequence[Store],
+        on_findings: OnFindings,
+        on_stored: OnStored | None = None,
     ) -> None:
-        """Look up, then store. Every lookup is answered exactly once, now or later, together
-        with others or alone; without lookups on_findings is not called.
+        """Look up, then store. Each callback is called exactly once, now or later, on_findings
+        before on_stored; not without anything to look up or to store.
         """
 
     def refresh(self) -> None:

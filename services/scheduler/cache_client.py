@@ -93,7 +93,7 @@ class CacheClient:
         link.on_items = self._on_items
         link.on_down = self._on_down
 
-    def lookup(self, key: bytes, on_found: OnFound) -> bool:
+    def lookup(self, key: bytes, on_found: OnFound, trace_context: bytes = b"") -> bool:
         """Ask for a value; on_found is called once, later. False: a miss at once, and no call."""
         self.lookups += 1
         if not self._link.up or len(self._waiting) >= _MOST_WAITING or not self._timeout_s:
@@ -101,18 +101,18 @@ class CacheClient:
             return False
         self._last_id += 1
         self._waiting[self._last_id] = (time.monotonic() + self._timeout_s, on_found)
-        self._link.send(Lookup(self._last_id, key))
+        self._link.send(Lookup(self._last_id, key, trace_context))
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._expire)
         return True
 
-    def store(self, key: bytes, value: bytes) -> None:
+    def store(self, key: bytes, value: bytes, trace_context: bytes = b"") -> None:
         """Have a value kept, if that is possible now."""
         if not self._link.pending:
             self._unsent_bytes = 0
         self._unsent_bytes += len(value)
         if self._link.up and self._unsent_bytes <= _MOST_UNSENT_BYTES:
-            self._link.send(Store(key, value))
+            self._link.send(Store(key, value, trace_context=trace_context))
         else:
             self.failures += 1
 

@@ -127,16 +127,24 @@ class ResponseCache:
         entry.passage = passage = Passage(key, self._place.revision, flight)
         entry.state = State.WAITING
         self._waiting += 1
-        if flight.leader is entry and not self._client.lookup(key, partial(self._found, flight)):
+        if flight.leader is entry and not self._look_up(entry, flight):
             try:
                 self._enqueue(entry, passage, now_ns)
             except Unavailable:
                 self._flights.land(flight)
                 entry.passage = None
                 raise
+            if entry.trace is not None:
+                entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
         elif entry.deadline_ns is not None:
             left_s = max(0, entry.deadline_ns - now_ns) / 1e9
             passage.timer = self._loop.call_later(left_s, self._expire, entry)
+
+    def _look_up(self, entry: Entry, flight: Flight[Entry]) -> bool:
+        """Ask for what this entry's flight is after; False: nobody can be asked now."""
+        assert entry.passage is not None, "it is not on its way"  # noqa: S101
+        context = b"" if entry.trace is None else entry.trace.begin_lookup()
+        return self._client.lookup(entry.passage.key, partial(self._found, flight), context)
 
     def _found(self, flight: Flight[Entry], value: bytes | None) -> None:
         """The lookup for a flight is over."""
@@ -151,6 +159,8 @@ class ResponseCache:
             self._share([flight.leader, *self._flights.land(flight)], answer, now_ns)
 
     def _queue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
+        if entry.trace is not None:
+            entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
         try:
             self._enqueue(entry, passage, now_ns)
         except Unavailable as error:
@@ -158,8 +168,6 @@ class ResponseCache:
 
     def _enqueue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
         passage.waited_ns = now_ns - entry.received_ns
-        if entry.trace is not None:
-            entry.trace.cache_lookup(entry.received_ns, now_ns, hit=False)
         entry.state = State.QUEUED
         self._release(passage)
         self._owner.enqueue(entry, now_ns)
@@ -175,6 +183,9 @@ class ResponseCache:
         assert passage is not None, "it did not come by here"  # noqa: S101
         was_waiting = passage.waiting
         self._release(passage)
+        if was_waiting and entry.trace is not None and entry.trace.lookup:
+            # Given up while the cache was asked, which tells of that in any case.
+            entry.trace.end_lookup(entry.received_ns, _now_ns(), hit=False)
         flight = passage.flight
         if entry is not flight.leader:
             self._flights.leave(flight, entry)
@@ -194,7 +205,7 @@ class ResponseCache:
             followers = self._flights.land(flight)
             if followers:
                 self._share(followers, answer, _now_ns())
-            self._keep(passage, answer)
+            self._keep(passage, answer, b"" if entry.trace is None else entry.trace.lookup)
 
     def _scatter(self, flight: Flight[Entry]) -> None:
         """The leader failed: the others try for themselves, together rather than in a row."""
@@ -215,11 +226,11 @@ class ResponseCache:
                 self._expire(entry)
                 continue
             if entry.trace is not None:
-                entry.trace.cache_lookup(entry.received_ns, now_ns, hit=True)
+                entry.trace.end_lookup(entry.received_ns, now_ns, hit=True)
             self._owner.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
             self._owner.finish(entry, Answer(0, answer.head, list(answer.payloads)))
 
-    def _keep(self, passage: Passage, answer: Answer) -> None:
+    def _keep(self, passage: Passage, answer: Answer, trace_context: bytes) -> None:
         """Store what was computed, unless an instance of another revision computed it."""
         started_ns = _now_ns()
         if passage.computed_by == passage.revision and all(
@@ -227,7 +238,7 @@ class ResponseCache:
         ):
             message = pb.Answer()
             write_answer(answer, message)
-            self._client.store(passage.key, message.SerializeToString())
+            self._client.store(passage.key, message.SerializeToString(), trace_context)
         self._owner.statistics.record_cache_miss(passage.waited_ns, _now_ns() - started_ns)
 
     def _release(self, passage: Passage) -> None:

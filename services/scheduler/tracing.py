@@ -34,6 +34,7 @@ class RequestTrace:
         "_waits",
         "attempt",
         "context",
+        "lookup",
     )
 
     def __init__(self, tracer: Tracer, parent: bytes, received_ns: int) -> None:
@@ -44,6 +45,8 @@ class RequestTrace:
         self.context = child_of(parent)
         # Of the attempt under way.
         self.attempt = b""
+        # Of the look into the cache, once there is one.
+        self.lookup = b""
         self._attempts = 0
         self._started_ns = 0
         self._waits = True
@@ -76,10 +79,24 @@ class RequestTrace:
         self._waits = lost
         self._queued_ns = attempt.end_ns - offset_ns
 
-    def cache_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
-        """The cache was asked; without an answer in time it is a miss as well."""
+    def begin_lookup(self) -> bytes:
+        """The cache is asked; the context to send along."""
+        self.lookup = child_of(self.context)
+        return self.lookup
+
+    def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
+        """The cache has answered; without an answer in time it is a miss as well."""
         offset_ns = epoch_offset_ns()
-        self._tracer.record(self._part("cache lookup", started_ns, ended_ns, offset_ns, hit=hit))
+        span = Span(
+            name="cache lookup",
+            # One that followed another's lookup has none of its own.
+            context=self.lookup or self.begin_lookup(),
+            parent=self.context,
+            start_ns=started_ns + offset_ns,
+            end_ns=ended_ns + offset_ns,
+            attributes={"hit": hit},
+        )
+        self._tracer.record(span)
 
     def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
         """The request is answered; without an answer: nobody wanted it any more."""
@@ -113,16 +130,13 @@ class RequestTrace:
         """The span of the batch whose first sampled member this is."""
         self._tracer.record(span)
 
-    def _part(
-        self, name: str, start_ns: int, end_ns: int, offset_ns: int, **attributes: Attribute
-    ) -> Span:
+    def _part(self, name: str, start_ns: int, end_ns: int, offset_ns: int) -> Span:
         return Span(
             name=name,
             context=child_of(self.context),
             parent=self.context,
             start_ns=start_ns + offset_ns,
             end_ns=end_ns + offset_ns,
-            attributes=attributes,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -120,6 +120,19 @@ async def test_it_counts(make: MakeStore) -> None:
         assert (usage.lookups, usage.hits, usage.stores, usage.failures) == (4, 2, 1, 0)
         assert usage.lookup_ns > 0
         assert usage.store_ns > 0
+
+
+async def test_it_tells_which_stores_it_kept(make: MakeStore) -> None:
+    async with make(0.0) as store:
+        done: asyncio.Future[Sequence[bool]] = asyncio.get_running_loop().create_future()
+        store.exchange([], [Store(b"a", b"1"), Store(b"b", b"2")], refuse, done.set_result)
+        async with asyncio.timeout(LIMIT_S):
+            assert list(await done) == [True, True]
+        assert await find(store, b"a", b"b") == [b"1", b"2"]
+        await store.close()
+        told: list[Sequence[bool]] = []
+        store.exchange([], [Store(b"a", b"3")], refuse, told.append)
+        assert told == [[False]]
 
 
 async def test_many_exchanges_at_once_each_get_their_own(make: MakeStore) -> None:

@@ -25,6 +25,7 @@ from tests.e2e.mesh import free_port
 from tests.redis_server import RedisServer, redis_server
 
 OnFindings = Callable[[list[Finding]], None]
+OnStored = Callable[[Sequence[bool]], None]
 
 _CALLERS = 32
 _TIMES_MS = 100
@@ -293,8 +294,13 @@ class ThroughService:
         self.usage = CacheUsage()
 
     def exchange(
-        self, lookups: Sequence[Lookup], stores: Sequence[Store], on_findings: OnFindings
+        self,
+        lookups: Sequence[Lookup],
+        stores: Sequence[Store],
+        on_findings: OnFindings,
+        on_stored: OnStored | None = None,
     ) -> None:
+        assert on_stored is None, "a link does not tell"
         together: list[Finding] = []
 
         def gather(findings: list[Finding]) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 # To be copied: the HTTP client adds to what it is given.
 SAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
-G, S, E = "nereid-gateway", "nereid-scheduler", "nereid-executor"
+G, S, E, C = "nereid-gateway", "nereid-scheduler", "nereid-executor", "nereid-cache"
 # Service, span, parent.
 SHAPE = {
     (G, "InferRequest", ""),
@@ -212,27 +212,39 @@ def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_p
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.parametrize("join", ["all", "none"])
 def test_a_hit_in_the_cache_is_a_tree_without_execution(
-    tmp_path: Path, collector: Receiver
+    tmp_path: Path, collector: Receiver, join: str
 ) -> None:
     repository = make_repository(tmp_path / "repository")
     config = repository / "doubler" / "config.pbtxt"
     config.write_text(config.read_text() + "response_cache { enable: true }\n")
-    flagged = [*flags(collector.url, "mode=opentelemetry"), "--cache-config=local,size=1048576"]
+    flagged = [
+        *flags(collector.url, "mode=opentelemetry"),
+        f"--join={join}",
+        "--cache-config=local,size=1048576",
+        # A machine at work shall not make a hit a miss.
+        "--cache-timeout-ms=5000",
+    ]
+    asked = {(S, "cache lookup", "doubler"), (C, "lookup", "cache lookup")}
+    stored = SHAPE | asked | {(C, "store", "cache lookup")}
     with running(repository, tmp_path / "log", *flagged) as mesh:
         other = TRACE.replace("0af7", "1af7")
         ask_grpc(mesh, headers=dict(SAMPLED))
-        miss = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() >= SHAPE)[TRACE]
+        miss = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() == stored)[
+            TRACE
+        ]
+        ask_grpc(mesh)
         ask_http(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, other)})
-        hit = collector.wait(lambda trees: other in trees and len(trees[other].spans) == 5)[other]
-    lookup = (S, "cache lookup", "doubler")
-    assert miss.shape() == SHAPE | {lookup}
-    assert miss.one("cache lookup").attributes == {"hit": False}
+        hit = collector.wait(lambda trees: other in trees and len(trees[other].spans) == 6)[other]
+    # A hit that nobody traces leaves nothing with the cache either.
+    assert set(collector.trees()) == {TRACE, other}
+    assert miss.one("cache lookup").attributes == miss.one("lookup").attributes == {"hit": False}
+    assert miss.one("store").attributes == {"kept": True}
     # Its wait in the queue begins where the lookup ended.
     assert miss.one("queue").start_ns >= miss.one("cache lookup").end_ns - 1_000_000
-    assert hit.shape() == {span for span in SHAPE if span[0] == G} | {
-        (S, "doubler", "InferRequest"),
-        lookup,
+    assert hit.shape() == {span for span in SHAPE if span[0] == G} | asked | {
+        (S, "doubler", "InferRequest")
     }
-    assert hit.one("cache lookup").attributes == {"hit": True}
+    assert hit.one("cache lookup").attributes == hit.one("lookup").attributes == {"hit": True}
     assert hit.one("doubler").attributes["nereid.attempts"] == 0

@@ -15,8 +15,8 @@ from nereid.cache import (
 )
 
 numbers = st.integers(0, 2**64 - 1)
-lookups = st.builds(Lookup, numbers, st.binary())
-stores = st.builds(Store, st.binary(), st.binary(), numbers)
+lookups = st.builds(Lookup, numbers, st.binary(), st.binary())
+stores = st.builds(Store, st.binary(), st.binary(), numbers, st.binary())
 findings = st.builds(Finding, numbers, st.none() | st.binary())
 
 

@@ -14,6 +14,7 @@ from services.scheduler.model import ModelVersion, QueueLimits
 from services.scheduler.response_cache import ResponseCache, place_of
 from tests.unit.scheduler.cache_site import FakeLink
 from tests.unit.scheduler.samples import head_of, model_of
+from tests.unit.spans import KeptSpans
 
 CONFIG = """
 max_batch_size: 64
@@ -41,8 +42,9 @@ class World:
 
     def __init__(self, *, max_queue_size: int = 0, timeout_s: float = LIMIT_S) -> None:
         self.link = FakeLink()
+        self.tracer = KeptSpans()
         limits = QueueLimits(max_queue_size=max_queue_size)
-        self.model = ModelVersion(model_of(CONFIG), 1, limits)
+        self.model = ModelVersion(model_of(CONFIG), 1, limits, self.tracer)
         self.client = CacheClient(self.link, timeout_s)
         self.cache = ResponseCache(self.model, self.client, max_queue_size)
         self.cache.revise(place_of("m", 1, REVISION))
@@ -59,11 +61,13 @@ class World:
         digest: bytes = b"d" * 16,
         deadline: float | None = None,
         priority: int = 0,
+        trace_context: bytes = b"",
     ) -> Entry:
         head = head_of([("I", "UINT8", [1, 1])])
         request = InferRequest(
             number, head, [digest[:1] or b"x"], digest=digest, deadline=deadline, priority=priority
         )
+        request.trace_context = trace_context
         return self.model.submit(request, self._take)
 
     def _take(self, answer: Answer) -> None:
@@ -311,4 +315,40 @@ async def test_a_request_that_kills_instances_is_not_tried_by_all_that_are_alike
     assert died == 3
     assert set(it.texts().values()) == {"it died, 3 of 3 attempts to execute the request"}
     assert set(it.answers) == set(range(5))
+    await it.end()
+
+
+SAMPLED = b"\0" + b"t" * 24 + b"\1"
+
+
+async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
+    it = World()
+    it.submit(1, trace_context=SAMPLED)
+    it.submit(2, trace_context=SAMPLED)
+    it.submit(3, b"e" * 16, trace_context=SAMPLED[:-1] + b"\0")
+    it.link.tell(None)
+    assert await it.execute() == 2
+    first, follower = it.tracer.named("cache lookup")
+    assert (first.attributes, follower.attributes) == ({"hit": False}, {"hit": True})
+    assert [each.trace_context for each in it.link.lookups()] == [first.context, b""]
+    assert [each.trace_context for each in it.link.stores()] == [first.context, b""]
+    assert {span.parent for span in it.tracer.named("m")} == {SAMPLED}
+    await it.end()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "down", "closed"])
+async def test_a_lookup_that_is_not_answered_has_its_span(end: str) -> None:
+    it = World()
+    it.link.up = end != "down"
+    entry = it.submit(1, trace_context=SAMPLED)
+    if end == "cancelled":
+        it.model.cancel(entry)
+    elif end == "closed":
+        it.client.close()
+    if end != "cancelled":
+        assert await it.execute() == 1
+    span = it.tracer.one("cache lookup")
+    assert span.attributes == {"hit": False}
+    assert span.parent == it.tracer.one("m").context
+    assert all(each.trace_context == span.context for each in it.link.lookups())
     await it.end()

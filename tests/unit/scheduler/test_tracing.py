@@ -166,10 +166,11 @@ def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
     tracer = KeptSpans()
     trace = trace_of(tracer, context(1), 100)
     assert trace is not None
-    trace.cache_lookup(100, 150, hit=True)
+    asked = trace.begin_lookup()
+    trace.end_lookup(100, 150, hit=True)
     trace.end(entry_of(), ("m", 1), Answer(0), 200)
     lookup, model = tracer.one("cache lookup"), tracer.one("m")
-    assert lookup.parent == model.context
+    assert (lookup.context, lookup.parent) == (asked, model.context)
     assert lookup.attributes == {"hit": True}
     assert lookup.end_ns - lookup.start_ns == 50
     # It never was in the queue.
