@@ -8,12 +8,15 @@ that each service can remember, by its bytes, what it derived from it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from nereid.errors import NereidError
 
 Parameter = bool | int | float | str
+
+# The parameter of a requested output by which a client asks for its best classes.
+CLASSIFICATION: Final = "classification"
 
 
 class SharedMemory(NamedTuple):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from nereid.datatypes import BYTES
 from nereid.frames import write_fault, write_payloads
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from nereid.messages import Fault, Payload
     from services.executor.plan import Signature
@@ -34,7 +35,10 @@ class Form(NamedTuple):
 
 
 def answer_head(
-    signature: Signature, outputs: Sequence[int], shapes: Sequence[Sequence[int]]
+    signature: Signature,
+    outputs: Sequence[int],
+    shapes: Sequence[Sequence[int]],
+    classified: Collection[int] = (),
 ) -> bytes:
     """A serialised ModelInferResponse without id and tensor data."""
     response = kserve_pb2.ModelInferResponse(
@@ -42,7 +46,8 @@ def answer_head(
     )
     for index, shape in zip(outputs, shapes, strict=True):
         spec = signature.outputs[index]
-        response.outputs.add(name=spec.name, datatype=spec.datatype, shape=shape)
+        datatype = BYTES if index in classified else spec.datatype
+        response.outputs.add(name=spec.name, datatype=datatype, shape=shape)
     return response.SerializeToString()
 
 

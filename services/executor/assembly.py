@@ -8,6 +8,7 @@ One Python-level pass per member each way: this is the executor's share of a req
 from __future__ import annotations
 
 from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from nereid.errors import Internal, InvalidArgument, NereidError, Unimplemented
 from nereid.messages import Fault, fault_of
 from nereid.tensor import NUMPY_TYPE, Array
 from services.executor.answers import Form, answer, answer_head, failure, prefixes
+from services.executor.classification import classify
 from services.executor.matching import show
 from services.executor.plan import fits, substitute
 
@@ -192,7 +194,10 @@ def split(signature: Signature, gathered: Gathered, arrays: Sequence[Array]) -> 
         end = row + plan.rows
         if form.parts is None:
             rows = slice(row, end) if signature.batching else slice(None)
-            raws = [tensor.to_raw(arrays[place][rows]) for place in form.places]
+            raws = [
+                _raw(signature, plan, index, arrays[place][rows])
+                for index, place in zip(plan.outputs, form.places, strict=True)
+            ]
             append(answer(form.head, raws))
         else:
             for prefix, place in form.parts:
@@ -201,6 +206,16 @@ def split(signature: Signature, gathered: Gathered, arrays: Sequence[Array]) -> 
                 append(view[row * size : end * size])
         row = end
     return pieces
+
+
+def _raw(signature: Signature, plan: Plan, index: int, rows: Array) -> bytes:
+    """The raw form of a member's share of an output: its classes, or all of it."""
+    most = plan.classes.get(index)
+    if most is None:
+        return tensor.to_raw(rows)
+    labels = signature.labels.get(signature.outputs[index].name, ())
+    shape = (plan.rows, prod(rows.shape[1:])) if signature.batching else (1, rows.size)
+    return classify(rows.reshape(shape), most, labels)
 
 
 def _check(
@@ -258,10 +273,12 @@ def _make_form(
                 f"expected {show(model_dims)}"
             )
         shape = row if spec.reshape is None else substitute(spec.dims, spec.reshape, row)
+        if index in plan.classes:
+            shape = (min(plan.classes[index], prod(row)),)
         shapes.append((plan.rows, *shape) if signature.batching else shape)
-        size = datatypes.byte_size(spec.datatype, row)
+        size = None if index in plan.classes else datatypes.byte_size(spec.datatype, row)
         sizes.append(None if size is None else plan.rows * size)
-    head = answer_head(signature, plan.outputs, shapes)
+    head = answer_head(signature, plan.outputs, shapes, plan.classes)
     fixed = [size for size in sizes if size is not None]
     parts = None
     if sizes and len(fixed) == len(sizes):

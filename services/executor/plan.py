@@ -14,12 +14,13 @@ from google.protobuf.message import DecodeError
 
 from nereid.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.errors import Internal
+from nereid.messages import CLASSIFICATION
 from nereid.pb import kserve_pb2
 from nereid.tensor import NUMPY_TYPE
 from services.executor.matching import show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -50,6 +51,8 @@ class Signature:
     bytes_as_text: bool
     inputs: dict[str, TensorSpec]
     outputs: tuple[TensorSpec, ...]
+    # By output: what its classes are called.
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Column(NamedTuple):
@@ -77,6 +80,8 @@ class Plan:
     # Indices into the signature's outputs, ascending, and their names.
     outputs: tuple[int, ...]
     output_names: list[str]
+    # Of outputs wanted as classes (by index): at most how many.
+    classes: dict[int, int] = field(default_factory=dict)
     # The forms of answers, by the batch's outputs and the shapes of their rows.
     forms: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Form] = field(
         default_factory=dict
@@ -89,6 +94,7 @@ def signature_of(
     description: Description,
     *,
     bytes_as_text: bool,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Signature:
     """The signature of a model whose configuration matches its file."""
     found = {tensor.name: tensor.dims for tensor in (*description.inputs, *description.outputs)}
@@ -109,6 +115,7 @@ def signature_of(
         bytes_as_text=bytes_as_text,
         inputs={tensor.name: spec(tensor) for tensor in config.input},
         outputs=tuple(spec(tensor) for tensor in config.output),
+        labels=labels or {},
     )
 
 
@@ -149,7 +156,13 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
         sizes.append(None if column.datatype == BYTES else count * column.dtype.itemsize)
     outputs = _outputs(signature, [output.name for output in request.outputs])
     names = [signature.outputs[index].name for index in outputs]
-    return Plan(rows, tuple(columns), sizes, counts, outputs, names)
+    classes = {
+        index: most
+        for index, spec in enumerate(signature.outputs)
+        for most in (_classes(request, spec.name),)
+        if most
+    }
+    return Plan(rows, tuple(columns), sizes, counts, outputs, names, classes)
 
 
 def _rows(signature: Signature, request: kserve_pb2.ModelInferRequest) -> int:
@@ -180,6 +193,14 @@ def _column(
         )
     inner = row if spec.reshape is None else substitute(spec.reshape, spec.dims, row)
     return Column(spec.name, spec.datatype, NUMPY_TYPE[spec.datatype], inner), count
+
+
+def _classes(request: kserve_pb2.ModelInferRequest, name: str) -> int:
+    """How many classes the request wants of this output at most; 0: it wants the tensor."""
+    for output in request.outputs:
+        if output.name == name and CLASSIFICATION in output.parameters:
+            return output.parameters[CLASSIFICATION].int64_param
+    return 0
 
 
 def _outputs(signature: Signature, names: list[str]) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.telemetry import about
 from services.executor.answers import failure
 from services.executor.assembly import gather, split, stack
+from services.executor.classification import read_labels
 from services.executor.plan import Planner, signature_of
 from services.executor.tracing import Run, record, sampled
 
@@ -38,7 +39,11 @@ class Runner:
         self._name = spec.name
         self._model = model
         self.signature = signature_of(
-            spec.config, spec.version, model.description, bytes_as_text=model.bytes_as_text
+            spec.config,
+            spec.version,
+            model.description,
+            bytes_as_text=model.bytes_as_text,
+            labels=read_labels(spec.config, spec.version_path.parent),
         )
         self._planner = Planner(self.signature)
         self._tracer = tracer

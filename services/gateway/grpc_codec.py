@@ -90,7 +90,7 @@ class GrpcDecoder:
         """Look at a head for the first time; typed contents are taken out of it on the way."""
         model = message.model_name
         typed = any(tensor.HasField("contents") for tensor in message.inputs)
-        _refuse_extensions(message)
+        classes = _extensions(message)
         if request.payloads and typed:
             name = next(tensor.name for tensor in message.inputs if tensor.HasField("contents"))
             raise InvalidArgument(
@@ -105,6 +105,7 @@ class GrpcDecoder:
             message.model_version,
             [HeadInput(each.name, each.datatype, list(each.shape)) for each in message.inputs],
             [output.name for output in message.outputs],
+            classes,
         )
         if not typed:
             request_head.remember(self._checked, head, checked)
@@ -147,8 +148,9 @@ def _take_parameters(message: Message, request: InferRequest) -> None:
         request.parameters = custom
 
 
-def _refuse_extensions(message: Message) -> None:
-    """Refuse what clients may ask for on tensors and this server does not offer."""
+def _extensions(message: Message) -> dict[str, int]:
+    """How many classes are wanted of which outputs; refuses what this server does not offer."""
+    classes = {}
     for tensor in message.inputs:
         if "shared_memory_region" in tensor.parameters:
             request_head.refuse_shared_memory()
@@ -163,8 +165,8 @@ def _refuse_extensions(message: Message) -> None:
                 )
             if parameter.int64_param < 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-            if parameter.int64_param:
-                request_head.refuse_classification()
+            classes[output.name] = parameter.int64_param
+    return classes
 
 
 def _varint(value: int) -> bytes:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
+# As many as the protocol's 64 bits hold.
+_MOST_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
 _ONE_SOURCE: Final = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
@@ -157,6 +159,7 @@ class _Parser:
         self._timeout_us = 0
         self._sizes: list[int | None] = []
         self._inline: list[bytes] = []
+        self._classes: dict[str, int] = {}
 
     def header(self, document: Any) -> Header:
         members = document if type(document) is dict else {}
@@ -170,7 +173,7 @@ class _Parser:
             # Named outputs say for themselves how they are wanted.
             self._binary_by_default = False
         checked = request_head.build(
-            self._model, self._version, inputs, [name for name, _ in names]
+            self._model, self._version, inputs, [name for name, _ in names], self._classes
         )
         return Header(
             checked,
@@ -253,7 +256,7 @@ class _Parser:
                     )
             request_head.refuse_shared_memory()
         if classes:
-            request_head.refuse_classification()
+            self._classes[name] = min(classes, _MOST_CLASSES)
         return name, None if binary is None else json_text.boolean(binary, "binary_data")
 
 

@@ -7,15 +7,17 @@ derived from a head is remembered by its bytes in a bounded table.
 from __future__ import annotations
 
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Never
 
 from nereid.datatypes import BYTES
 from nereid.errors import InvalidArgument, Unimplemented
+from nereid.messages import CLASSIFICATION
 from nereid.pb import kserve_pb2
 from services.gateway.string_elements import StringInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # Entries of a table of derived things; past it the table starts anew, which bounds memory without
 # the bookkeeping of an LRU on the hot path.
@@ -26,7 +28,6 @@ KEY_LIMIT_BYTES: Final = 8192
 SHARED_MEMORY_DISABLED: Final = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 )
-CLASSIFICATION_UNSUPPORTED: Final = "the classification extension is not supported"
 
 
 class CheckedHead(NamedTuple):
@@ -51,9 +52,14 @@ class HeadInput(NamedTuple):
 
 
 def build(
-    model: str, version: str, inputs: Iterable[HeadInput], outputs: Iterable[str]
+    model: str,
+    version: str,
+    inputs: Iterable[HeadInput],
+    outputs: Iterable[str],
+    classes: Mapping[str, int] = MappingProxyType({}),
 ) -> CheckedHead:
-    """The head of a request with these inputs that asks for these outputs (none: all).
+    """The head of a request with these inputs that asks for these outputs (none: all), and, of
+    outputs in classes, for so many of their best elements.
 
     Raises:
         InvalidArgument: a shape does not fit the protocol's 64 bits.
@@ -73,7 +79,9 @@ def build(
             strings.append(StringInput(index, name, model, prod(shape)))
     # Asking twice for one output is asking once, as on Triton.
     for name in dict.fromkeys(outputs):
-        message.outputs.add(name=name)
+        output = message.outputs.add(name=name)
+        if classes.get(name):
+            output.parameters[CLASSIFICATION].int64_param = classes[name]
     return CheckedHead(message.SerializeToString(), tuple(names), tuple(strings))
 
 
@@ -83,11 +91,6 @@ def remember(table: dict[bytes, CheckedHead], key: bytes, checked: CheckedHead) 
         if len(table) >= TABLE_LIMIT:
             table.clear()
         table[key] = checked
-
-
-def refuse_classification() -> Never:
-    """Raise the error of a feature that is not there yet."""
-    raise Unimplemented(CLASSIFICATION_UNSUPPORTED)
 
 
 def refuse_shared_memory() -> Never:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from nereid import datatypes
 from nereid.errors import Internal, InvalidArgument
-from nereid.messages import SharedMemory
+from nereid.messages import CLASSIFICATION, SharedMemory
 from nereid.pb import kserve_pb2
 from services.scheduler.entry import Entry, ValidHead
 from services.scheduler.queues import request_prefix
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nereid.model_config import InputSpec, ModelConfig, QueuePolicy
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
+    Output = kserve_pb2.ModelInferRequest.InferRequestedOutputTensor
 
 _VARIABLE = -1
 # What a client could send again and again without being alike: nothing is remembered of it.
@@ -32,6 +33,8 @@ _MAX_CACHED_HEAD_BYTES = 4096
 # Sizes in bytes must fit the int64 that everybody else computes them in.
 _MAX_TENSOR_BYTES = 2**63 - 1
 _NS_PER_S = 1_000_000_000
+# Elements without an order, or (as on Triton) without an arithmetic of their own.
+_UNCLASSIFIABLE = frozenset({datatypes.BYTES, "BOOL", "FP16", "BF16"})
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
@@ -142,7 +145,7 @@ class _Heads:
         self._name = config.name
         self._max_batch_size = config.max_batch_size
         self._inputs: dict[str, InputSpec] = {spec.name: spec for spec in config.inputs}
-        self._outputs = frozenset(spec.name for spec in config.outputs)
+        self._outputs = {spec.name: spec.datatype for spec in config.outputs}
         self._required_names = [spec.name for spec in config.inputs if not spec.optional]
         self._required = len(self._required_names)
 
@@ -154,6 +157,7 @@ class _Heads:
         inputs = message.inputs
         names = tuple(tensor.name for tensor in inputs)
         self._check_names(names, {tensor.name for tensor in message.outputs}, prefix)
+        self._check_classes(message.outputs)
         batch_size = self._batch_size(inputs, prefix)
         shapes: dict[str, tuple[int, ...]] = {}
         sizes: list[int | None] = []
@@ -192,6 +196,15 @@ class _Heads:
         # Triton counts only, and lets the model trip over what is missing.
         if not seen.issuperset(self._required_names):
             raise InvalidArgument(prefix + self._count_text(names))
+
+    def _check_classes(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            datatype = self._outputs[output.name]
+            if CLASSIFICATION in output.parameters and datatype in _UNCLASSIFIABLE:
+                raise InvalidArgument(
+                    f"class result not available for output due to unsupported type '{datatype}'",
+                    late=True,
+                )
 
     def _count_text(self, names: Collection[str]) -> str:
         missing = [name for name in self._required_names if name not in names]

@@ -33,7 +33,10 @@ def make_repository(root: Path) -> Path:
     _save(root, "add_sub", _add_sub(), None)
     _save(root, "partial", _add_sub(), 'name: "partial"\nmax_batch_size: 8\n')
     one_instance = "instance_group [{ count: 1 kind: KIND_CPU }]\n"
-    _save(root, "doubler", _doubler(), _batching("max_queue_delay_microseconds: 200", one_instance))
+    labels = 'output { name: "OUTPUT0" label_filename: "labels.txt" }\n'
+    config = _batching("max_queue_delay_microseconds: 200", one_instance + labels)
+    _save(root, "doubler", _doubler(), config)
+    (root / "doubler" / "labels.txt").write_text("zero\none\n\nthree\n")
     _save(root, "slow", _slow(), one_instance)
     broken = root / "broken" / "1" / "model.onnx"
     broken.parent.mkdir(parents=True)

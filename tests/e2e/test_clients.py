@@ -94,6 +94,25 @@ def test_only_the_requested_output_is_returned(client: Client) -> None:
     assert (result.as_numpy("OUTPUT1") == 0).all()
 
 
+def test_the_best_classes_of_an_output_are_told_with_their_labels(client: Client) -> None:
+    array = np.array([[1, 3, 2, 3, 0, 0, 0, 0], [0.25, 0, 0, 0, 0, 0, 0, -1]], np.float32)
+    result = client.infer(
+        "doubler",
+        {"INPUT0": array},
+        outputs=[client.module.InferRequestedOutput("OUTPUT0", class_count=3)],
+    )
+    assert result.as_numpy("OUTPUT0").tolist() == [
+        [b"6.000000:1:one", b"6.000000:3:three", b"4.000000:2"],
+        [b"0.500000:0:zero", b"0.000000:1:one", b"0.000000:2"],
+    ]
+    with pytest.raises(InferenceServerException, match="unsupported type 'BYTES'"):
+        client.infer(
+            "identity_bytes",
+            {"INPUT0": sample("BYTES")},
+            outputs=[client.module.InferRequestedOutput("OUTPUT0", class_count=3)],
+        )
+
+
 def test_a_partial_configuration_is_completed(client: Client) -> None:
     config = client("get_model_config", "partial")
     fields = config if client.is_http else {"max_batch_size": config.config.max_batch_size}

@@ -219,7 +219,6 @@ def test_features_that_are_not_there_are_named() -> None:
     assert fault_of(message({**X, "parameters": region}))[0] == 12
     for parameters, code, text in (
         (region, 12, "Client shared memory is disabled."),
-        ({"classification": P(int64_param=2)}, 12, "the classification extension is not supporte"),
         ({"classification": P(int64_param=-2)}, 3, "invalid value for 'classification' parameter"),
         ({"classification": P(string_param="2")}, 3, "invalid value type for 'classification'"),
     ):

@@ -247,7 +247,6 @@ def test_parameters_are_checked(parameters: dict[str, Any], code: int, message: 
     [
         ({"binary_data": 5}, 13, "Unable to parse 'binary_data': attempt to access JSON non-bool"),
         ({"classification": -1}, 13, "Unable to set 'classification': attempt to access JSON non"),
-        ({"classification": 2}, 12, "the classification extension is not supported"),
         ({"shared_memory_region": "r"}, 12, "Client shared memory is disabled."),
         (
             {"shared_memory_region": "r", "classification": 1},

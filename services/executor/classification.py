@@ -1,0 +1,60 @@
+"""The classification extension: an output's best elements as texts, and the labels of a model.
+
+Pure but for reading label files. A class is told as `value:index` or `value:index:label`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nereid.errors import Internal
+from nereid.tensor import join_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from nereid.pb import model_config_pb2
+    from nereid.tensor import Array
+
+
+def read_labels(
+    config: model_config_pb2.ModelConfig, model_path: Path
+) -> dict[str, tuple[str, ...]]:
+    """The labels of each output that has a label file, a label a line.
+
+    Raises:
+        Internal: a label file cannot be read.
+    """
+    labels = {}
+    for output in config.output:
+        if not output.label_filename:
+            continue
+        path = model_path / output.label_filename
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
+        labels[output.name] = tuple(text.split("\n"))
+    return labels
+
+
+def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
+    """The raw BYTES tensor of each row's largest elements, at most so many, largest first.
+
+    rows has two dimensions; equal elements keep their order, and NaN comes last.
+    """
+    # Largest first: of integers by complement, since the least of them has no negative.
+    flipped = -rows if rows.dtype.kind == "f" else ~rows
+    order = np.argsort(flipped, axis=1, kind="stable")[:, :most]
+    values = np.take_along_axis(rows, order, axis=1)
+    form = "%f:%d" if rows.dtype.kind == "f" else "%d:%d"
+    told = []
+    for indices, row in zip(order.tolist(), values.tolist(), strict=True):
+        for index, value in zip(indices, row, strict=True):
+            text = form % (value, index)
+            label = labels[index] if index < len(labels) else ""
+            told.append(f"{text}:{label}" if label else text)
+    return join_bytes(told)

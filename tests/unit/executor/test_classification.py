@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from nereid.errors import Internal
+from nereid.pb import nereid_pb2 as pb
+from nereid.tensor import join_bytes, split_bytes, to_raw
+from services.executor.assembly import gather, split
+from services.executor.backends import Description
+from services.executor.classification import classify, read_labels
+from services.executor.plan import Planner, signature_of
+from tests.unit.executor.onnx_models import answer_of, config, head, member
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+CONFIG = """
+    max_batch_size: 8
+    input { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] }
+    output { name: "y" data_type: TYPE_FP32 dims: [ -1, 2 ] label_filename: "labels.txt" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "labels", "told"),
+    [
+        ([[1, 3, 2, 3]], 3, (), [b"3:1", b"3:3", b"2:2"]),
+        ([[0.1, -5, 1e10, 7]], 9, (), [b"10000000000.000000:2", b"7.000000:3", b"0.100000:0",
+                                       b"-5.000000:1"]),
+        ([[1.0, 2.0], [4.0, 3.0]], 1, ("a", ""), [b"2.000000:1", b"4.000000:0:a"]),
+        ([[1.0, np.nan, 2.0]], 3, (), [b"2.000000:2", b"1.000000:0", b"nan:1"]),
+        (np.array([[-128, 127, 0]], np.int8), 3, (), [b"127:1", b"0:2", b"-128:0"]),
+        (np.array([[0, 255]], np.uint8), 2, ("n",), [b"255:1", b"0:0:n"]),
+        (np.array([[2**64 - 1, 2**63]], np.uint64), 1, (), [b"%d:0" % (2**64 - 1)]),
+        (np.empty((2, 0)), 3, (), []),
+    ],
+)  # fmt: skip
+def test_the_largest_elements_are_told_in_order(
+    rows: Any, most: int, labels: Sequence[str], told: list[bytes]
+) -> None:
+    assert split_bytes(classify(np.asarray(rows), most, labels)) == told
+
+
+def test_labels_are_lines_and_a_missing_file_fails_the_load(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("a\nb\n\nd")
+    assert read_labels(config(CONFIG), tmp_path) == {"y": ("a", "b", "", "d")}
+    (tmp_path / "labels.txt").unlink()
+    with pytest.raises(Internal, match=r"failed to open text file for read .*labels\.txt: No such"):
+        read_labels(config(CONFIG), tmp_path)
+
+
+def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
+    labels = {"y": ("a", "b", "c", "d")}
+    signature = signature_of(config(CONFIG), 1, Description((), ()), bytes_as_text=True,
+                             labels=labels)  # fmt: skip
+    first = np.array([[[4, 1], [2, 3]]], np.float32)
+    second = np.array([[[1, 2], [3, 4]], [[8, 7], [6, 5]]], np.float32)
+    batch = [
+        member(head(("x", "FP32", [1, 2, 2])), to_raw(first)),
+        member(head(("x", "FP32", [2, 2, 2]), classes={"y": 2}), to_raw(second)),
+    ]
+    gathered = gather(Planner(signature), batch)
+    pieces = split(signature, gathered, [np.concatenate([first, second])])
+    plain, classes = pb.Executed.FromString(b"".join(pieces)).answers
+    assert answer_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
+    told = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
+    assert answer_of(classes) == [("y", "BYTES", [2, 2], join_bytes(told))]
