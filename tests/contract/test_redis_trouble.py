@@ -8,7 +8,7 @@ import functools
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,15 @@ from services.cache.service import CacheService, make_store
 from services.cache.store import AnswerStore
 from tests.contract.test_answer_store import LIMIT_S, find, put
 from tests.e2e.mesh import free_port
-from tests.redis_server import RedisServer, redis_server
+from tests.redis_server import RedisServer, Sentinel, redis_server, running
 
 OnFindings = Callable[[list[Finding]], None]
 OnStored = Callable[[Sequence[bool]], None]
 
 _CALLERS = 32
 _TIMES_MS = 100
+# A sentinel takes seconds to be sure and to choose.
+_FAILOVER_S = 40.0
 # An answer waits at most its time in line, then a pipeline's: a connection's and an answer's.
 _LATEST_S = 3 * _TIMES_MS / 1000
 # For a machine that is busy with other things.
@@ -260,23 +262,52 @@ async def test_a_cluster(tmp_path: Path) -> None:
 @bounded
 async def test_a_master_by_its_sentinel(tmp_path: Path) -> None:
     port, sentinel_port = free_port(), free_port()
-    config = tmp_path / "sentinel.conf"
-    config.write_text(f"sentinel monitor mymaster 127.0.0.1 {port} 1\n")
     watcher_path = tmp_path / "watcher"
     watcher_path.mkdir()
-    with redis_server(tmp_path, "--port", str(port)):
-        watcher = RedisServer(watcher_path)
-        watcher._argv = [
-            watcher._argv[0], str(config), "--sentinel", "--port", str(sentinel_port),
-            "--unixsocket", watcher.path,
-        ]  # fmt: skip
-        try:
-            watcher.start()
+    with (
+        redis_server(tmp_path, "--port", str(port)),
+        running(Sentinel(watcher_path, sentinel_port, port)),
+    ):
+        url = f"redis+sentinel://127.0.0.1:{sentinel_port}/mymaster"
+        async with store_at(RedisConfig(url=url)) as store:
+            await until_found(store, b"a", b"1")
+
+
+@pytest.mark.slow
+async def test_a_master_that_dies_amid_callers_has_its_replica_follow(tmp_path: Path) -> None:
+    first, second, sentinel_port = free_port(), free_port(), free_port()
+    places = [tmp_path / name for name in ("master", "replica", "watcher")]
+    for place in places:
+        place.mkdir()
+    secret = ("--requirepass", "geheim", "--masterauth", "geheim")
+    watched = (
+        "auth-pass mymaster geheim",
+        "down-after-milliseconds mymaster 300",
+        "failover-timeout mymaster 3000",
+    )
+    with (
+        redis_server(places[0], "--port", str(first), *secret) as master,
+        redis_server(
+            places[1], "--port", str(second), "--replicaof", "127.0.0.1", str(first), *secret
+        ),
+        running(Sentinel(places[2], sentinel_port, first, *watched)) as watcher,
+    ):
+        async with asyncio.timeout(_FAILOVER_S):
+            # Only one that it knows, and knows to be in step, can follow.
+            while b"master-link-status\r\n$2\r\nok" not in watcher.command(
+                "SENTINEL", "REPLICAS", "mymaster"
+            ):
+                await asyncio.sleep(0.02)
             url = f"redis+sentinel://127.0.0.1:{sentinel_port}/mymaster"
-            async with store_at(RedisConfig(url=url)) as store:
-                await until_found(store, b"a", b"1")
-        finally:
-            watcher.stop()
+            config = replace(impatient(master), url=url, password="geheim")
+            async with store_at(config) as store, crowd_at(store) as crowd:
+                assert store.usage.failures == 0
+                master.kill()
+                await crowd.until_misses()
+                # Nobody else holds what is found from here on.
+                await crowd.until_hits()
+                told = watcher.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
+            assert str(second).encode() in told
 
 
 class ThroughService:

@@ -22,12 +22,17 @@ def test_every_option_of_redis(tmp_path: Path) -> None:
     ca.touch()
     text = (
         "redis,host=h,port=1,user=u,password=p=1,db=2,connect_timeout=3,socket_timeout=4,"
-        f"pool_size=5,wait_timeout=6,tls_enabled=true,tls_cacert={ca},ttl=7,namespace=n"
+        f"pool_size=5,wait_timeout=6,tls_enabled=true,cacert={ca},sni=s,ttl=7,namespace=n"
     )
     assert parse_cache_config([text], {}) == RedisConfig(
         host="h", port=1, user="u", password="p=1", db=2, connect_timeout=3, socket_timeout=4,
-        pool_size=5, wait_timeout=6, tls_enabled=True, tls_cacert=str(ca), ttl=7, namespace="n",
+        pool_size=5, wait_timeout=6, tls_enabled=True, tls_cacert=str(ca), tls_sni="s", ttl=7,
+        namespace="n",
     )  # fmt: skip
+    # Nereid's own names say what they are about.
+    assert parse_cache_config([text.replace("cacert=", "tls_cacert=")], {}) == parse_cache_config(
+        [text], {}
+    )
 
 
 def test_credentials_come_from_the_environment_unless_they_are_written() -> None:
@@ -57,7 +62,12 @@ def test_the_addresses_of_a_url_may_be_several() -> None:
         (["redis,url=redis+many://h"], "url must begin"),
         (["redis,url=unix+cluster://h"], "url must begin"),
         (["redis,url=redis+sentinel://h"], "must name the service"),
-        (["redis,host=h,tls_cert=/nowhere"], "'/nowhere' does not exist"),
+        (["redis,host=h,tls_enabled=true,cert=/nowhere"], "'/nowhere' does not exist"),
+        (["redis,host=h,sni=n"], "tls_sni: needs tls_enabled=true"),
+        (["redis,url=redis://h,tls_enabled=true"], "begins with redis://, not rediss://"),
+        (["redis,url=rediss+sentinel://h/s,sni=n"], "not for sentinels"),
+        (["redis,url=rediss+cluster://h,cacert_dir=/"], "takes tls_cacert"),
+        (["local,key=1"], "no option 'key'"),
         (["redis,host=h,port=x"], "redis,port=x: expected a whole number"),
     ],
 )
