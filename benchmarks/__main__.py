@@ -1,6 +1,6 @@
 """Entry point, ``python -m benchmarks``: starts the peers, runs the cells in turn, prints.
 
-The only module that reads argv.
+With benchmarks.cache the only module that reads argv.
 """
 
 import argparse

@@ -1,11 +1,28 @@
--- wrk's side of the HTTP runs: one fixed request, rendered once, and figures as one line of JSON.
+-- wrk's side of the HTTP runs: requests rendered once, and figures as one line of JSON. The file
+-- holds one body, or several of BENCH_BODY_BYTES each, which are then sent in turn.
 -- No response() function: with one wrk would parse every answer in Lua and become the bottleneck.
 wrk.method = "POST"
 local file = assert(io.open(os.getenv("BENCH_BODY"), "rb"))
-wrk.body = file:read("*a")
+local bodies = file:read("*a")
 file:close()
+wrk.body = bodies
 wrk.headers["Content-Type"] = "application/octet-stream"
 wrk.headers["Inference-Header-Content-Length"] = os.getenv("BENCH_HEADER_LENGTH")
+
+local size = tonumber(os.getenv("BENCH_BODY_BYTES") or #bodies)
+if size < #bodies then
+  local requests, last = {}, 0
+  function init()
+    for first = 1, #bodies, size do
+      requests[#requests + 1] = wrk.format(nil, nil, nil, bodies:sub(first, first + size - 1))
+    end
+  end
+
+  function request()
+    last = last % #requests + 1
+    return requests[last]
+  end
+end
 
 function done(summary, latency, requests)
   local e = summary.errors

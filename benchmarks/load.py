@@ -104,10 +104,15 @@ class HttpClient:
         }
 
     def run(self, concurrency: int, seconds: float) -> Load:
-        duration_s = max(1, round(seconds))  # wrk takes whole seconds only
-        argv = ["wrk", "-t1", f"-c{concurrency}", f"-d{duration_s}s", "-s", str(_INFER_LUA)]
-        output, cpu_s = _run([*argv, self._url], self._environment)
-        return parse_wrk(output, cpu_s)
+        return run_wrk(self._url, concurrency, seconds, self._environment)
+
+
+def run_wrk(url: str, concurrency: int, seconds: float, environment: dict[str, str]) -> Load:
+    """The load of wrk on one address; infer.lua knows the environment."""
+    duration_s = max(1, round(seconds))  # wrk takes whole seconds only
+    argv = ["wrk", "-t1", f"-c{concurrency}", f"-d{duration_s}s", "-s", str(_INFER_LUA), url]
+    output, cpu_s = _run(argv, environment)
+    return parse_wrk(output, cpu_s)
 
 
 def _run(argv: list[str], environment: dict[str, str]) -> tuple[str, float]:

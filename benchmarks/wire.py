@@ -41,11 +41,14 @@ class HttpBody:
 
 @dataclass(frozen=True)
 class Counts:
-    """A model's statistics so far: requests that succeeded and failed, model executions."""
+    """A model's statistics so far: requests that succeeded and failed, model executions, and
+    what of the successes came from the cache.
+    """
 
     success: int
     fail: int
     executions: int
+    cache_hits: int = 0
 
 
 def grpc_message() -> bytes:
@@ -66,9 +69,11 @@ def http_body() -> HttpBody:
     return HttpBody(bytes(data), int(length))
 
 
-def wait_ready(address: Address, alive: Callable[[], None], timeout_s: float = 90.0) -> None:
+def wait_ready(
+    address: Address, alive: Callable[[], None], timeout_s: float = 90.0, name: str = model.NAME
+) -> None:
     """Until the model is ready; ``alive`` raises when the server is gone."""
-    url = f"http://127.0.0.1:{address.http_port}/v2/models/{model.NAME}/ready"
+    url = f"http://127.0.0.1:{address.http_port}/v2/models/{name}/ready"
     give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:
         alive()
@@ -80,8 +85,8 @@ def wait_ready(address: Address, alive: Callable[[], None], timeout_s: float = 9
     raise BenchError(f"the model was not ready within {timeout_s:.0f} s ({url})")
 
 
-def counts(address: Address) -> Counts:
-    url = f"http://127.0.0.1:{address.http_port}/v2/models/{model.NAME}/stats"
+def counts(address: Address, name: str = model.NAME) -> Counts:
+    url = f"http://127.0.0.1:{address.http_port}/v2/models/{name}/stats"
     with urllib.request.urlopen(url, timeout=10) as response:
         return parse_counts(json.load(response))
 
@@ -93,16 +98,17 @@ def parse_counts(document: dict[str, Any]) -> Counts:
         success=int(inference["success"].get("count", 0)),
         fail=int(inference["fail"].get("count", 0)),
         executions=int(stats.get("execution_count", 0)),
+        cache_hits=int(inference.get("cache_hit", {}).get("count", 0)),
     )
 
 
-def settled_counts(address: Address, timeout_s: float = 5.0) -> Counts:
+def settled_counts(address: Address, timeout_s: float = 5.0, name: str = model.NAME) -> Counts:
     """The statistics once nothing moves them any more: load that was cut off is over."""
     give_up = time.monotonic() + timeout_s
-    before = counts(address)
+    before = counts(address, name)
     while time.monotonic() < give_up:
         time.sleep(0.1)
-        now = counts(address)
+        now = counts(address, name)
         if now == before:
             return now
         before = now

@@ -1,0 +1,239 @@
+"""Entry point, ``python -m benchmarks.cache``: what a hit of the response cache costs.
+
+Beside a run of MiniLM in the same mesh, and process by process with one gateway and with two.
+Reads argv as benchmarks.__main__ does, and shares its way to start, load and watch servers.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import load, minilm, nereid, process, triton, wire
+from benchmarks.failure import BenchError
+from benchmarks.measure import Sample, cpu_per_request_us
+from benchmarks.report import middle
+
+STORES = ("local", "redis")
+# More than are under way at once: no two of those are alike and share one lookup.
+_KNOWN = 512
+# Per second of load, and more than MiniLM manages.
+_UNKNOWN_PER_S = 1000
+_MODELS = triton.DEFAULT_VENV.with_name("models")
+# A slow lookup shall be seen in the figures, not turn into a run.
+_FLAGS = ("--executors=1", "--cache-timeout-ms=5000")
+
+
+@dataclass
+class Mesh:
+    """A running mesh whose model has a cache, its processes and the ports of its gateways."""
+
+    repository: Path
+    work: Path
+    servers: list[process.ServerProcess] = field(default_factory=list)
+    gateways: list[wire.Address] = field(default_factory=list)
+    # How many requests nobody shall ask again have been asked.
+    spent: int = 0
+
+    def require_alive(self) -> None:
+        for server in self.servers:
+            server.require_alive()
+
+    def cpu_s(self) -> Counter[str]:
+        """By process name: gateways together."""
+        return sum((server.cpu_s() for server in self.servers), Counter())
+
+    def counts(self) -> wire.Counts:
+        return wire.settled_counts(self.gateways[0], name=minilm.NAME)
+
+    def load(self, first: int, number: int, concurrency: int, seconds: float) -> list[load.Load]:
+        """The same load on each gateway at once, of so many different requests."""
+        bodies = minilm.bodies(self.repository, first, number)
+        path = self.work / "bodies"
+        path.write_bytes(bodies.data)
+        environment = {
+            "BENCH_BODY": str(path),
+            "BENCH_BODY_BYTES": str(bodies.each_bytes),
+            "BENCH_HEADER_LENGTH": str(bodies.header_length),
+        }
+        urls = [f"http://127.0.0.1:{each.http_port}{minilm.HTTP_PATH}" for each in self.gateways]
+        with ThreadPoolExecutor(len(urls)) as pool:
+            runs = [
+                pool.submit(load.run_wrk, url, concurrency, seconds, environment) for url in urls
+            ]
+            return [each.result() for each in runs]
+
+    def learn(self) -> None:
+        """Have every known request answered once, and loads of them be all hits."""
+        give_up = 10
+        while True:
+            before = self.counts()
+            self.load(0, _KNOWN, 8, 1)
+            if self.counts().executions == before.executions:
+                return
+            give_up -= 1
+            self.require_alive()
+            if not give_up:
+                raise BenchError(f"not all hits yet; the log:\n{self.servers[-1].log_tail()}")
+
+    def measure(self, *, hits: bool, concurrency: int, seconds: float) -> Sample:
+        if hits:
+            first, number = 0, _KNOWN
+        else:
+            number = int(seconds * _UNKNOWN_PER_S)
+            first = _KNOWN + self.spent
+            self.spent += number
+        before, cpu_before = self.counts(), self.cpu_s()
+        seen = self.load(first, number, concurrency, seconds)
+        after, cpu_after = self.counts(), self.cpu_s()
+        self.require_alive()
+        served = after.success - before.success
+        found = after.cache_hits - before.cache_hits
+        if found != (served if hits else 0):
+            raise BenchError(f"{found} hits in {served} requests, where all or none were due")
+        if served < sum(each.requests for each in seen):
+            raise BenchError(f"the clients saw more than the {served} answers of the server")
+        executions = after.executions - before.executions
+        return Sample(
+            infer_per_s=sum(each.infer_per_s for each in seen),
+            p50_us=max(each.p50_us for each in seen),
+            p99_us=max(each.p99_us for each in seen),
+            cpu_us=cpu_per_request_us(cpu_before, cpu_after, served),
+            client_cpu_us=sum(each.client_cpu_s for each in seen) / served * 1e6,
+            batch_size=served / executions if executions else 0.0,
+            requests=served,
+        )
+
+
+def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int) -> Mesh:
+    """With no gateways of their own, gateway, scheduler and cache share a process."""
+    work.mkdir(parents=True, exist_ok=True)
+    mesh = Mesh(minilm.write_repository(work / "repository", models), work)
+
+    def run(command: process.Command) -> None:
+        mesh.servers.append(stack.enter_context(process.ServerProcess(command)))
+
+    if store == "redis":
+        socket = work / "redis.sock"
+        options = ["--save", "", "--appendonly", "no", "--port", "0", "--unixsocket", str(socket)]
+        run(process.Command(["redis-server", *options], work / "redis.log"))
+        config = f"redis,url=unix://{socket}"
+    else:
+        config = "local,size=268435456"
+    scheduler, *ports = process.free_ports(1 + 3 * max(1, gateways))
+    join = "none" if gateways else "all"
+    flags = [*_FLAGS, f"--cache-config={config}", f"--join={join}"]
+    flags.append(f"--scheduler-address=127.0.0.1:{scheduler}")
+    first, second, third = ports[:3]
+    log = work / "nereid.log"
+    run(nereid.command(mesh.repository, log, (first, second, third), flags))
+    mesh.gateways.append(wire.Address(first, second))
+    for index in range(3, len(ports), 3):
+        http_port, grpc_port, metrics_port = ports[index : index + 3]
+        argv = [sys.executable, "-m", "services.gateway", f"--http-port={http_port}"]
+        argv += [f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"]
+        argv.append(f"--scheduler-address=127.0.0.1:{scheduler}")
+        run(process.Command(argv, work / f"gateway-{index}.log"))
+        mesh.gateways.append(wire.Address(http_port, grpc_port))
+    for address in mesh.gateways:
+        wire.wait_ready(address, mesh.require_alive, name=minilm.NAME)
+    mesh.learn()
+    return mesh
+
+
+def _line(label: str, samples: Sequence[Sample]) -> str:
+    mid = middle(samples)
+    rates = [each.infer_per_s for each in samples]
+    cpu = "  ".join(f"{name.removeprefix('services.')} {us:.1f}" for name, us in mid.cpu_us.items())
+    return (
+        f"{label:34}{mid.infer_per_s:9,.0f}{min(rates):9,.0f}{max(rates):9,.0f}{mid.p50_us:9,.0f}"
+        f"{mid.client_cpu_us:8.1f}  {sum(mid.cpu_us.values()):.1f} = {cpu}"
+    )
+
+
+def beside_runs(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
+    """A hit against a run of the model, in turns."""
+    for concurrency in arguments.concurrency:
+        runs: list[Sample] = []
+        hits: list[Sample] = []
+        for _ in range(arguments.rounds):
+            for samples, hit in ((runs, False), (hits, True)):
+                seconds = arguments.seconds
+                samples.append(mesh.measure(hits=hit, concurrency=concurrency, seconds=seconds))
+        print(_line(f"{store} joined c={concurrency} run", runs))
+        print(_line(f"{store} joined c={concurrency} hit", hits))
+        run, hit_mid = middle(runs), middle(hits)
+        cpu = sum(hit_mid.cpu_us.values()) / sum(run.cpu_us.values())
+        latency = hit_mid.p50_us / run.p50_us
+        verdict = "met" if cpu < 0.1 else "MISSED"
+        print(f"  hit / run: CPU {cpu:.3f}, p50 {latency:.3f}; CPU < 0.1 {verdict}", flush=True)
+
+
+def by_process(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
+    """What each process pays for a hit, and so how many gateways one scheduler feeds."""
+    number = len(mesh.gateways)
+    for concurrency in arguments.concurrency:
+        seconds = arguments.seconds
+        samples = [
+            mesh.measure(hits=True, concurrency=concurrency, seconds=seconds)
+            for _ in range(arguments.rounds)
+        ]
+        print(_line(f"{store} {number} gateway(s) c={concurrency} each, hit", samples))
+        cpu_us = middle(samples).cpu_us
+        gateway_us = cpu_us["services.gateway"]
+        feeds = [
+            f"one {name} keeps up with {gateway_us / cpu_us[f'services.{name}']:.1f} gateways"
+            for name in ("scheduler", "cache")
+        ]
+        print(f"  {'; '.join(feeds)}", flush=True)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cache", description="What a hit of the response cache costs"
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="of load in each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--store", action="append", choices=STORES)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--models", type=Path, default=_MODELS, help="where MiniLM is, or is made")
+    return parser.parse_args(argv)
+
+
+def _run(arguments: argparse.Namespace, work: Path) -> None:
+    load.require_clients(("http",))
+    stores = list(arguments.store or STORES)
+    if "redis" in stores and shutil.which("redis-server") is None:
+        print("note: no redis-server here: the memory store alone")
+        stores.remove("redis")
+    print(f"load_at_start={os.getloadavg()[0]:.2f} cores={len(os.sched_getaffinity(0))}")
+    columns = "".join(f"{name:>9}" for name in ("infer/s", "lowest", "highest", "p50 us"))
+    print(f"{'':34}{columns}{'client':>8}  CPU us per request", flush=True)
+    for store in stores:
+        for gateways in (0, 1, 2):
+            with ExitStack() as stack:
+                folder = work / f"{store}-{gateways}"
+                mesh = start(stack, folder, arguments.models, store, gateways)
+                (by_process if gateways else beside_runs)(mesh, store, arguments)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    with tempfile.TemporaryDirectory(prefix="nereid-bench-") as work:
+        try:
+            _run(arguments, Path(work))
+        except BenchError as error:
+            print(f"benchmarks.cache: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
