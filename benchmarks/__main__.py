@@ -8,13 +8,11 @@ import json
 import os
 import platform
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import onnxruntime
@@ -24,7 +22,6 @@ from benchmarks.failure import BenchError
 
 SERVERS = ("nereid", "triton")
 BARE = "bare"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -169,15 +166,9 @@ def _finish(arguments: argparse.Namespace, samples: report.Samples, about: dict[
         arguments.json.write_text(json.dumps(report.document(samples, about), indent=1) + "\n")
 
 
-def _interrupt(signum: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(signum).name)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
-    # SIGINT too: a shell starts what runs in its background with SIGINT ignored
-    for signum in _SIGNALS:
-        signal.signal(signum, _interrupt)
+    process.interrupt_on_signals()
     with ExitStack() as stack:
         if arguments.work_dir is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nereid-bench-")))
@@ -192,9 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("benchmarks: interrupted, stopping the servers", file=sys.stderr)
             return 130
         finally:
-            # a second signal must not cut off the stopping, which would leave servers behind
-            for signum in _SIGNALS:
-                signal.signal(signum, signal.SIG_IGN)
+            process.ignore_signals()
     return 0
 
 

@@ -204,7 +204,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", action="append", choices=STORES)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--models", type=Path, default=_MODELS, help="where MiniLM is, or is made")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.rounds < 1 or arguments.seconds < 1 or min(arguments.concurrency) < 1:
+        parser.error("--rounds, --seconds and --concurrency must be at least 1")
+    return arguments
 
 
 def _run(arguments: argparse.Namespace, work: Path) -> None:
@@ -213,7 +216,10 @@ def _run(arguments: argparse.Namespace, work: Path) -> None:
     if "redis" in stores and shutil.which("redis-server") is None:
         print("note: no redis-server here: the memory store alone")
         stores.remove("redis")
-    print(f"load_at_start={os.getloadavg()[0]:.2f} cores={len(os.sched_getaffinity(0))}")
+    busy = os.getloadavg()[0]
+    print(f"load_at_start={busy:.2f} cores={len(os.sched_getaffinity(0))}")
+    if busy > 0.5:
+        print("note: the machine is not idle")
     columns = "".join(f"{name:>9}" for name in ("infer/s", "lowest", "highest", "p50 us"))
     print(f"{'':34}{columns}{'client':>8}  CPU us per request", flush=True)
     for store in stores:
@@ -226,12 +232,16 @@ def _run(arguments: argparse.Namespace, work: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
+    process.interrupt_on_signals()
     with tempfile.TemporaryDirectory(prefix="nereid-bench-") as work:
         try:
             _run(arguments, Path(work))
         except BenchError as error:
             print(f"benchmarks.cache: {error}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            print("benchmarks.cache: interrupted, the servers are stopped", file=sys.stderr)
+            return 130
     return 0
 
 

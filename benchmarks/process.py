@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from benchmarks.failure import BenchError
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _STOP_TIMEOUT_S = 20.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,24 @@ def _name_of(pid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return "?"
     return process_name(argv)
+
+
+def interrupt_on_signals() -> None:
+    """From now on the first signal to end is a KeyboardInterrupt, which stops the servers."""
+    # SIGINT too: a shell starts what runs in its background with SIGINT ignored
+    for signum in _SIGNALS:
+        signal.signal(signum, _interrupt)
+
+
+def ignore_signals() -> None:
+    """A signal must not cut off the stopping, which would leave servers behind."""
+    for signum in _SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def _interrupt(signum: int, _frame: FrameType | None) -> None:
+    ignore_signals()
+    raise KeyboardInterrupt(signal.Signals(signum).name)
 
 
 def free_ports(count: int) -> list[int]:
