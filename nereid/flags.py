@@ -8,7 +8,9 @@ wins. Knows no service's settings.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import json
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -30,10 +32,13 @@ class Flag:
     help: str
     parse: Parse
     aliases: tuple[str, ...] = ()
-    # Given several times, the values gather in a tuple; in the environment they are separated by ;.
+    # Given several times, the values gather in a tuple; in the environment they are separated by ;
+    # or stand in a list in JSON.
     repeated: bool = False
     # "--flag" alone stands for this text.
     bare: str | None = None
+    # Its texts may hold a password: they are not shown, and handed on by environment() alone.
+    secret: bool = False
 
 
 def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
@@ -44,9 +49,10 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     aliases: tuple[str, ...] = (),
     repeated: bool = False,
     bare: str | None = None,
+    secret: bool = False,
 ) -> Any:
     """A dataclass field that is read from --its-name. A default of `...` makes it required."""
-    metadata = {"flag": Flag(help, parse, aliases, repeated, bare)}
+    metadata = {"flag": Flag(help, parse, aliases, repeated, bare, secret)}
     if default is ...:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -168,7 +174,8 @@ def _parsed(
         try:
             values.append(option.parse(text))
         except ValueError as error:
-            faults.append(f"{source}: '{text}': {error}")
+            shown = source if option.secret else f"{source}: '{text}'"
+            faults.append(f"{shown}: {error}")
     if len(values) < len(texts):
         return {}
     return {field.name: tuple(values) if option.repeated else values[-1]}
@@ -183,16 +190,35 @@ def refuse(faults: Sequence[str], program: str) -> None:
 
 
 def arguments(settings: Any) -> list[str]:
-    """The argv that read() turns back into these settings, whatever the environment says."""
+    """The argv that read() turns back into these settings, whatever the environment says; but for
+    those that are secret: anybody on the machine can see a process's argv.
+    """
     argv: list[str] = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if value is None:
-            continue
         option: Flag = field.metadata["flag"]
+        if value is None or option.secret:
+            continue
         each = value if option.repeated else (value,)
         argv.extend(f"{flag_name(field)}={_text(one)}" for one in each)
     return argv
+
+
+def environment(settings: Any) -> dict[str, str]:
+    """The variables that read() turns back into these settings, as far as they are secret."""
+    variables: dict[str, str] = {}
+    for field in dataclasses.fields(settings):
+        option: Flag = field.metadata["flag"]
+        value = getattr(settings, field.name)
+        if option.secret and value:
+            # What stands in a list may hold a ; of its own.
+            text = json.dumps(value) if option.repeated else _text(value)
+            variables[_variable(field)] = text
+    return variables
+
+
+def _variable(field: dataclasses.Field[Any]) -> str:
+    return "NEREID_" + field.name.upper()
 
 
 def _text(value: Any) -> str:
@@ -225,8 +251,16 @@ def _texts(
 ) -> tuple[list[str] | None, str]:
     if given is not None:
         return given, flag_name(field)
-    variable = "NEREID_" + field.name.upper()
+    variable = _variable(field)
     text = environ.get(variable)
     if text is None:
         return None, variable
-    return (text.split(";") if field.metadata["flag"].repeated else [text]), variable
+    return (_listed(text) if field.metadata["flag"].repeated else [text]), variable
+
+
+def _listed(text: str) -> list[str]:
+    """a;b or, as environment() writes it, ["a", "b"]."""
+    if text.startswith('["'):
+        with contextlib.suppress(ValueError):
+            return [str(each) for each in json.loads(text)]
+    return text.split(";")

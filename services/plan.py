@@ -69,7 +69,7 @@ class _Mesh:
             argv = _merged(flags.arguments(gateway), flags.arguments(scheduler))
             if has_cache:
                 argv = _merged(flags.arguments(self.cache), argv)
-            children = [_child("services.joined", argv, 0)]
+            children = [_child("services.joined", argv, 0, environ=flags.environment(self.cache))]
         else:
             children = [_child("services.gateway", flags.arguments(gateway), 0)]
             if has_cache:
@@ -77,7 +77,10 @@ class _Mesh:
                     self.cache, cache_listen=f"unix:{directory}/cache.sock", metrics_port=-1
                 )
                 scheduler = dataclasses.replace(scheduler, cache_address=cache.cache_listen)
-                children.append(_child("services.cache", flags.arguments(cache), 2))
+                secrets = flags.environment(cache)
+                children.append(
+                    _child("services.cache", flags.arguments(cache), 2, environ=secrets)
+                )
             children.append(_child("services.scheduler", flags.arguments(scheduler), 1))
         gpus = [gpu.id for gpu in offered_gpus(self.executor)]
         count = self.serve.executors
@@ -128,8 +131,20 @@ def main() -> None:
     sys.stdout.write(json.dumps(plan))
 
 
-def _child(module: str, argv: list[str], stage: int, number: int = 0) -> dict[str, Any]:
-    return {"name": f"{module} {number}", "argv": ["-m", module, *argv], "stage": stage}
+def _child(
+    module: str,
+    argv: list[str],
+    stage: int,
+    number: int = 0,
+    *,
+    environ: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    return {
+        "name": f"{module} {number}",
+        "argv": ["-m", module, *argv],
+        "stage": stage,
+        "environ": environ or {},
+    }
 
 
 def _merged(first: list[str], last: list[str]) -> list[str]:

@@ -72,7 +72,7 @@ def _end(_number: int, _frame: FrameType | None) -> NoReturn:
 def _read_plan(text: bytes) -> Plan:
     plan = json.loads(text)
     children = tuple(
-        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"])
+        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"], child["environ"])
         for child in plan["children"]
     )
     return Plan(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ class ChildSpec:
     name: str
     argv: tuple[str, ...]
     stage: int
+    # Beside the supervisor's own environment; what nobody shall read in argv.
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Supervisor:
@@ -70,7 +73,10 @@ class Supervisor:
         while not self._stopping.is_set():
             started = loop.time()
             process = await asyncio.create_subprocess_exec(
-                *spec.argv, start_new_session=True, preexec_fn=_die_with_parent
+                *spec.argv,
+                env={**os.environ, **spec.environ},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
             )
             self._processes[spec.name] = process
             if self._stopping.is_set():

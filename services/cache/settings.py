@@ -30,6 +30,7 @@ class CacheSettings(TraceSettings, LogSettings):
         " cacert, cacert_dir, sni for redis",
         setting,
         repeated=True,
+        secret=True,
     )
 
     metrics_port: int = flag(-1, "a port for the cache's own /metrics; -1: none", own_port)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import save_multiplier
+from tests.redis_server import redis_server
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +24,7 @@ backend: "onnxruntime"
 instance_group [{ count: 1 kind: KIND_CPU }]
 """
 _CACHED = "response_cache { enable: true }\n"
+_MODULES = [f"services.{name}" for name in ("joined", "gateway", "scheduler", "cache", "executor")]
 
 
 def write_model(repository: Path, name: str, factor: int, *, cached: bool = True) -> None:
@@ -171,3 +173,22 @@ def test_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> N
             # Without its cache it works on.
             assert infer(mesh, "same", 5) == {"O": 15}
             assert infer(mesh, "same", 6) == {"O": 18}
+
+
+@pytest.mark.parametrize("join", ["all", "none"])
+def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> None:
+    write_model(tmp_path / "models", "triple", 3)
+    # Whatever separates flags and options elsewhere is a part of it.
+    password = "ge;heim=1"
+    with redis_server(tmp_path, "--requirepass", password) as server:
+        config = f"--cache-config=redis,url={server.url},password={password}"
+        with running(
+            tmp_path / "models", tmp_path / "log", f"--join={join}", config,
+            "--cache-timeout-ms=2000",
+        ) as mesh:  # fmt: skip
+            warm(mesh, "triple")
+            children = [pid for name in _MODULES for pid in mesh.children(name)]
+            assert len(children) == (2 if join == "all" else 4)
+            for pid in children:
+                assert b"heim" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert "heim" not in (tmp_path / "log").read_text()

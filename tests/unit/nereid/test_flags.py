@@ -87,6 +87,32 @@ def test_arguments_are_read_back_whatever_the_environment_says() -> None:
     assert flags.read(Example, flags.arguments(settings), environ, "example") == settings
 
 
+@dataclass(frozen=True)
+class Guarded:
+    """Settings that not everybody may see."""
+
+    keys: tuple[str, ...] = flags.flag((), "several", flags.choice("a;b", "c"), repeated=True,
+        secret=True)  # fmt: skip
+    word: str = flags.flag("", "one", flags.choice("", "d"), secret=True)
+    open: int = flags.flag(0, "plain", flags.integer(0))
+
+
+@pytest.mark.parametrize("settings", [Guarded(("a;b", "c"), "d", 1), Guarded(("c",)), Guarded()])
+def test_what_is_secret_is_handed_on_by_the_environment_alone(settings: Guarded) -> None:
+    argv, environ = flags.arguments(settings), flags.environment(settings)
+    assert argv == [f"--open={settings.open}"]
+    assert flags.read(Guarded, argv, environ, "example") == settings
+
+
+def test_what_is_secret_is_not_shown_when_it_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        flags.read(Guarded, ["--word=geheim"], {"NEREID_KEYS": '["geheim'}, "example")
+    assert capsys.readouterr().err.splitlines() == [
+        "example: NEREID_KEYS: expected one of a;b, c",
+        "example: --word: expected one of , d",
+    ]
+
+
 def test_what_is_not_set_is_no_argument() -> None:
     @dataclass(frozen=True)
     class Optional:
