@@ -26,11 +26,14 @@ from nereid.errors import (
 from nereid.messages import Answer, Cancel, fault_of
 from nereid.pb import kserve_pb2
 from nereid.telemetry import about
+from nereid.tracing import is_sampled
+from services.scheduler.tracing import record_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.messages import InferRequest, ToScheduler
+    from nereid.tracing import Tracer
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.entry import Entry
     from services.scheduler.model import ModelVersion
@@ -57,6 +60,7 @@ class Held:
     version: str
     on_answer: OnAnswer
     on_taken: OnTaken
+    since_ns: int
     timer: asyncio.TimerHandle | None = None
 
 
@@ -72,6 +76,8 @@ class HoldingRoom:
         self._most = most
         self._held: dict[Held, None] = {}
         self._idle: asyncio.Future[None] | None = None
+        # Hears of those whose model did not come, before they are answered.
+        self.on_given_up: Callable[[Held, NereidError], None] | None = None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -124,15 +130,23 @@ class HoldingRoom:
 
     def _give_up(self, held: Held, error: NereidError) -> None:
         self.release(held)
+        if self.on_given_up is not None:
+            self.on_given_up(held, error)
         held.on_answer(Answer(held.request.id, error=fault_of(error)))
 
 
 class Intake:
     """Finds the model version of each request."""
 
-    def __init__(self, catalogue: Catalogue, room: HoldingRoom) -> None:
+    def __init__(
+        self, catalogue: Catalogue, room: HoldingRoom, tracer: Tracer | None = None
+    ) -> None:
         self._catalogue = catalogue
         self._room = room
+        # None: no request is traced.
+        self._tracer = tracer
+        if tracer is not None:
+            room.on_given_up = self._given_up
         self._by_head: dict[bytes, ModelVersion] = {}
         self._stopping = False
         self._retry_due = False
@@ -154,6 +168,17 @@ class Intake:
         if model is None or request.fault is not None:
             return self._submit_slowly(request, on_answer, on_taken)
         return model, model.submit(request, on_answer, at_once=at_once)
+
+    def refused(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
+        """No model has taken this request. since_ns 0: it came just now."""
+        if self._tracer is None or not is_sampled(request.trace_context):
+            return
+        try:
+            model = _named(request.head)
+        except NereidError:
+            return  # nobody can say whose it was
+        since_ns = since_ns or time.monotonic_ns()
+        record_refusal(self._tracer, request, model, since_ns, error.message)
 
     def stop(self) -> None:
         """Accept nothing from now on; what is held may still find its model."""
@@ -178,7 +203,7 @@ class Intake:
         except NereidError:
             if not self._catalogue.is_loading(name, version):
                 raise
-            held = Held(request, name, version, on_answer, on_taken)
+            held = Held(request, name, version, on_answer, on_taken, time.monotonic_ns())
             self._room.hold(held)
             return self._room, held
         return model, model.submit(request, on_answer)
@@ -208,7 +233,12 @@ class Intake:
             model = self._find(request, held.name, held.version)
             held.on_taken(request.id, (model, model.submit(request, held.on_answer)))
         except Exception as error:
-            held.on_answer(Answer(request.id, error=fault_of(_told(error, request))))
+            told = _told(error, request)
+            self.refused(request, told, held.since_ns)
+            held.on_answer(Answer(request.id, error=fault_of(told)))
+
+    def _given_up(self, held: Held, error: NereidError) -> None:
+        self.refused(held.request, error, held.since_ns)
 
 
 class GatewayLink(Protocol):
@@ -263,7 +293,9 @@ class GatewaySession:
                 request, self._on_answer, self._on_taken, at_once=at_once
             )
         except Exception as error:
-            self.link.send(Answer(number, error=fault_of(_told(error, request))))
+            told = _told(error, request)
+            self._intake.refused(request, told)
+            self.link.send(Answer(number, error=fault_of(told)))
 
     def _cancel(self, number: int) -> None:
         ticket = self._pending.pop(number, None)

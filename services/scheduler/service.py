@@ -63,7 +63,7 @@ class SchedulerService:
         self._tracer = open_tracer(settings, "scheduler")
         self._catalogue = Catalogue(map(_served, scan(settings.model_repository)))
         self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
-        self._intake = Intake(self._catalogue, self._room)
+        self._intake = Intake(self._catalogue, self._room, self._tracer)
         limits = QueueLimits(
             max_queue_size=settings.max_queue_size,
             max_retries=settings.max_retries,

@@ -8,6 +8,7 @@ are monotonic nanoseconds that the model's owner took anyway.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from nereid.tracing import Span, child_of, epoch_offset_ns, is_sampled
@@ -15,7 +16,7 @@ from nereid.tracing import Span, child_of, epoch_offset_ns, is_sampled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.messages import Answer
+    from nereid.messages import Answer, InferRequest
     from nereid.tracing import Attribute, Tracer
     from services.scheduler.entry import Entry
     from services.scheduler.instance import Instance, Running
@@ -143,6 +144,29 @@ class RequestTrace:
 def trace_of(tracer: Tracer, context: bytes, now_ns: int) -> RequestTrace | None:
     """The trace of a request that comes now with this context, if that is sampled."""
     return RequestTrace(tracer, context, now_ns) if is_sampled(context) else None
+
+
+def record_refusal(
+    tracer: Tracer, request: InferRequest, model: tuple[str, str], since_ns: int, error: str
+) -> None:
+    """A sampled request that no model has accepted: the span that it would have had."""
+    name, version = model
+    offset_ns = epoch_offset_ns()
+    attributes: dict[str, Attribute] = {"triton.model_name": name}
+    if version.isdecimal():
+        attributes["triton.model_version"] = int(version)
+    if request.request_id:
+        attributes["triton.request_id"] = request.request_id
+    span = Span(
+        name=name,
+        context=child_of(request.trace_context),
+        parent=request.trace_context,
+        start_ns=since_ns + offset_ns,
+        end_ns=time.monotonic_ns() + offset_ns,
+        attributes={**attributes, "nereid.attempts": 0},
+        error=error,
+    )
+    tracer.record(span)
 
 
 def end_attempts(

@@ -11,6 +11,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as aiogrpcclient
 import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
 
 from tests.e2e.mesh import Mesh, free_port, running, until
 from tests.e2e.models import make_repository
@@ -192,6 +193,46 @@ def test_a_retried_request_shows_both_attempts(
     assert len(tree.named("queue")) == len(tree.named("batch")) == 2
     assert tree.parent(tree.one("compute")) == done
     assert tree.roots() == [tree.one("InferRequest")]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "words"),
+    [
+        ("doubler", [1, 9], "unexpected shape for input 'INPUT0'"),
+        ("nobody", [1, 8], "unknown model: 'nobody'"),
+    ],
+)
+def test_a_refused_request_shows_where_and_why(
+    mesh_with_traces: tuple[Mesh, Receiver], model: str, shape: list[int], words: str
+) -> None:
+    mesh, collector = mesh_with_traces
+    trace = f"{len(model):032x}"
+    wrong = httpclient.InferInput("INPUT0", shape, "FP32")
+    wrong.set_data_from_numpy(np.zeros(shape, np.float32))
+    with (
+        httpclient.InferenceServerClient(mesh.http) as client,
+        pytest.raises(InferenceServerException, match=words),
+    ):
+        client.infer(model, [wrong], headers={"traceparent": f"00-{trace}-{SPAN}-01"})
+    tree = collector.wait(lambda trees: trace in trees and len(trees[trace].spans) == 4)[trace]
+    assert tree.shape() == {span for span in SHAPE if span[0] == G} | {(S, model, "InferRequest")}
+    refused = tree.one(model)
+    assert refused.error is not None
+    assert words in refused.error
+    assert refused.error == tree.one("InferRequest").error
+    assert refused.attributes == {"triton.model_name": model, "nereid.attempts": 0}
+
+
+@pytest.fixture(scope="module")
+def mesh_with_traces(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Mesh, Receiver]]:
+    root = tmp_path_factory.mktemp("refusals")
+    repository = make_repository(root / "repository")
+    with receiver() as collector:
+        flagged = flags(collector.url, "mode=opentelemetry")
+        with running(repository, root / "log", *flagged) as mesh:
+            yield mesh, collector
 
 
 def ticks(pid: int) -> int:

@@ -12,6 +12,7 @@ from services.scheduler.intake import GatewaySession, HoldingRoom, Intake
 from services.scheduler.lifecycle import Standing
 from services.scheduler.model import ModelVersion, QueueLimits
 from tests.unit.scheduler.samples import model_of
+from tests.unit.spans import KeptSpans
 
 TENSORS = """
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
@@ -33,17 +34,21 @@ class Link:
 class World:
     """One model named m whose first load is under way, and a gateway."""
 
-    def __init__(self, limit_s: float = 10.0, most: int = 2) -> None:
+    def __init__(self, limit_s: float = 10.0, most: int = 2, longest_queue: int = 0) -> None:
+        self.longest_queue = longest_queue
+        self.tracer = KeptSpans()
         self.served = ServedVersion("m", 1, "", model_config_pb2.ModelConfig())
         self.served.life.await_executor()
         self.room = HoldingRoom(limit_s, most)
-        self.intake = Intake(Catalogue([ServedModel("m", {1: self.served})]), self.room)
+        self.intake = Intake(
+            Catalogue([ServedModel("m", {1: self.served})]), self.room, self.tracer
+        )
         self.link = Link()
         self.gateway = GatewaySession(self.intake)
         self.gateway.link = self.link
 
     def ready(self) -> ModelVersion:
-        model = ModelVersion(model_of(TENSORS), 1, QueueLimits())
+        model = ModelVersion(model_of(TENSORS), 1, QueueLimits(self.longest_queue), self.tracer)
         self.served.runtime = model
         self.served.life.report("a", Standing.UP)
         self.intake.models_changed()
@@ -167,3 +172,83 @@ async def test_remembered_heads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert it.link.sent == []
     it.gateway.on_down()
     model.close()
+
+
+SAMPLED = b"\0" + b"t" * 24 + b"\1"
+
+
+def sampled(number: int, **fields: Any) -> InferRequest:
+    made = request(number, request_id=str(number), **fields)
+    made.trace_context = SAMPLED
+    return made
+
+
+def otherwise(number: int, **fields: Any) -> InferRequest:
+    """A request that does not fit the model, or is for none."""
+    head = kserve_pb2.ModelInferRequest(model_name="m", **fields)
+    head.inputs.add(name="I", datatype="FP32", shape=[1])
+    made = sampled(number)
+    made.head = head.SerializeToString()
+    return made
+
+
+def told(tracer: KeptSpans) -> list[tuple[str, object, str | None]]:
+    return [(s.name, s.attributes.get("triton.request_id"), s.error) for s in tracer.spans]
+
+
+async def test_a_traced_request_that_is_refused_has_its_span() -> None:
+    it = World(longest_queue=1)
+    model = it.ready()
+    it.gateway.on_items(
+        [
+            otherwise(1),
+            otherwise(2, model_version="7"),
+            sampled(3, deadline=time.monotonic() - 1),
+            sampled(4, fault=(3, "a damaged body", False)),
+            request(5),
+            sampled(6),
+            request(7),
+        ]
+    )
+    refused = dict(it.errors())
+    assert sorted(refused) == [1, 2, 3, 4, 6, 7]
+    assert told(it.tracer) == [("m", str(n), refused[n]) for n in (1, 2, 3, 4, 6)]
+    assert "Exceeds maximum queue size" in refused[6]
+    assert it.tracer.spans[1].attributes["triton.model_version"] == 7
+    assert all(span.parent == SAMPLED for span in it.tracer.spans)
+    assert len({span.context for span in it.tracer.spans}) == 5
+    it.gateway.on_down()
+    model.close()
+
+
+async def test_a_traced_request_whose_model_does_not_come_has_one_span() -> None:
+    it = World(limit_s=0.0)
+    it.gateway.on_items([sampled(1), request(2)])
+    await asyncio.wait_for(it.room.idle(), 5)
+    late = World()
+    late.gateway.on_items([sampled(1), request(2)])
+    late.served.life.report("a", Standing.FAILED, "broken")
+    late.intake.models_changed()
+    await turn()
+    for world in (it, late):
+        assert told(world.tracer) == [("m", "1", dict(world.errors())[1])]
+        assert world.tracer.spans[0].start_ns <= world.tracer.spans[0].end_ns
+
+
+async def test_a_traced_request_that_expires_in_the_queue_has_one_span() -> None:
+    it = World()
+    model = it.ready()
+    it.gateway.on_items([sampled(1, deadline=time.monotonic() + 0.01)])
+    await asyncio.wait_for(model.idle(), 5)
+    assert [span.name for span in it.tracer.spans] == ["queue", "m"]
+    assert it.tracer.one("m").error == dict(it.errors())[1]
+    model.close()
+
+
+async def test_a_head_that_cannot_be_read_is_refused_without_a_span() -> None:
+    it = World()
+    bad = sampled(1)
+    bad.head = b"\xff"
+    it.gateway.on_items([bad])
+    assert [number for number, _ in it.errors()] == [1]
+    assert it.tracer.spans == []
