@@ -6,8 +6,9 @@ scheduler. What later releases bring is answered UNIMPLEMENTED with its name.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import NereidError
@@ -40,6 +41,8 @@ _UNSUPPORTED: Final = {
     "TraceSetting": "the trace extension",
     "LogSettings": "the logging extension",
 }
+# Clients round the deadline up for the wire, and cancel at the one that they know.
+_DEADLINE_ERROR_S: Final = 0.05
 _STREAM_INFER_UNSUPPORTED: Final = "ModelStreamInfer is not supported"
 
 
@@ -106,9 +109,15 @@ class GrpcFront:
                 call.fail(Status(fault.code), fault.message)
 
         if tracing is None:
-            call.on_cancel = data_plane.infer(request, on_answer).cancel
+            give_up = data_plane.infer(request, on_answer).cancel
         else:
-            call.on_cancel = tracing.infer(request, on_answer, "grpc", received_ns)
+            give_up = tracing.infer(request, on_answer, "grpc", received_ns)
+
+        def on_cancel() -> None:
+            statuses[_early_end(call)] += 1
+            give_up()
+
+        call.on_cancel = on_cancel
 
     # --- control --------------------------------------------------------------------------------
 
@@ -123,9 +132,12 @@ class GrpcFront:
             except NereidError as error:
                 raise RpcError(Status(error.code), error.message) from error
 
-        async def handle(_call: Call, message: bytes) -> bytes:
+        async def handle(call: Call, message: bytes) -> bytes:
             try:
                 reply = await answer(message)
+            except asyncio.CancelledError:
+                self.statuses[_early_end(call)] += 1
+                raise
             except RpcError as error:
                 self.statuses[error.status] += 1
                 raise
@@ -151,6 +163,14 @@ class GrpcFront:
 
     async def _server_metadata(self, _message: bytes) -> bytes:
         return self._data_plane.server_metadata().SerializeToString()
+
+
+def _early_end(call: Call) -> Status:
+    """Why a call ends without an answer: its deadline, or else its client."""
+    deadline = call.deadline
+    if deadline is not None and deadline - monotonic() < _DEADLINE_ERROR_S:
+        return Status.DEADLINE_EXCEEDED
+    return Status.CANCELLED
 
 
 def _refuse(message: str) -> Respond:

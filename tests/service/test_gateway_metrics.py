@@ -7,6 +7,7 @@ import errno
 import http.client
 import json
 import socket
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import tritonclient.grpc.aio as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.rpc import Handlers, LocalChannel, memory_links
+from nereid.rpc import Handlers, LocalChannel, Status, memory_links
 from services.gateway.service import GatewayService, joined
 from tests.service import gateway_site as site
 from tests.service.gateway_site import GatewaySite, gateway_site
@@ -104,6 +105,53 @@ async def test_answers_are_counted_by_status() -> None:
         'nereid_gateway_grpc_responses_total{status="NOT_FOUND"}': "2",
         'nereid_gateway_grpc_responses_total{status="INTERNAL"}': "1",
     }
+
+
+@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
+async def test_calls_that_end_early_are_counted_by_what_ended_them(
+    monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    under_way: asyncio.Queue[None] = asyncio.Queue()
+    others = site.EchoScheduler.handlers
+
+    def handlers(self: site.EchoScheduler) -> Handlers:
+        async def never(_call: Any, _message: bytes) -> bytes:
+            under_way.put_nowait(None)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        table = others(self)
+        table.async_unary["/nereid.v1.Scheduler/ModelStatistics"] = never  # type: ignore[index]
+        return table
+
+    monkeypatch.setattr(site.EchoScheduler, "handlers", handlers)
+
+    async def cancel(call: asyncio.Task[Any], started: Awaitable[Any]) -> None:
+        await started
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    async with gateway_site(grpc_engine=engine) as gateway:
+        async with grpcclient.InferenceServerClient(gateway.grpc) as client:
+            tensor = grpcclient.InferInput("INPUT0", [0], "FP32")
+            tensor._raw_content = b""
+            infer = asyncio.create_task(client.infer("hold", [tensor]))
+            await cancel(infer, gateway.scheduler.next_held())
+            control = asyncio.create_task(client.get_inference_statistics())
+            await cancel(control, under_way.get())
+            with pytest.raises(InferenceServerException, match="DEADLINE"):
+                await client.infer("hold", [tensor], client_timeout=0.2)
+            with pytest.raises(InferenceServerException, match="DEADLINE"):
+                await client.get_inference_statistics(client_timeout=0.2)
+            counted = gateway.service._grpc_front.statuses
+            async with asyncio.timeout(5):
+                while sum(counted.values()) < 4:
+                    await asyncio.sleep(0.01)
+        assert counted == {Status.CANCELLED: 2, Status.DEADLINE_EXCEEDED: 2}
+        page = await page_of(gateway)
+    assert '\nnereid_gateway_grpc_responses_total{status="CANCELLED"} 2\n' in page
+    assert '\nnereid_gateway_grpc_responses_total{status="DEADLINE_EXCEEDED"} 2\n' in page
 
 
 async def test_requests_under_way_are_told() -> None:
