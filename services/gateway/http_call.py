@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from services.gateway.json_text import error_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
@@ -22,7 +22,8 @@ _LINES: Final = {
 class HttpCall:
     """A request that arrived whole. Answered once, by any of the methods; later answers are lost.
 
-    on_cancel, when set, is called once if the connection goes before the answer was given.
+    An answer in pieces is one begin(), any number of send() and one finish(). on_cancel, when set,
+    is called once if the connection goes before the answer was given.
     """
 
     __slots__ = (
@@ -36,7 +37,10 @@ class HttpCall:
         "on_cancel",
         "received_ns",
         "response",
+        "started",
+        "streams",
         "target",
+        "waiting_bytes",
     )
 
     def __init__(self, finished: Callable[[], None]) -> None:
@@ -49,7 +53,13 @@ class HttpCall:
         self.http_1_0 = False
         self.done = False
         self.on_cancel: Callable[[], None] | None = None
-        self.response: Sequence[bytes] = ()
+        # What is to be written next; the connection takes it.
+        self.response: list[bytes] = []
+        # Whether the answer comes in pieces, and whether some of it was written.
+        self.streams = False
+        self.started = False
+        # Of an answer in pieces: what waited for the client already when the last piece came.
+        self.waiting_bytes = 0
         # When it began to be read as a request for inference; set only where requests are traced.
         self.received_ns = 0
         self._finished = finished
@@ -75,13 +85,17 @@ class HttpCall:
         """Answer with a head that lacks only what the connection adds, and the blank line."""
         if self.done:
             return
+        if self.streams:
+            # Too late for another answer: the client sees this one end early.
+            self.finish()
+            return
         self.done = True
         self.on_cancel = None
         if not self.keep_alive:
             head += b"Connection: close\r\n"
         elif self.http_1_0:
             head += b"Connection: keep-alive\r\n"
-        self.response = (head + b"\r\n", *body)
+        self.response = [head + b"\r\n", *body]
         self._finished()
 
     def fail(
@@ -89,6 +103,40 @@ class HttpCall:
     ) -> None:
         """Answer with an error body."""
         self.respond(status, (error_body(message),), content_type, extra)
+
+    def begin(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
+        """Begin an answer in pieces. Where there are no chunks, the connection's end ends it."""
+        if self.done:
+            return
+        if self.http_1_0:
+            self.keep_alive = False
+        framing = b"" if self.http_1_0 else b"Transfer-Encoding: chunked\r\n"
+        closing = b"" if self.keep_alive else b"Connection: close\r\n"
+        head = (_LINES[status], b"Content-Type: ", content_type, b"\r\n", extra, framing, closing)
+        self.streams = True
+        self._add((*head, b"\r\n"))
+
+    def send(self, piece: bytes) -> None:
+        """One more piece of an answer that was begun."""
+        if self.done or not piece:
+            return
+        self.waiting_bytes = sum(map(len, self.response))
+        if self.http_1_0:
+            self._add((piece,))
+        else:
+            self._add((b"%x\r\n" % len(piece), piece, b"\r\n"))
+
+    def finish(self) -> None:
+        """The end of an answer that was begun."""
+        if self.done:
+            return
+        self.done = True
+        self.on_cancel = None
+        self._add(() if self.http_1_0 else (b"0\r\n\r\n",))
+
+    def _add(self, parts: Iterable[bytes]) -> None:
+        self.response.append(b"".join(parts))
+        self._finished()
 
     def cancel(self) -> None:
         """The connection is gone."""

@@ -1,8 +1,17 @@
-"""What one HTTP connection may ask for."""
+"""What one HTTP connection may ask for, and the refusal of more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+class Refused(Exception):
+    """A request that is not read on; thrown through the parser to stop it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
 
 
 @dataclass(frozen=True)
@@ -13,6 +22,9 @@ class HttpLimits:
     max_header_bytes: int = 65536
     max_chunks: int = 65536
     max_pipelined: int = 32
+    # A client that leaves this much of an answer in pieces untaken when the next piece comes has
+    # given it up.
+    max_unsent_bytes: int = 1 << 26
     # A request's headers must be whole this long after its first byte.
     header_timeout_s: float = 30.0
     # A body must bring something at least this often.
@@ -27,3 +39,12 @@ class HttpLimits:
     probe_interval_s: float = 1.0
     # How often connections are looked at for all these times.
     sweep_interval_s: float = 1.0
+
+    def check_body(self, size: int) -> None:
+        """Refuse a body of this size if it is too large."""
+        if size > self.max_body_bytes:
+            raise Refused(
+                400,
+                f"request JSON size of {size} bytes exceeds the maximum allowed input size of"
+                f" {self.max_body_bytes} bytes. Use --http-max-input-size to increase the limit.",
+            )

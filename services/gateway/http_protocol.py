@@ -2,10 +2,11 @@
 
 One asyncio.Protocol on httptools' parser. Requests may be pipelined: up to a limit of them are
 under way at once, the rest wait, and reading stops while they do or while the client does not take
-its answers. A half-closed connection still gets its answers. A closed one looks the same to the
-kernel until something is written to it, so an interim 102 is written after a while: a live client
-skips it, a dead one's kernel resets the connection, and that cancels what is under way. A request
-whose head is the last one's, byte by byte, needs no parser (known_head). Knows no routes.
+its answers. An answer in pieces is written as it comes; a client that leaves too much of it is cut
+off. A half-closed connection still gets its answers. A closed one looks the same to the kernel
+until something is written to it, so an interim 102 is written after a while: a live client skips
+it, a dead one's kernel resets the connection, and that cancels what is under way. A request whose
+head is the last one's, byte by byte, needs no parser (known_head). Knows no routes.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ import httptools
 
 from nereid.errors import INTERNAL_MESSAGE
 from services.gateway.http_call import HttpCall
+from services.gateway.http_limits import Refused
 from services.gateway.known_head import KnownHead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from services.gateway.http_limits import HttpLimits
 
     Dispatch = Callable[[HttpCall], None]
+    Tell = Callable[["HttpConnection"], None]
 
 _log = logging.getLogger(__name__)
 
@@ -36,24 +39,14 @@ _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 _JOIN_BYTES: Final = 65536
 
 
-class _Refused(Exception):
-    """Thrown through the parser to stop it."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
 class HttpConnection(asyncio.Protocol):
     """One client's connection. Owns its calls until each is answered or the connection is lost."""
 
-    def __init__(
-        self, dispatch: Dispatch, limits: HttpLimits, gone: Callable[[HttpConnection], None]
-    ) -> None:
+    def __init__(self, dispatch: Dispatch, limits: HttpLimits, made: Tell, gone: Tell) -> None:
         self._dispatch = dispatch
         self._limits = limits
-        self._gone = gone
+        # Told when there is a transport, which behind a TLS handshake may be never, and none more.
+        self._made, self._gone = made, gone
         self.statuses: dict[bytes, int] = defaultdict(int)  # the server's, once it has set it
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -61,11 +54,8 @@ class HttpConnection(asyncio.Protocol):
         # The request being parsed.
         self._call: HttpCall | None = None
         self._chunks: list[bytes] = []
-        self._body_bytes = 0
-        self._chunk_count = 0
-        self._header_bytes = 0
-        self._in_headers = False
-        self._upgrade = False
+        self._body_bytes = self._chunk_count = self._header_bytes = 0
+        self._in_headers = self._upgrade = False
         # What the request being parsed began with; the last head that was worth remembering.
         self._beginning: bytes | None = None
         self._known: KnownHead | None = None
@@ -91,6 +81,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._gone(self)
@@ -113,11 +104,11 @@ class HttpConnection(asyncio.Protocol):
             self._since = self._loop.time()
         try:
             self._feed(data)
-        except _Refused as refused:
+        except Refused as refused:
             self._refuse(refused.status, refused.message)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            if isinstance(cause, _Refused):
+            if isinstance(cause, Refused):
                 self._refuse(cause.status, cause.message)
             else:
                 _log.error("a request could not be taken in", exc_info=cause)
@@ -128,8 +119,9 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._eof = self._ending = True
-        # A request that was cut off is forgotten; those that arrived get their answers.
-        if not self.busy:
+        # A request that was cut off is forgotten; those that arrived get their answers, except over
+        # TLS, which knows no half-closed connections.
+        if not (self.busy and self._transport and self._transport.can_write_eof()):
             return False
         self._probe = self._loop.call_later(self._limits.probe_delay_s, self._probe_peer)
         return True
@@ -169,24 +161,21 @@ class HttpConnection(asyncio.Protocol):
         call.keep_alive = parser.should_keep_alive() and not self._last_answers
         call.http_1_0 = parser.get_http_version() == "1.0"
         headers = call.headers
-        length = headers.get(b"content-length")
-        if length is not None and int(length) > self._limits.max_body_bytes:
-            self._refuse_size(int(length))
+        self._limits.check_body(int(headers.get(b"content-length", 0)))
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
-                raise _Refused(417, "only 100-continue may be expected")
+                raise Refused(417, "only 100-continue may be expected")
             self._continue_due = not call.http_1_0
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        if self._body_bytes > self._limits.max_body_bytes:
-            self._refuse_size(self._body_bytes)
+        self._limits.check_body(self._body_bytes)
         self._chunks.append(body)
 
     def on_chunk_header(self) -> None:
         self._chunk_count += 1
         if self._chunk_count > self._limits.max_chunks:
-            raise _Refused(400, f"request body has more than {self._limits.max_chunks} chunks")
+            raise Refused(400, f"request body has more than {self._limits.max_chunks} chunks")
 
     def on_message_complete(self) -> None:
         if self._upgrade:
@@ -231,7 +220,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def _current(self) -> HttpCall:
         if self._call is None:
-            raise _Refused(400, "malformed HTTP request")
+            raise Refused(400, "malformed HTTP request")
         return self._call
 
     def _feed(self, data: bytes) -> None:
@@ -251,7 +240,7 @@ class HttpConnection(asyncio.Protocol):
         self._upgrade = False
         self._parser = httptools.HttpRequestParser(self)
         if method == b"CONNECT":
-            raise _Refused(405, "Method Not Allowed")
+            raise Refused(405, "Method Not Allowed")
         headers = b"".join(
             b"%b: %b\r\n" % item
             for item in call.headers.items()
@@ -269,14 +258,6 @@ class HttpConnection(asyncio.Protocol):
             _log.exception("a request failed in the front")
             call.fail(500, INTERNAL_MESSAGE)
 
-    def _refuse_size(self, size: int) -> None:
-        raise _Refused(
-            400,
-            f"request JSON size of {size} bytes exceeds the maximum allowed input size of"
-            f" {self._limits.max_body_bytes} bytes. Use --http-max-input-size to increase the"
-            " limit.",
-        )
-
     def _refuse(self, status: int, message: str) -> None:
         """Answer what cannot be read on; the connection ends with that answer."""
         if self._ending:
@@ -292,31 +273,48 @@ class HttpConnection(asyncio.Protocol):
 
     def _on_answered(self) -> None:
         """Some call was answered: write what is next in order."""
-        under_way = self._under_way
-        if self._flushing or not under_way or not under_way[0].done:
+        under_way, transport = self._under_way, self._transport
+        if self._flushing or not under_way or transport is None:
+            return
+        if not under_way[0].done:
+            self._on_piece(transport)
             return
         self._flushing = True
         try:
             while under_way and under_way[0].done:
                 call = under_way.popleft()
-                self._write(call.response)
+                self._write(call, transport)
                 if not call.keep_alive:
                     self._ending = True
                 self._since = self._loop.time()
                 while self._waiting and len(under_way) < self._limits.max_pipelined:
                     self._start(self._waiting.popleft())
+            if under_way and under_way[0].response:
+                self._on_piece(transport)
         finally:
             self._flushing = False
         self._settle()
 
-    def _write(self, response: Sequence[bytes]) -> None:
-        if self._transport is None:
-            return
-        self.statuses[response[0][9:12]] += 1  # behind "HTTP/1.1 "
-        if sum(map(len, response)) <= _JOIN_BYTES:
-            self._transport.write(b"".join(response))
+    def _on_piece(self, transport: asyncio.Transport) -> None:
+        """More of some call's answer is there; only the first call's can be written."""
+        head = self._under_way[0]
+        if head.response:
+            waiting_bytes = transport.get_write_buffer_size()
+            self._write(head, transport)
         else:
-            self._transport.writelines(response)
+            waiting_bytes = max(call.waiting_bytes for call in self._under_way)
+        if waiting_bytes > self._limits.max_unsent_bytes:
+            transport.abort()
+
+    def _write(self, call: HttpCall, transport: asyncio.Transport) -> None:
+        response, call.response = call.response, []
+        if not call.started:
+            call.started = True
+            self.statuses[response[0][9:12]] += 1  # behind "HTTP/1.1 "
+        if sum(map(len, response)) <= _JOIN_BYTES:
+            transport.write(b"".join(response))
+        else:
+            transport.writelines(response)
 
     def _settle(self) -> None:
         """Whatever follows from the present state: end, read on, stop reading, ask for a body."""
@@ -344,7 +342,8 @@ class HttpConnection(asyncio.Protocol):
             return
         # Closing with unread bytes would reset the connection and take the answer along.
         self._lingering = True
-        transport.write_eof()
+        if transport.can_write_eof():
+            transport.write_eof()
         if not self._reading:
             self._reading = True
             transport.resume_reading()
@@ -355,7 +354,8 @@ class HttpConnection(asyncio.Protocol):
         self._probe = None
         if self._transport is None or not self._under_way:
             return
-        if not self._under_way[0].http_1_0:
+        head = self._under_way[0]
+        if not (head.http_1_0 or head.started):
             self._transport.write(_PROCESSING)
         self._probe = self._loop.call_later(self._limits.probe_interval_s, self._probe_peer)
 
