@@ -239,6 +239,12 @@ CACHE_MISS_SUMMARY: Final = Family(
 
 # ---- Triton's, of machines and of the cache
 
+PINNED_TOTAL: Final = _gauge(
+    "nv_pinned_memory_pool_total_bytes", "Size of the pool of pinned memory, in bytes"
+)
+PINNED_USED: Final = _gauge(
+    "nv_pinned_memory_pool_used_bytes", "Use of the pool of pinned memory, in bytes"
+)
 CPU_UTILIZATION: Final = _gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]")
 CPU_MEMORY_TOTAL: Final = _gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes")
 CPU_MEMORY_USED: Final = _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes")

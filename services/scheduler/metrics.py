@@ -62,6 +62,9 @@ class SchedulerMetrics:
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
+        # No executor has such a pool; Triton's dashboards ask for it all the same.
+        page.add(metrics.PINNED_TOTAL, 0)
+        page.add(metrics.PINNED_USED, 0)
         if cpu:
             write_cpus(page, self._loader.sessions)
         if gpu:

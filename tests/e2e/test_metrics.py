@@ -109,6 +109,8 @@ def test_the_machine_and_the_mesh(own_mesh: Mesh) -> None:
     assert abs(told["nv_cpu_memory_total_bytes", ()] - memory) < memory / 20
     assert 0 < told["nv_cpu_memory_used_bytes", ()] < memory
     assert 0 <= told["nv_cpu_utilization", ()] <= 1
+    assert told["nv_pinned_memory_pool_total_bytes", ()] == 0
+    assert told["nv_pinned_memory_pool_used_bytes", ()] == 0
     assert told["nereid_executors", ()] == 1
     assert told["nereid_links", (("peer", "gateway"),)] == 1
     assert told["nereid_gateway_linked", ()] == 1
@@ -150,15 +152,24 @@ def test_scheduler_executor_and_cache_have_endpoints_of_their_own(tmp_path: Path
             "services.scheduler",
             f"--model-repository={repository}",
             f"--metrics-port={ports[0]}",
+            "--metrics-config=summary_latencies=true",
             address,
         ],
-        ["services.executor", "--gpus=none", f"--metrics-port={ports[1]}", address],
+        [
+            "services.executor",
+            "--gpus=none",
+            f"--metrics-port={ports[1]}",
+            "--metrics-interval-ms=50",
+            address,
+        ],
         ["services.cache", *cache, f"--metrics-port={ports[2]}"],
     )
     processes = [subprocess.Popen([sys.executable, "-m", *argv]) for argv in commands]
     try:
         for port, line in (
             (ports[0], 'nv_inference_count{model="doubler",version="1"} 0'),
+            (ports[0], 'nv_inference_request_summary_us_count{model="doubler",version="1"} 0'),
+            (ports[0], "nv_cpu_utilization"),
             (ports[1], 'nereid_executor_instances{model="doubler",version="1"} 1'),
             (ports[2], "nv_cache_num_entries 0"),
         ):
