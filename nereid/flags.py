@@ -117,6 +117,13 @@ def address(text: str) -> str:
     return text
 
 
+def listening_address(interface: str, port: int) -> str:
+    """An address from an interface, which may also be unix:/path, and a port."""
+    if interface.startswith("unix:"):
+        return interface
+    return f"[{interface}]:{port}" if ":" in interface else f"{interface}:{port}"
+
+
 port = integer(0, 65535)
 # Of a port that is not opened unless it is asked for: -1 stands for none.
 own_port = integer(-1, 65535)

@@ -20,9 +20,12 @@ from nereid.rpc.address import host_and_port, unix_path
 from nereid.rpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.control import Limits
 from nereid.rpc.status import RpcError, Status
+from nereid.tls import REFUSED, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from nereid.tls import Tls
 
 _READ_BYTES = 1 << 18
 _ATTEND_S = 0.5
@@ -40,7 +43,7 @@ class BlockingStream:
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         timeout_s: float,
-        ssl_context: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Dial and open; `timeout_s` bounds both. Raises RpcError."""
         self._closed = False
@@ -54,19 +57,21 @@ class BlockingStream:
         # away.
         self._lock = threading.Lock()
         try:
-            self._socket = _dial(address, timeout_s, ssl_context)
-        except (OSError, ssl.SSLError) as error:
+            self._socket = _dial(address, timeout_s, tls)
+        except OSError as error:
             raise RpcError(
-                Status.UNAVAILABLE, f"cannot connect to {address}: {error or 'timed out'}"
+                Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
             ) from error
         authority = "localhost" if unix_path(address) is not None else address
-        block = request_block(path, authority, metadata, secure=ssl_context is not None)
+        block = request_block(path, authority, metadata, secure=tls is not None)
         self._stream = ClientStream(block, self._messages.append, self._on_close)
         try:
             self._open(timeout_s)
-        except RpcError:
+        except RpcError as error:
             self._socket.close()
-            raise
+            if tls is None:
+                raise
+            raise RpcError(error.status, error.message + REFUSED) from error
         _ATTENDANT.attend(self)
 
     def receive(self) -> bytes | None:
@@ -117,9 +122,8 @@ class BlockingStream:
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
             while not (self._ended or self._closed):
-                if not poll.poll(0):
+                if not poll.poll(0) or not self._arrived():
                     return
-                self._read()
         except (OSError, ValueError):
             # Closed under our hands; the owner finds out by itself.
             return
@@ -148,15 +152,30 @@ class BlockingStream:
         if self._error is not None:
             raise self._error
 
+    def _arrived(self) -> bool:
+        """Read what is there; what arrived may be TLS's own and hold nothing for us."""
+        self._socket.settimeout(0)
+        try:
+            size = self._socket.recv_into(self._buffer)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        finally:
+            self._socket.settimeout(None)
+        self._take(size)
+        return True
+
     def _read(self) -> None:
         try:
             size = self._socket.recv_into(self._buffer)
         except TimeoutError:
             self._lost("the server does not answer")
             return
-        except (OSError, ssl.SSLError) as error:
-            self._lost(f"connection lost: {error}")
+        except OSError as error:
+            self._lost(f"connection lost: {reason(error)}")
             return
+        self._take(size)
+
+    def _take(self, size: int) -> None:
         if size == 0:
             self._lost("the server closed the connection")
             return
@@ -169,8 +188,8 @@ class BlockingStream:
         try:
             while out := self._connection.take():
                 self._socket.sendall(out[0] if len(out) == 1 else b"".join(out))
-        except (OSError, ssl.SSLError) as error:
-            self._lost(f"connection lost: {error}")
+        except OSError as error:
+            self._lost(f"connection lost: {reason(error)}")
 
     def _lost(self, why: str) -> None:
         self._connection.lost()
@@ -181,7 +200,7 @@ class BlockingStream:
         self._error = error
 
 
-def _dial(address: str, timeout_s: float, context: ssl.SSLContext | None) -> socket.socket:
+def _dial(address: str, timeout_s: float, tls: Tls | None) -> socket.socket:
     path = unix_path(address)
     if path is not None:
         plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -197,11 +216,10 @@ def _dial(address: str, timeout_s: float, context: ssl.SSLContext | None) -> soc
         plain = socket.create_connection((name, port), timeout_s)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if context is None:
+    if tls is None:
         return plain
-    context.set_alpn_protocols(["h2"])
     try:
-        return context.wrap_socket(plain, server_hostname=name)
+        return tls.context().wrap_socket(plain, server_hostname=tls.server_name or name)
     except BaseException:
         plain.close()
         raise

@@ -18,9 +18,12 @@ from nereid.rpc.client_connection import ClientConnection, ClientStream, request
 from nereid.rpc.control import Limits
 from nereid.rpc.status import NotProcessedError, RpcError, Status
 from nereid.rpc.transport import Shell
+from nereid.tls import REFUSED, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from nereid.tls import Tls
 
 _ATTEMPTS = 3
 _CACHED_BLOCKS = 256
@@ -72,8 +75,9 @@ class ChannelOptions(Limits):
     trusting: bool = True
     connect_timeout_s: float = 5.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
-    ssl_context: ssl.SSLContext | None = None
-    # The :authority of requests and the name in the certificate, when not the address.
+    # None: in clear.
+    tls: Tls | None = None
+    # The :authority of requests, when not the address.
     authority: str | None = None
 
 
@@ -95,8 +99,6 @@ class SocketChannel:
         self._not_before = 0.0
         self._last_error = ""
         self._closed = False
-        if options.ssl_context is not None:
-            options.ssl_context.set_alpn_protocols(["h2"])
 
     async def unary(
         self,
@@ -168,13 +170,13 @@ class SocketChannel:
     def joined(self, shell: _ClientShell) -> None:
         self._shells.add(shell)
 
-    def left(self, shell: _ClientShell) -> None:
+    def left(self, shell: _ClientShell, because: str) -> None:
         self._shells.discard(shell)
         if self._shell is shell:
             self._shell = None
             if not shell.connection.settled:
                 # It took the connection but never spoke HTTP/2: as good as a failed dial.
-                self._failed(f"{self._address} closed the connection")
+                self._failed(f"{self._address} closed the connection{because}")
             elif self._queue:
                 self._dial()
 
@@ -191,7 +193,7 @@ class SocketChannel:
                 path,
                 self._authority,
                 pairs,
-                secure=self._options.ssl_context is not None,
+                secure=self._options.tls is not None,
                 timeout_s=timeout_s,
             )
             if len(self._blocks) >= _CACHED_BLOCKS:
@@ -253,8 +255,9 @@ class SocketChannel:
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        context = self._options.ssl_context
-        server_name = self._options.authority if context is not None else None
+        tls = self._options.tls
+        context = tls.context() if tls is not None else None
+        server_name = tls.server_name if tls is not None else None
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 if self._path is not None:
@@ -267,9 +270,13 @@ class SocketChannel:
                     _, shell = await loop.create_connection(
                         self._new_shell, host, port, ssl=context, server_hostname=server_name
                     )
-        except (OSError, ssl.SSLError, TimeoutError) as error:
+        except TimeoutError:
             self._dialing = None
-            self._failed(f"cannot connect to {self._address}: {error or 'timed out'}")
+            self._failed(f"cannot connect to {self._address}: timed out")
+            return
+        except OSError as error:
+            self._dialing = None
+            self._failed(f"cannot connect to {self._address}: {reason(error)}")
             return
         finally:
             self._dialing = None
@@ -310,12 +317,16 @@ class _ClientShell(Shell):
         if self._options.keepalive_interval_s is not None:
             self._tick()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the why is the same)
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._ticker is not None:
             self._ticker.cancel()
-        self._channel.left(self)
-        self.connection.lost_streams()
+        # A certificate that the server does not take is told after the client's last word, or not.
+        because = f": {reason(exc)}" if isinstance(exc, ssl.SSLError) else ""
+        if self._options.tls is not None and not self.connection.settled:
+            because = because or REFUSED
+        self._channel.left(self, because)
+        self.connection.lost_streams(because)
         self.gone.set()
 
     def _tick(self) -> None:

@@ -228,10 +228,10 @@ class ClientConnection(Connection[ClientStream]):
     def give_back(self, stream: ClientStream) -> None:
         self._give_back(stream)
 
-    def lost_streams(self) -> None:
+    def lost_streams(self, because: str = "") -> None:
         """The transport is gone."""
         fault = self.dead
-        why = "connection lost" if fault is None else fault.message
+        why = f"connection lost{because}" if fault is None else fault.message
         for stream in self.lost():
             stream.close(RpcError(Status.UNAVAILABLE, why))
 

@@ -19,6 +19,7 @@ import grpc.aio
 from nereid.rpc.address import host_and_port, unix_path
 from nereid.rpc.call import Call
 from nereid.rpc.dispatch import Tasks, guarded, routes_of
+from nereid.rpc.listening import UnixClaim
 from nereid.rpc.sending import LOW_WATER_BYTES
 from nereid.rpc.server import ServerOptions
 from nereid.rpc.status import Status
@@ -28,45 +29,45 @@ if TYPE_CHECKING:
 
     from nereid.rpc.call import Handlers, StreamHandler
     from nereid.rpc.dispatch import Route
+    from nereid.tls import Tls
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _FOREVER_S = 1 << 30
 
 
 class GrpcioServer:
-    """Same constructor and methods as Server; TLS comes as grpc's credentials, which no SSLContext
-    yields.
-    """
+    """Same constructor and methods as Server."""
 
     def __init__(
         self,
         handlers: Handlers,
         options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
-        *,
-        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        if options.ssl_context is not None:
-            raise ValueError("the grpcio engine takes TLS as credentials, not as ssl_context")
         self._routes = routes_of(handlers)
         self._options = options
-        self._credentials = credentials
         self._tasks = Tasks()
         # grpc takes no new port once a server has started: one server for each address.
         self._servers: list[grpc.aio.Server] = []
+        self._claims: list[UnixClaim] = []
 
-    async def listen(self, address: str) -> str:
+    async def listen(self, address: str, tls: Tls | None = None) -> str:
+        path = unix_path(address)
+        # grpc would take a live server's socket away.
+        claim = UnixClaim(path) if path is not None else None
         server = grpc.aio.server(options=_arguments(self._options))
         server.add_generic_rpc_handlers((_Methods(self._routes, self._tasks),))
         try:
-            if self._credentials is not None:
-                port = server.add_secure_port(address, self._credentials)
+            if tls is not None:
+                port = server.add_secure_port(address, _credentials(tls))
             else:
                 port = server.add_insecure_port(address)
         except RuntimeError as error:
             raise OSError(f"cannot listen at {address}") from error
         await server.start()
         self._servers.append(server)
-        if unix_path(address) is not None:
+        if claim is not None:
+            claim.made()
+            self._claims.append(claim)
             return address
         host, _ = host_and_port(address)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -78,7 +79,33 @@ class GrpcioServer:
     async def close(self) -> None:
         await asyncio.gather(*(server.stop(None) for server in self._servers))
         self._servers.clear()
+        for claim in self._claims:
+            claim.release()
+        self._claims.clear()
         await self._tasks.close()
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Grpc asks at every handshake whether there is a new configuration."""
+    used = tls.pems()
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        root = used.root if tls.mutual else None
+        return grpc.ssl_server_certificate_configuration([(used.key, used.cert)], root)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal used
+        now = tls.pems()
+        if now is used:
+            return None
+        used = now
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        renewed,  # type: ignore[arg-type]  # None stands for what there was, says its documentation
+        require_client_authentication=tls.mutual,
+    )
 
 
 def _arguments(options: ServerOptions) -> list[tuple[str, int]]:

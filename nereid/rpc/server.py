@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import os
 import random
-import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nereid.rpc.address import host_and_port, text_of, unix_path
+from nereid.rpc.address import text_of
 from nereid.rpc.control import Limits
 from nereid.rpc.deadlines import Deadlines
 from nereid.rpc.dispatch import Tasks, routes_of
+from nereid.rpc.listening import Listener, listen
 from nereid.rpc.server_connection import ServerCall, ServerConnection, Service
 from nereid.rpc.transport import Shell
 
 if TYPE_CHECKING:
-    import ssl
-
     from nereid.rpc.call import Handlers
+    from nereid.tls import Tls
 
 _TICK_S = 1.0
-_BACKLOG = 1024
 # A client that has not acknowledged the first GOAWAY's ping by then is taken to have heard it.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
@@ -38,7 +33,6 @@ class ServerOptions(Limits):
     """Limits of each connection, and what the server does with connections."""
 
     max_connection_age_s: float | None = None
-    ssl_context: ssl.SSLContext | None = None
     # Several processes at one TCP port; the system spreads connections.
     reuse_port: bool = False
 
@@ -54,41 +48,24 @@ class Server:
             routes_of(handlers), self._deadlines, time.monotonic, self._tasks.spawn
         )
         self.service.arm = self._arm
-        self._listeners: list[asyncio.Server] = []
-        self._unix_paths: list[str] = []
+        self._listeners: list[Listener] = []
         self._shells: set[_ServerShell] = set()
         self._empty = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        if options.ssl_context is not None:
-            options.ssl_context.set_alpn_protocols(["h2"])
 
-    async def listen(self, address: str) -> str:
-        """Serve at an address as well; returns the real one, with the port the system chose."""
+    async def listen(self, address: str, tls: Tls | None = None) -> str:
+        """Serve at an address as well; returns the real one, with the port the system chose.
+
+        tls: must agree on h2; None: in clear.
+        """
         loop = asyncio.get_running_loop()
         if self._ticker is None:
             self._ticker = loop.call_later(self._tick_s(), self._tick)
-        path = unix_path(address)
-        context = self._options.ssl_context
-        if path is not None:
-            _refuse_taken_socket(path)
-            listener = await loop.create_unix_server(
-                self._shell, path, backlog=_BACKLOG, ssl=context
-            )
-            self._listeners.append(listener)
-            self._unix_paths.append(path)
-            return f"unix:{path}"
-        host, port = host_and_port(address)
-        listener = await loop.create_server(
-            self._shell,
-            host,
-            port,
-            backlog=_BACKLOG,
-            ssl=context,
-            reuse_port=self._options.reuse_port or None,
-        )
+        reuse_port = self._options.reuse_port
+        listener = await listen(self._shell, address, tls=tls, reuse_port=reuse_port)
         self._listeners.append(listener)
-        return text_of(listener.sockets[0].getsockname())
+        return listener.address
 
     async def drain(self, grace_s: float) -> None:
         """Take no new calls, let those in flight finish for at most `grace_s`, then close."""
@@ -138,10 +115,6 @@ class Server:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-        for path in self._unix_paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)  # noqa: PTH108 (a path given as text)
-        self._unix_paths.clear()
 
     def _finish_drain(self) -> None:
         for shell in self._shells:
@@ -216,13 +189,3 @@ class _ServerShell(Shell):
                 self.connection.finish_drain()
             else:
                 self.connection.start_drain()
-
-
-def _refuse_taken_socket(path: str) -> None:
-    """The loop replaces whatever socket it finds; one that is listened at must stay."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return
-    raise OSError(errno.EADDRINUSE, f"{path} is in use")

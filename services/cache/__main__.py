@@ -30,7 +30,7 @@ async def serve(settings: CacheSettings) -> int:
         loop.add_signal_handler(number, ending.set)
     service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
     try:
-        await service.listen(settings.cache_listen)
+        await service.listen(settings.cache_listen, settings.mesh_tls_server(settings.cache_listen))
     except OSError as error:
         sys.stderr.write(f"{_PROGRAM}: --cache-listen: {error.strerror or error}\n")
         await service.close()

@@ -20,6 +20,7 @@ from services.cache.tracing import ExchangeTrace
 if TYPE_CHECKING:
     from nereid.cache import CacheUsage, Finding, FromCache, ToCache
     from nereid.rpc import Call, Link
+    from nereid.tls import Tls
     from nereid.tracing import Tracer
     from services.cache.config import CacheConfig, RedisConfig
     from services.cache.store import AnswerStore, OnFindings, OnStored
@@ -86,11 +87,11 @@ class CacheService:
         link.on_down = partial(self._links.discard, link)
         self._links.add(link)
 
-    async def listen(self, address: str) -> str:
+    async def listen(self, address: str, tls: Tls | None = None) -> str:
         """Serve at an address; the real one. Raises OSError."""
         if self._server is None:
             self._server = Server(self.handlers(), _SERVER_OPTIONS)
-        real = await self._server.listen(address)
+        real = await self._server.listen(address, tls)
         _log.info("listening at %s", real)
         return real
 

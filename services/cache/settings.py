@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nereid.flags import address, flag, own_port
+from nereid.mesh_tls import MeshTlsSettings
 from nereid.telemetry import LogSettings
 from nereid.tracing import TraceSettings
 from services.cache.config import parse_cache_config, setting
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheSettings(TraceSettings, LogSettings):
+class CacheSettings(MeshTlsSettings, TraceSettings, LogSettings):
     """Keeps answers by digest, in memory or in Redis."""
 
     cache_listen: str = flag(

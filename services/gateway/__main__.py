@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from nereid.rpc import SocketChannel
+from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.telemetry import set_up_logging
 from services.gateway import settings as gateway_settings
 from services.gateway.service import GatewayService, dialled
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 async def serve(settings: GatewaySettings) -> int:
     """Serve until a signal says to end; the exit code to leave with."""
-    channel = SocketChannel(settings.scheduler_address)
+    tls = settings.mesh_tls_client(settings.scheduler_address)
+    channel = SocketChannel(settings.scheduler_address, ChannelOptions(tls=tls))
     service = GatewayService(settings, open_link=dialled(channel), channel=channel)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()

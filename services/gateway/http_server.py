@@ -7,9 +7,11 @@ import contextlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from nereid.rpc.listening import Listener, listen
 from services.gateway.http_protocol import HttpConnection
 
 if TYPE_CHECKING:
+    from nereid.tls import Tls
     from services.gateway.http_limits import HttpLimits
     from services.gateway.http_protocol import Dispatch
 
@@ -23,24 +25,23 @@ class HttpServer:
         self._connections: set[HttpConnection] = set()
         # How often each status was answered.
         self.statuses: dict[bytes, int] = defaultdict(int)
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._draining = False
         self._all_gone: asyncio.Future[None] | None = None
 
-    async def listen(self, host: str, port: int, *, reuse_port: bool = False) -> str:
-        """Bind and serve; the address really bound.
+    async def listen(
+        self, address: str, tls: Tls | None = None, *, reuse_port: bool = False
+    ) -> str:
+        """Bind and serve at host:port or unix:/path; the address really bound.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the address cannot be had.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._connection, host, port, reuse_port=reuse_port or None, backlog=1024
-        )
+        self._listener = await listen(self._connection, address, tls=tls, reuse_port=reuse_port)
         self._sweeper = loop.call_later(self._limits.sweep_interval_s, self._sweep)
-        bound = self._server.sockets[0].getsockname()
-        return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+        return self._listener.address
 
     @property
     def connections(self) -> int:
@@ -48,12 +49,14 @@ class HttpServer:
         return len(self._connections)
 
     def _connection(self) -> HttpConnection:
-        connection = HttpConnection(self._dispatch, self._limits, self._gone)
+        connection = HttpConnection(self._dispatch, self._limits, self._made, self._gone)
         connection.statuses = self.statuses
+        return connection
+
+    def _made(self, connection: HttpConnection) -> None:
         self._connections.add(connection)
         if self._draining:
             connection.say_goodbye()
-        return connection
 
     def _gone(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
@@ -76,8 +79,8 @@ class HttpServer:
 
     def stop_accepting(self) -> None:
         """No new connections and no new requests; those under way are still answered."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in tuple(self._connections):
             connection.end()
 
@@ -95,5 +98,3 @@ class HttpServer:
         self.stop_accepting()
         for connection in tuple(self._connections):
             connection.abort()
-        if self._server is not None:
-            await self._server.wait_closed()

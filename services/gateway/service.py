@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
@@ -22,7 +21,6 @@ from services.gateway.http_front import HttpFront
 from services.gateway.http_limits import HttpLimits
 from services.gateway.http_server import HttpServer
 from services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
-from services.gateway.settings import tls_context
 from services.gateway.tracing import Tracing
 from services.gateway.upstream import Limits, Upstream
 
@@ -110,14 +108,12 @@ class GatewayService:
         try:
             if settings.allow_http:
                 self.http_address = await self._http.listen(
-                    settings.http_address, settings.http_port, reuse_port=settings.reuse_http_port
+                    settings.http_at, settings.tls("http"), reuse_port=settings.reuse_http_port
                 )
             if settings.allow_grpc:
                 self.grpc_address = await self._start_grpc()
             if settings.allow_metrics:
-                self.metrics_address = await self._metrics.listen(
-                    settings.metrics_address or settings.http_address, settings.metrics_port
-                )
+                self.metrics_address = await self._metrics.listen(settings.metrics_at)
         except OSError:
             await self._http.close()
             if self._grpc is not None:
@@ -130,10 +126,7 @@ class GatewayService:
     async def _start_grpc(self) -> str:
         settings = self._settings
         self._grpc = _engine(settings, self._grpc_front.handlers())
-        host = settings.grpc_address
-        if ":" in host:
-            host = f"[{host}]"
-        return await self._grpc.listen(f"{host}:{settings.grpc_port}")
+        return await self._grpc.listen(settings.grpc_at, settings.tls("grpc"))
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new gRPC calls, finish what was accepted, then end; all within timeout_s."""
@@ -169,31 +162,14 @@ def _http_limits(settings: GatewaySettings) -> HttpLimits:
 
 
 def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | GrpcioServer:
-    own = settings.grpc_engine == "nereid"
     options = rpc.ServerOptions(
         keepalive_interval_s=settings.grpc_keepalive_time / 1000,
         keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
         max_connection_age_s=settings.grpc_max_connection_age / 1000 or None,
-        ssl_context=tls_context(settings) if own else None,
     )
-    if own:
+    if settings.grpc_engine == "nereid":
         return rpc.Server(handlers, options)
     # Only who asks for this engine pays for loading it.
-    import grpc  # noqa: PLC0415
-
     from nereid.rpc.grpcio_server import GrpcioServer  # noqa: PLC0415
 
-    credentials = None
-    if settings.uses_tls:
-        chain = _read(settings.grpc_server_key), _read(settings.grpc_server_cert)
-        mutual = settings.grpc_use_ssl_mutual
-        credentials = grpc.ssl_server_credentials(
-            [chain],
-            root_certificates=_read(settings.grpc_root_cert) if mutual else None,
-            require_client_auth=mutual,
-        )
-    return GrpcioServer(handlers, options, credentials=credentials)
-
-
-def _read(path: str) -> bytes:
-    return Path(path).read_bytes()
+    return GrpcioServer(handlers, options)

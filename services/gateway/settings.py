@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import ssl
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nereid import flags
 from nereid.flags import flag
+from nereid.mesh_tls import MeshTlsSettings
 from nereid.telemetry import LogSettings
+from nereid.tls import Tls, TlsFiles, reason
 from nereid.tracing import TraceSettings
 
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "services.gateway"
 _MIB: Final = 1 << 20
+_ALPN: Final = {"http": "http/1.1", "grpc": "h2"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewaySettings(TraceSettings, LogSettings):
+class GatewaySettings(MeshTlsSettings, TraceSettings, LogSettings):
     """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
 
     scheduler_address: str = flag(
@@ -33,7 +35,7 @@ class GatewaySettings(TraceSettings, LogSettings):
     )
 
     allow_http: bool = flag(True, "serve HTTP", flags.boolean)
-    http_address: str = flag("0.0.0.0", "the interface of the HTTP port")
+    http_address: str = flag("0.0.0.0", "the interface of the HTTP port, or unix:/path")
     http_port: int = flag(8000, "the HTTP port; 0 takes a free one", flags.port)
     reuse_http_port: bool = flag(False, "let other processes share the HTTP port", flags.boolean)
     http_max_input_size: int = flag(
@@ -52,8 +54,17 @@ class GatewaySettings(TraceSettings, LogSettings):
         600.0, "when a silent HTTP connection is closed", flags.seconds
     )
 
+    http_use_ssl: bool = flag(False, "serve HTTP over TLS", flags.boolean, bare="true")
+    http_use_ssl_mutual: bool = flag(
+        False, "ask HTTP clients for their certificate; implies --http-use-ssl", flags.boolean,
+        bare="true",
+    )  # fmt: skip
+    http_server_cert: str = flag("", "PEM file of the HTTP server's certificate chain")
+    http_server_key: str = flag("", "PEM file of the HTTP server's private key")
+    http_root_cert: str = flag("", "PEM file of the certificates that sign clients'")
+
     allow_grpc: bool = flag(True, "serve gRPC", flags.boolean)
-    grpc_address: str = flag("0.0.0.0", "the interface of the gRPC port")
+    grpc_address: str = flag("0.0.0.0", "the interface of the gRPC port, or unix:/path")
     grpc_port: int = flag(8001, "the gRPC port; 0 takes a free one", flags.port)
     grpc_engine: str = flag(
         "nereid", "what speaks gRPC on the edge: nereid or grpcio", flags.choice("nereid", "grpcio")
@@ -75,8 +86,17 @@ class GatewaySettings(TraceSettings, LogSettings):
     grpc_server_key: str = flag("", "PEM file of the gRPC server's private key")
     grpc_root_cert: str = flag("", "PEM file of the certificates that sign clients'")
 
+    allow_client_shm: bool = flag(
+        False,
+        "let clients of this machine register shared memory; they name what the gateway opens",
+        flags.boolean,
+        bare="true",
+    )
+
     allow_metrics: bool = flag(True, "serve metrics", flags.boolean, bare="true")
-    metrics_address: str = flag("", "the interface of the metrics port; default: HTTP's")
+    metrics_address: str = flag(
+        "", "the interface of the metrics port, or unix:/path; default: HTTP's, or the loopback's"
+    )
     metrics_port: int = flag(8002, "the metrics port; 0 takes a free one", flags.port)
     allow_cpu_metrics: bool = flag(
         True, "tell of the machines' CPUs and memory", flags.boolean, bare="true"
@@ -94,9 +114,38 @@ class GatewaySettings(TraceSettings, LogSettings):
     )
 
     @property
-    def uses_tls(self) -> bool:
-        """Whether the gRPC port speaks TLS."""
-        return self.grpc_use_ssl or self.grpc_use_ssl_mutual
+    def http_at(self) -> str:
+        """Where HTTP is served: host:port or unix:/path."""
+        return flags.listening_address(self.http_address, self.http_port)
+
+    @property
+    def grpc_at(self) -> str:
+        """Where gRPC is served."""
+        return flags.listening_address(self.grpc_address, self.grpc_port)
+
+    @property
+    def metrics_at(self) -> str:
+        """Where metrics are served; who keeps HTTP off the network will want the same of these."""
+        private = self.http_address.startswith("unix:")
+        interface = self.metrics_address or ("127.0.0.1" if private else self.http_address)
+        return flags.listening_address(interface, self.metrics_port)
+
+    def tls(self, protocol: str) -> Tls | None:
+        """The TLS side of the "http" or "grpc" port; None where it speaks clear text.
+
+        Raises:
+            OSError: its files cannot be used.
+        """
+        mutual = getattr(self, f"{protocol}_use_ssl_mutual")
+        if not (mutual or getattr(self, f"{protocol}_use_ssl")):
+            return None
+        files = TlsFiles(
+            cert=getattr(self, f"{protocol}_server_cert"),
+            key=getattr(self, f"{protocol}_server_key"),
+            root=getattr(self, f"{protocol}_root_cert") if mutual else "",
+            alpn=_ALPN[protocol],
+        )
+        return Tls(files, server=True)
 
     def faults(self) -> list[str]:
         """What no single setting can tell, a line each."""
@@ -108,17 +157,24 @@ class GatewaySettings(TraceSettings, LogSettings):
                 "--metrics-port: only the other services can do without; for no metrics"
                 " say --allow-metrics=false"
             )
-        needed = ["grpc_server_cert", "grpc_server_key"] if self.uses_tls else []
-        if self.grpc_use_ssl_mutual:
-            needed.append("grpc_root_cert")
-        missing = [name for name in needed if not getattr(self, name)]
-        found += [f"--{name.replace('_', '-')} is required with TLS" for name in missing]
-        if needed and not missing:
-            try:
-                tls_context(self)
-            except OSError as error:
-                found.append(f"the TLS files cannot be used: {error}")
-        return found
+        for protocol in _ALPN:
+            found += self._tls_faults(protocol)
+        return found + self.mesh_tls_faults()
+
+    def _tls_faults(self, protocol: str) -> list[str]:
+        mutual = getattr(self, f"{protocol}_use_ssl_mutual")
+        if not (mutual or getattr(self, f"{protocol}_use_ssl")):
+            return []
+        needed = ["server-cert", "server-key", *(["root-cert"] if mutual else [])]
+        flag_names = [f"{protocol}-{name}" for name in needed]
+        missing = [name for name in flag_names if not getattr(self, name.replace("-", "_"))]
+        if missing:
+            return [f"--{name} is required with TLS" for name in missing]
+        try:
+            self.tls(protocol)
+        except OSError as error:
+            return [f"the TLS files of {protocol} cannot be used: {reason(error)}"]
+        return []
 
 
 def read(
@@ -131,15 +187,3 @@ def read(
         os.environ if environ is None else environ,
         PROGRAM,
     )
-
-
-def tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """The TLS side of the gRPC port on Nereid's own engine; None where it speaks clear text."""
-    if not settings.uses_tls:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.grpc_server_cert, settings.grpc_server_key)
-    if settings.grpc_use_ssl_mutual:
-        context.load_verify_locations(settings.grpc_root_cert)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

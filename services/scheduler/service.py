@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -123,7 +124,8 @@ class SchedulerService:
         self._loader.start()
         self._server = Server(self.handlers(), _SERVER_OPTIONS)
         for address in self._settings.scheduler_address:
-            self.addresses.append(await self._server.listen(address))
+            tls = self._settings.mesh_tls_server(address)
+            self.addresses.append(await self._server.listen(address, tls))
         _log.info("listening at %s", ", ".join(self.addresses))
 
     async def drain(self, timeout_s: float) -> None:
@@ -166,7 +168,8 @@ class SchedulerService:
     def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
         address = self._settings.cache_address
         if link is None and address is not None:
-            self._cache_channel = SocketChannel(address, _CACHE_OPTIONS)
+            options = replace(_CACHE_OPTIONS, tls=self._settings.mesh_tls_client(address))
+            self._cache_channel = SocketChannel(address, options)
             link = dial_cache(self._cache_channel)
         if link is None:
             return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from nereid.flags import address, boolean, choice, flag, integer, own_port, seconds
+from nereid.mesh_tls import MeshTlsSettings
 from nereid.telemetry import LogSettings
 from nereid.tracing import TraceSettings
 from services.scheduler.latencies import setting
@@ -28,7 +29,7 @@ def _backend_setting(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(TraceSettings, LogSettings):
+class Settings(MeshTlsSettings, TraceSettings, LogSettings):
     """The scheduler: model repositories, models' lives, queues and batches."""
 
     model_repository: tuple[str, ...] = flag(
@@ -99,7 +100,7 @@ class Settings(TraceSettings, LogSettings):
                 f"--model-control-mode: '{self.model_control_mode}': not offered yet,"
                 " only 'none' is: all models are loaded at the start"
             )
-        return faults
+        return faults + self.mesh_tls_faults(self.scheduler_address)
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """What --backend-config says for this backend; its own settings win over those for all."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from nereid.rpc import Call, Handlers, RpcError, Server, ServerOptions, Status
 from nereid.rpc.grpcio_server import GrpcioServer
+from nereid.tls import Tls
 
-ENGINES = {"own": Server, "grpcio": GrpcioServer}
+ENGINES: dict[str, type[Server | GrpcioServer]] = {"own": Server, "grpcio": GrpcioServer}
 LIMIT_S = 20
 
 
@@ -122,9 +123,10 @@ async def serving(
     site: Site,
     address: str = "127.0.0.1:0",
     options: ServerOptions | None = None,
+    tls: Tls | None = None,
 ) -> AsyncIterator[tuple[Server | GrpcioServer, str]]:
     server: Server | GrpcioServer = ENGINES[engine](site.handlers(), options or ServerOptions())
-    real = await server.listen(address)
+    real = await server.listen(address, tls)
     try:
         yield server, real
     finally:

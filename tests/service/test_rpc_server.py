@@ -1,114 +1,21 @@
-"""What only our own server has: TLS by context, aged and silent connections, stale sockets."""
+"""What only our own server has: aged and silent connections, stale sockets."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
 import socket
-import ssl
-import subprocess
 from pathlib import Path
 
-import grpc
-import grpc.aio
 import pytest
 
 import nereid.rpc.server
-from nereid.rpc import BlockingStream, ChannelOptions, RpcError, ServerOptions, SocketChannel
+from nereid.rpc import BlockingStream, RpcError, ServerOptions, SocketChannel
 from tests.service.rpc_site import Site, serving, soon, until
 
 
 @pytest.fixture
 async def site() -> Site:
     return Site()
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost that signs itself, and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs openssl's command")
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(
-        [
-            *(openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-nodes", "-days", "2", "-keyout", str(key), "-out", str(cert), *subject),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return cert, key
-
-
-@pytest.fixture
-def server_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
-    return context
-
-
-@pytest.fixture
-def client_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(certificate[0]))
-
-
-async def test_tls(
-    site: Site,
-    certificate: tuple[Path, Path],
-    server_context: ssl.SSLContext,
-    client_context: ssl.SSLContext,
-) -> None:
-    options = ServerOptions(ssl_context=server_context)
-    async with serving("own", site, options=options) as (_, address):
-        credentials = grpc.ssl_channel_credentials(certificate[0].read_bytes())
-        name = f"localhost:{address.rpartition(':')[2]}"
-        async with grpc.aio.secure_channel(name, credentials) as theirs:
-            echo: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = theirs.unary_unary("/test/Echo")
-            big = bytes(3_000_000)
-            assert await echo(big, timeout=20) == big
-        channel = SocketChannel(address, ChannelOptions(ssl_context=client_context))
-        assert await channel.unary("/test/Echo", b"x" * 1_000_000) == b"x" * 1_000_000
-        await channel.close()
-
-        def talk() -> None:
-            stream = BlockingStream(address, "/test/Chat", timeout_s=10, ssl_context=client_context)
-            stream.send(b"y" * 500_000)
-            assert stream.receive() == b"y" * 500_000
-            stream.close()
-
-        await asyncio.to_thread(talk)
-
-
-async def test_tls_without_h2_is_refused(
-    site: Site, server_context: ssl.SSLContext, client_context: ssl.SSLContext
-) -> None:
-    options = ServerOptions(ssl_context=server_context)
-    async with serving("own", site, options=options) as (_, address):
-        port = int(address.rpartition(":")[2])
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", port, ssl=client_context, server_hostname="localhost"
-        )
-        with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(1), 10) == b""
-        writer.close()
-
-
-async def test_a_certificate_nobody_trusts(site: Site, server_context: ssl.SSLContext) -> None:
-    options = ServerOptions(ssl_context=server_context)
-    async with serving("own", site, options=options) as (_, address):
-        strict = ssl.create_default_context()
-        channel = SocketChannel(address, ChannelOptions(ssl_context=strict))
-        with pytest.raises(RpcError, match="cannot connect"):
-            await channel.unary("/test/Echo", b"x", timeout_s=10)
-        await channel.close()
-        with pytest.raises(RpcError, match="cannot connect"):
-            await asyncio.to_thread(
-                BlockingStream, address, "/test/Chat", timeout_s=10, ssl_context=strict
-            )
 
 
 async def test_aged_connections_are_replaced_and_no_call_is_lost(site: Site) -> None:

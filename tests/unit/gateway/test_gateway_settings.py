@@ -16,7 +16,8 @@ def test_defaults_are_tritons() -> None:
     assert settings.server_id == "triton"
     assert settings.exit_timeout_secs == 30
     assert settings.grpc_engine == "nereid"
-    assert not settings.uses_tls
+    assert settings.tls("http") is None
+    assert settings.tls("grpc") is None
 
 
 def test_flags_and_environment() -> None:

@@ -60,7 +60,7 @@ class Site:
 @asynccontextmanager
 async def site(limits: HttpLimits = LIMITS) -> AsyncIterator[Site]:
     made = Site(limits)
-    bound = await made.server.listen("127.0.0.1", 0)
+    bound = await made.server.listen("127.0.0.1:0")
     host, _, port = bound.rpartition(":")
     made.address = (host, int(port))
     try:

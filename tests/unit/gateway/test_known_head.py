@@ -40,6 +40,10 @@ def call_of(headers: dict[bytes, bytes], *, keep_alive: bool = True) -> HttpCall
 Seen = list[tuple[bytes, bytes, dict[bytes, bytes], bytes]]
 
 
+def nothing(_connection: object) -> None:
+    pass
+
+
 async def seen(pieces: list[bytes]) -> Seen:
     """The calls that a connection makes of these pieces."""
     calls: Seen = []
@@ -48,7 +52,7 @@ async def seen(pieces: list[bytes]) -> Seen:
         calls.append((call.method, call.target, call.headers, call.body))
         call.respond(200, (b"",))
 
-    connection = HttpConnection(dispatch, HttpLimits(max_body_bytes=1000), lambda _: None)
+    connection = HttpConnection(dispatch, HttpLimits(max_body_bytes=1000), nothing, nothing)
     transport = Mock()
     transport.is_closing.return_value = False
     connection.connection_made(transport)
