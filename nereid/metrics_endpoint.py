@@ -11,7 +11,9 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
+from nereid.flags import listening_address
 from nereid.metrics import CONTENT_TYPE, Page, write_process
+from nereid.rpc.listening import Listener, listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,26 +31,26 @@ class MetricsEndpoint:
 
     def __init__(self, write: Write) -> None:
         self._write = write
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
     async def listen(self, host: str, port: int) -> str:
-        """Bind and serve; the address really bound.
+        """Bind and serve; the address really bound. host: an interface, or unix:/path.
 
         Raises:
             OSError: the port cannot be had.
         """
-        self._server = await asyncio.start_server(
-            self._serve, host, port, limit=_LARGEST_REQUEST_BYTES
-        )
-        bound = self._server.sockets[0].getsockname()
-        address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
-        _log.info("serving metrics on %s", address)
-        return address
+        self._listener = await listen(self._connection, listening_address(host, port))
+        _log.info("serving metrics on %s", self._listener.address)
+        return self._listener.address
 
     async def close(self) -> None:
         """Listen no more."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _connection(self) -> asyncio.StreamReaderProtocol:
+        reader = asyncio.StreamReader(limit=_LARGEST_REQUEST_BYTES)
+        return asyncio.StreamReaderProtocol(reader, self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from nereid import flags
+from nereid.rpc.address import host_and_port, unix_path
 from nereid.telemetry import LogSettings
 from services.cache.settings import CacheSettings
 from services.executor.service import offered_gpus
@@ -105,13 +106,10 @@ class _Mesh:
     def edges(self) -> dict[str, str | None]:
         """The addresses that clients use."""
         gateway = self.gateway
-        http = f"{gateway.http_address}:{gateway.http_port}"
-        grpc = f"{gateway.grpc_address}:{gateway.grpc_port}"
-        metrics = f"{gateway.metrics_address or gateway.http_address}:{gateway.metrics_port}"
         return {
-            "http_address": http if gateway.allow_http else None,
-            "grpc_address": grpc if gateway.allow_grpc else None,
-            "metrics_address": metrics if gateway.allow_metrics else None,
+            "http_address": gateway.http_at if gateway.allow_http else None,
+            "grpc_address": gateway.grpc_at if gateway.allow_grpc else None,
+            "metrics_address": gateway.metrics_at if gateway.allow_metrics else None,
         }
 
 
@@ -128,6 +126,9 @@ def main() -> None:
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     plan = {"children": children, "exit_timeout_s": serve.exit_timeout_secs, "log": log, **edges}
+    plan["https"] = (
+        "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
+    )
     sys.stdout.write(json.dumps(plan))
 
 
@@ -154,13 +155,14 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
 
 
 def _port_faults(address: str) -> list[str]:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    if unix_path(address) is not None:
+        return []
+    host, port = host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port)))
+            probe.bind((host, port))
         except OSError as error:
             return [f"cannot listen on {address}: {error.strerror}"]
     return []

@@ -3,44 +3,72 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
+import socket
+import ssl
+from dataclasses import dataclass
+from http import HTTPStatus
+from http import client as http_client
 from math import prod
 from typing import Any
 
+from nereid.rpc.address import unix_path
+
 _PAUSE_S = 0.1
+_LIMIT_S = 5.0
 # A longer first request is no help to anybody.
 _LONGEST_EXAMPLE = 1024
 
 
-async def greet(
-    http_address: str | None, grpc_address: str | None, metrics_address: str | None
-) -> None:
+@dataclass(frozen=True)
+class Edges:
+    """Where the mesh serves its clients; None where it does not."""
+
+    http: str | None
+    grpc: str | None
+    metrics: str | None
+    # "yes", "mutual", or empty for HTTP in clear.
+    https: str = ""
+
+
+async def greet(edges: Edges) -> None:
     """Wait until the mesh serves and its models have settled, then print."""
-    if http_address is None:
+    if edges.http is None:
         return
-    http_address, grpc_address = _reachable(http_address), grpc_address and _reachable(grpc_address)
+    if edges.https == "mutual":
+        # Without a client's certificate there is nobody to ask.
+        _print_addresses(edges)
+        return
+    http = _Http(_reachable(edges.http), tls=bool(edges.https))
     while True:
         try:
-            models = await asyncio.to_thread(_post, http_address, "/v2/repository/index")
-        except (OSError, http.client.HTTPException, ValueError):
+            models = await asyncio.to_thread(http.ask, "POST", "/v2/repository/index")
+        except (OSError, http_client.HTTPException, ValueError):
             models = None
         if models is not None and not any(model.get("state") == "LOADING" for model in models):
             break
         await asyncio.sleep(_PAUSE_S)
-    print(_table(models))
-    print(f"\nKServe v2 over HTTP  http://{http_address}")
-    if grpc_address:
-        print(f"KServe v2 over gRPC  {grpc_address}")
-    if metrics_address:
-        print(f"Metrics              http://{_reachable(metrics_address)}/metrics")
+    print(_table(models), end="\n\n")
+    _print_addresses(edges)
     ready = sorted({model["name"] for model in models if model.get("state") == "READY"})
-    requests = [await asyncio.to_thread(_example, http_address, name) for name in ready]
+    requests = [await asyncio.to_thread(_example, http, name) for name in ready]
     requests = [request for request in requests if len(request) < _LONGEST_EXAMPLE]
     if requests:
         print(f"\nA first request to try:\n\n{min(requests, key=len)}", flush=True)
     else:
-        print(f"\nA first request to try:\n\n  curl http://{http_address}/v2", flush=True)
+        print(f"\nA first request to try:\n\n  {http.curl}/v2", flush=True)
+
+
+def _print_addresses(edges: Edges) -> None:
+    unix = edges.http is not None and unix_path(edges.http) is not None
+    scheme = "" if unix else "https://" if edges.https else "http://"
+    print(f"KServe v2 over HTTP  {scheme}{_reachable(edges.http or '')}")
+    if edges.grpc:
+        print(f"KServe v2 over gRPC  {_reachable(edges.grpc)}")
+    if edges.metrics:
+        scheme = "" if unix_path(edges.metrics) is not None else "http://"
+        tail = "/metrics" if scheme else ""
+        print(f"Metrics              {scheme}{_reachable(edges.metrics)}{tail}", flush=True)
 
 
 def _reachable(address: str) -> str:
@@ -49,21 +77,56 @@ def _reachable(address: str) -> str:
     return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
 
 
-def _post(address: str, path: str) -> Any:
-    return _ask(address, "POST", path)
+class _Http:
+    """Asks the mesh that was just started here."""
+
+    def __init__(self, address: str, *, tls: bool) -> None:
+        self._address = address
+        self._tls = tls
+        path = unix_path(address)
+        where = f"{'https' if tls else 'http'}://{address if path is None else 'localhost'}"
+        # How a user begins to ask the same.
+        self.curl = f"curl {'' if path is None else f'--unix-socket {path} '}{where}"
+
+    def ask(self, method: str, path: str) -> Any:
+        connection = self._connection()
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            body = response.read()
+            if response.status != HTTPStatus.OK:
+                raise http_client.HTTPException(body.decode(errors="replace"))
+            return json.loads(body)
+        finally:
+            connection.close()
+
+    def _connection(self) -> http_client.HTTPConnection:
+        path = unix_path(self._address)
+        name = self._address if path is None else "localhost"
+        if self._tls:
+            # A child of ours, on this machine; its certificate is for other names than this.
+            context = ssl.create_default_context()
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            connection: http_client.HTTPConnection = http_client.HTTPSConnection(
+                name, timeout=_LIMIT_S, context=context
+            )
+        else:
+            connection = http_client.HTTPConnection(name, timeout=_LIMIT_S)
+        if path is not None:
+            connection.sock = _dial(path, context if self._tls else None)
+        return connection
 
 
-def _ask(address: str, method: str, path: str) -> Any:
-    connection = http.client.HTTPConnection(address, timeout=5)
+def _dial(path: str, context: ssl.SSLContext | None) -> socket.socket:
+    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plain.settimeout(_LIMIT_S)
     try:
-        connection.request(method, path)
-        response = connection.getresponse()
-        body = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise http.client.HTTPException(body.decode(errors="replace"))
-        return json.loads(body)
-    finally:
-        connection.close()
+        plain.connect(path)
+        return plain if context is None else context.wrap_socket(plain)
+    except OSError:
+        plain.close()
+        raise
 
 
 def _table(models: list[dict[str, str]]) -> str:
@@ -80,9 +143,9 @@ def _table(models: list[dict[str, str]]) -> str:
     )
 
 
-def _example(address: str, model: str) -> str:
+def _example(http: _Http, model: str) -> str:
     """A curl line that sends the model a request of zeros."""
-    metadata = _ask(address, "GET", f"/v2/models/{model}")
+    metadata = http.ask("GET", f"/v2/models/{model}")
     inputs = []
     for tensor in metadata["inputs"]:
         shape = [max(1, int(dim)) for dim in tensor["shape"]]
@@ -96,4 +159,4 @@ def _example(address: str, model: str) -> str:
             }
         )
     body = json.dumps({"inputs": inputs}, separators=(",", ":"))
-    return f"  curl http://{address}/v2/models/{model}/infer -d '{body}'"
+    return f"  {http.curl}/v2/models/{model}/infer -d '{body}'"

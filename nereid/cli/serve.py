@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from nereid.cli.greeting import greet
+from nereid.cli.greeting import Edges, greet
 from nereid.cli.supervisor import ChildSpec, Supervisor
 from nereid.telemetry import LogSettings, set_up_logging
 
@@ -35,6 +35,8 @@ class Plan:
     http_address: str | None
     grpc_address: str | None
     metrics_address: str | None
+    # "yes", "mutual", or empty for HTTP in clear.
+    https: str
     log: LogSettings
 
 
@@ -81,6 +83,7 @@ def _read_plan(text: bytes) -> Plan:
         plan["http_address"],
         plan["grpc_address"],
         plan["metrics_address"],
+        plan["https"],
         LogSettings(**plan["log"]),
     )
 
@@ -90,7 +93,8 @@ async def _serve(plan: Plan) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    greeter = asyncio.create_task(greet(plan.http_address, plan.grpc_address, plan.metrics_address))
+    edges = Edges(plan.http_address, plan.grpc_address, plan.metrics_address, plan.https)
+    greeter = asyncio.create_task(greet(edges))
     code = await supervisor.run()
     greeter.cancel()
     await asyncio.gather(greeter, return_exceptions=True)

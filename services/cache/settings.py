@@ -43,7 +43,7 @@ class CacheSettings(MeshTlsSettings, TraceSettings, LogSettings):
             self.store_config()
         except ValueError as error:
             return [f"--cache-config: {line}" for line in str(error).splitlines()]
-        return []
+        return self.mesh_tls_faults([self.cache_listen])
 
     def store_config(self) -> CacheConfig:
         """The store that --cache-config asks for. Raises ValueError."""

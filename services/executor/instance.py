@@ -29,6 +29,7 @@ from services.executor.warmup import warm_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.tls import Tls
     from nereid.tracing import Tracer
     from services.executor.backends import InstanceSpec, Model
 
@@ -56,6 +57,14 @@ _REFUSALS: Final = frozenset(
 
 
 @dataclass(frozen=True)
+class Scheduler:
+    """Where an instance finds its scheduler."""
+
+    address: str
+    tls: Tls | None
+
+
+@dataclass(frozen=True)
 class Callbacks:
     """Whom an instance tells of its life; called from its thread."""
 
@@ -68,10 +77,12 @@ class Callbacks:
 class Instance:
     """One loaded copy of a model version; start() and stop() may be called from any thread."""
 
-    def __init__(self, number: int, spec: InstanceSpec, address: str, callbacks: Callbacks) -> None:
+    def __init__(
+        self, number: int, spec: InstanceSpec, scheduler: Scheduler, callbacks: Callbacks
+    ) -> None:
         self.number = number
         self.spec = spec
-        self._address = address
+        self._scheduler = scheduler
         self._callbacks = callbacks
         self._stopping = threading.Event()
         self._stream: BlockingStream | None = None
@@ -151,10 +162,11 @@ class Instance:
 
     def _dial(self) -> BlockingStream:
         stream = BlockingStream(
-            self._address,
+            self._scheduler.address,
             EXECUTE_PATH,
             metadata=((INSTANCE_KEY, str(self.number)),),
             timeout_s=DIAL_TIMEOUT_S,
+            tls=self._scheduler.tls,
         )
         self._stream = stream
         self._executing = False

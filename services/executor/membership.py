@@ -24,7 +24,7 @@ from nereid.messages import fault_of
 from nereid.paths import JOIN_PATH
 from nereid.pb import nereid_pb2 as pb
 from services.executor import backends
-from services.executor.instance import Callbacks, Instance
+from services.executor.instance import Callbacks, Instance, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from nereid.messages import Fault
     from nereid.rpc import Channel, RpcError, StreamHandle
+    from nereid.tls import Tls
     from nereid.tracing import Tracer
     from services.executor.backends import Description, TensorDescription
     from services.executor.settings import ExecutorSettings
@@ -52,6 +53,8 @@ class Surroundings:
     channel: Channel
     describers: ThreadPool
     tracer: Tracer | None = None
+    # For the instances' streams; None: in clear.
+    tls: Tls | None = None
     # Batches of instances that are no more, by model and version.
     batches: Counter[tuple[str, int]] = field(default_factory=Counter)
 
@@ -67,6 +70,8 @@ class Membership:
         self._empty.set()
         # The stream is over.
         self.ended = asyncio.Event()
+        # Why, once it is.
+        self.end_reason = ""
         # The scheduler has said something.
         self.welcomed = False
         self._stream: StreamHandle = surroundings.channel.stream(
@@ -106,8 +111,8 @@ class Membership:
             self._stream.send(event.SerializeToString())
 
     def _on_close(self, error: RpcError | None) -> None:
-        reason = "by the scheduler" if error is None else error.message
-        (_log.info if self.welcomed else _log.debug)("the stream Join ended: %s", reason)
+        self.end_reason = "by the scheduler" if error is None else error.message
+        (_log.info if self.welcomed else _log.debug)("the stream Join ended: %s", self.end_reason)
         self.ended.set()
 
     def _on_message(self, message: bytes) -> None:
@@ -157,7 +162,8 @@ class Membership:
             ended=lambda fault: self._from_thread(lambda: self._on_ended(number, fault)),
             tracer=self._in.tracer,
         )
-        instance = Instance(number, spec, self._in.settings.scheduler_address, callbacks)
+        scheduler = Scheduler(self._in.settings.scheduler_address, self._in.tls)
+        instance = Instance(number, spec, scheduler, callbacks)
         self._instances[number] = instance
         self._empty.clear()
         instance.start()

@@ -10,6 +10,7 @@ import logging
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
@@ -52,13 +53,15 @@ class ExecutorService:
 
     async def run(self) -> bool:
         """Serve until leave(); whether everything came to its end in time."""
-        channel = SocketChannel(self._settings.scheduler_address, _CHANNEL)
+        address = self._settings.scheduler_address
+        tls = self._settings.mesh_tls_client(address)
+        channel = SocketChannel(address, replace(_CHANNEL, tls=tls))
         # Large files are read here, one at a time so that memory holds.
         describers = ThreadPoolExecutor(1, "describe")
         said = hello(self._settings)
         tracer = open_tracer(self._settings, "executor", said.name)
         surroundings = Surroundings(
-            self._settings, said, channel, describers, tracer, self._batches
+            self._settings, said, channel, describers, tracer, tls, self._batches
         )
         try:
             return await self._stays(surroundings)
@@ -70,6 +73,7 @@ class ExecutorService:
 
     async def _stays(self, surroundings: Surroundings) -> bool:
         pause_s = _FIRST_PAUSE_S
+        told = ""
         while not self._leaving.is_set():
             stay = self._stay = Membership(surroundings)
             reports = asyncio.ensure_future(self._report(stay, surroundings.hello))
@@ -79,7 +83,10 @@ class ExecutorService:
                 return await stay.leave(self._settings.exit_timeout_secs)
             await stay.drop(_DROP_TIMEOUT_S, unanswered=True)
             if stay.welcomed:
-                pause_s = _FIRST_PAUSE_S
+                pause_s, told = _FIRST_PAUSE_S, ""
+            elif stay.end_reason != told:
+                told = stay.end_reason
+                _log.warning("the scheduler cannot be joined: %s", told)
             await _first(self._leaving, timeout_s=pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return True

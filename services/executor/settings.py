@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid import flags
 from nereid.flags import flag
+from nereid.mesh_tls import MeshTlsSettings
 from nereid.telemetry import LogSettings
 from nereid.tracing import TraceSettings
 
@@ -47,7 +48,7 @@ def _path_mapping(text: str) -> PathMapping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings(TraceSettings, LogSettings):
+class ExecutorSettings(MeshTlsSettings, TraceSettings, LogSettings):
     """Loads models and executes batches for the scheduler that it joins."""
 
     scheduler_address: str = flag(
@@ -72,6 +73,10 @@ class ExecutorSettings(TraceSettings, LogSettings):
         -1, "a port for this executor's own /metrics; -1: none", flags.own_port
     )
     metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
+
+    def faults(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        return self.mesh_tls_faults()
 
     def offered_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
         """Which of the visible GPUs to offer."""
