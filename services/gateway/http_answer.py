@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # The JSON text without its opening brace and without an id.
 _JsonTail = bytes
 # What an answer's head says, as JSON: the members before the outputs, and the outputs without data.
-_Head = tuple[dict[str, Any], list[dict[str, Any]]]
+HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 class HttpEncoder:
@@ -33,7 +33,7 @@ class HttpEncoder:
 
     def __init__(self) -> None:
         self._tails: dict[tuple[Any, ...], _JsonTail] = {}
-        self._heads: dict[bytes, _Head] = {}
+        self._heads: dict[bytes, HeadMembers] = {}
 
     def encode(
         self, answer: Answer, request_id: str, form: ReplyForm
@@ -58,7 +58,7 @@ class HttpEncoder:
     def _write(
         self, answer: Answer, form: ReplyForm, key: tuple[Any, ...]
     ) -> tuple[_JsonTail, Sequence[bytes]]:
-        members, tensors = self._parse(answer.head)
+        members, tensors = self.describe(answer.head)
         by_name = dict(form.binary_by_name)
         binary, outputs, strict, inline = [], [], True, False
         for tensor, payload in zip(tensors, answer.payloads, strict=True):
@@ -84,7 +84,8 @@ class HttpEncoder:
             self._tails[key] = tail
         return tail, binary  # type: ignore[return-value]
 
-    def _parse(self, data: bytes) -> _Head:
+    def describe(self, data: bytes) -> HeadMembers:
+        """What an answer's head says."""
         head = self._heads.get(data)
         if head is None:
             message = kserve_pb2.ModelInferResponse.FromString(data)

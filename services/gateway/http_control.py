@@ -29,6 +29,7 @@ _GET: Final = frozenset({b"GET"})
 _POST: Final = frozenset({b"POST"})
 _METHODS: Final = {
     Kind.GENERATE: _POST,
+    Kind.GENERATE_STREAM: _POST,
     Kind.REPOSITORY_INDEX: _POST,
     Kind.REPOSITORY_CONTROL: _POST,
     Kind.LOGGING: _GET | _POST,
@@ -37,10 +38,8 @@ _METHODS: Final = {
     Kind.SHARED_MEMORY_UNREGISTER: _POST,
 }
 # Triton answers a wrong method on these as text.
-_TEXT_KINDS: Final = frozenset({Kind.LIVE, Kind.READY, Kind.MODEL_READY, Kind.GENERATE})
-_UNSUPPORTED: Final = frozenset(
-    {Kind.GENERATE, Kind.REPOSITORY_CONTROL, Kind.LOGGING, Kind.TRACE_SETTING}
-)
+_TEXT_KINDS: Final = frozenset({Kind.LIVE, Kind.READY, Kind.MODEL_READY})
+_UNSUPPORTED: Final = frozenset({Kind.REPOSITORY_CONTROL, Kind.LOGGING, Kind.TRACE_SETTING})
 
 
 class HttpControl:

@@ -25,11 +25,12 @@ from services.gateway import content_coding, raw_request, request_head, trace_co
 from services.gateway.http_answer import HttpEncoder
 from services.gateway.http_call import JSON, TEXT, HttpCall
 from services.gateway.http_control import HttpControl
+from services.gateway.http_generate import HttpGenerate
 from services.gateway.http_request import ALL_BINARY, Header, HttpDecoder, ReplyForm, header_length
 from services.gateway.http_routes import Kind, Route, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from nereid.messages import Answer
     from services.gateway.data_plane import DataPlane
@@ -41,6 +42,7 @@ _INLINE_BYTES: Final = 262144
 # Targets and models remembered; past this the table starts anew.
 _TABLE_LIMIT: Final = 1024
 _TARGET_LIMIT_BYTES: Final = 1024
+_GENERATE: Final = frozenset({Kind.GENERATE, Kind.GENERATE_STREAM})
 
 
 class HttpFront:
@@ -51,6 +53,7 @@ class HttpFront:
         self._max_input_bytes = max_input_bytes
         self._encoder = HttpEncoder()
         self._control = HttpControl(data_plane)
+        self._generate = HttpGenerate(data_plane.control, self._encoder, self._submit)
         # By exact target: the hot path finds its decoder in one look-up.
         self._infer_targets: dict[bytes, HttpDecoder] = {}
         self._headers: dict[tuple[bytes, bytes], Header] = {}
@@ -62,7 +65,9 @@ class HttpFront:
             self._infer(call, decoder)
             return
         route = resolve(call.target)
-        if route.kind is not Kind.INFER:
+        if route.kind in _GENERATE and call.method == b"POST":
+            self._spawn(call, self._generate.answer(call, route))
+        elif route.kind is not Kind.INFER:
             self._control.dispatch(call, route, self._spawn)
         elif call.method != b"POST":
             call.fail(405, "Method Not Allowed", TEXT)
@@ -89,19 +94,16 @@ class HttpFront:
         try:
             length = header_length(headers.get(b"inference-header-content-length"), len(body))
         except NereidError as error:
-            self._submit(call, decoder.faulty(error), ReplyForm())
+            self._submit_infer(call, decoder.faulty(error), ReplyForm())
             return
         if length == 0:
             self._spawn(call, self._infer_raw(call, decoder))
             return
         request, form = decoder.decode(body, length)
-        self._submit(call, request, form)
+        self._submit_infer(call, request, form)
 
-    def _submit(self, call: HttpCall, request: InferRequest, form: ReplyForm) -> None:
+    def _submit_infer(self, call: HttpCall, request: InferRequest, form: ReplyForm) -> None:
         """Send the request on its way, and its answer back."""
-        traceparent = call.headers.get(b"traceparent")
-        if traceparent is not None:
-            request.trace_context = trace_context.binary(traceparent)
 
         def on_answer(answer: Answer) -> None:
             if answer.error is not None:
@@ -109,6 +111,14 @@ class HttpFront:
             else:
                 self._reply(call, answer, request.request_id, form)
 
+        self._submit(call, request, on_answer)
+
+    def _submit(
+        self, call: HttpCall, request: InferRequest, on_answer: Callable[[Answer], None]
+    ) -> None:
+        traceparent = call.headers.get(b"traceparent")
+        if traceparent is not None:
+            request.trace_context = trace_context.binary(traceparent)
         tracing = self._data_plane.tracing
         if tracing is None:
             cancel = self._data_plane.infer(request, on_answer).cancel
@@ -146,7 +156,7 @@ class HttpFront:
                     content_coding.decompress, call.body, encoding, self._max_input_bytes
                 )
         except NereidError as error:
-            self._submit(call, decoder.faulty(error), ReplyForm())
+            self._submit_infer(call, decoder.faulty(error), ReplyForm())
             return
         call.body = body
         self._infer(call, decoder)
@@ -166,9 +176,9 @@ class HttpFront:
             tensor, payload = raw_request.deduce(response.config, call.body)
             checked = request_head.build(decoder.model, decoder.version, [tensor], ())
         except NereidError as error:
-            self._submit(call, decoder.faulty(error), ReplyForm())
+            self._submit_infer(call, decoder.faulty(error), ReplyForm())
             return
-        self._submit(call, InferRequest(0, checked.head, [payload]), ALL_BINARY)
+        self._submit_infer(call, InferRequest(0, checked.head, [payload]), ALL_BINARY)
 
     # --- tasks ----------------------------------------------------------------------------------
 

@@ -201,7 +201,7 @@ class _Parser:
             elif key.startswith("triton_"):
                 raise InvalidArgument(_RESERVED)
             else:
-                custom[json_text.printable(key)] = _custom(key, value)
+                custom[json_text.printable(key)] = custom_parameter(key, value)
         return custom or None
 
     def _input(self, tensor: Any) -> HeadInput:
@@ -260,7 +260,7 @@ class _Parser:
         return name, None if binary is None else json_text.boolean(binary, "binary_data")
 
 
-def _custom(key: str, value: Any) -> Parameter:
+def custom_parameter(key: str, value: Any) -> Parameter:
     """A parameter's value, refused when the protocol has no such kind."""
     if key == "sequence_id":
         if type(value) is str:

@@ -23,7 +23,8 @@ class Kind(Enum):
     MODEL_CONFIG = "model config"
     MODEL_STATISTICS = "model statistics"
     INFER = "infer"
-    GENERATE = "the generate extension"
+    GENERATE = "generate"
+    GENERATE_STREAM = "generate stream"
     REPOSITORY_INDEX = "repository index"
     REPOSITORY_CONTROL = "loading and unloading models through the protocol"
     LOGGING = "the logging extension"
@@ -60,7 +61,7 @@ _MODEL_ACTIONS: Final = {
     "stats": Kind.MODEL_STATISTICS,
     "infer": Kind.INFER,
     "generate": Kind.GENERATE,
-    "generate_stream": Kind.GENERATE,
+    "generate_stream": Kind.GENERATE_STREAM,
 }
 _MODEL_TRACE: Final = re.compile(r"/v2/models/([^/]+)/trace/setting\Z")
 _INDEX: Final = re.compile(r"/v2/repository/[^/]+/index\Z")

@@ -97,13 +97,6 @@ async def test_json_in_and_out(site: GatewaySite) -> None:
             b'{"error":"Request for unknown model: \'nope\' is not found"}',
         ),
         ("GET", "/v2/systemsharedmemory/status", 200, "application/json", b"[]"),
-        (
-            "POST",
-            "/v2/models/echo/generate",
-            501,
-            "application/json",
-            b'{"error":"the generate extension is not supported"}',
-        ),
     ],
 )
 async def test_routes(

@@ -28,7 +28,7 @@ from services.gateway.http_routes import NOT_FOUND, Kind, Route, resolve
         (b"/v2/models/m/ready", Route(Kind.MODEL_READY, "m")),
         (b"/v2/models/m/config", Route(Kind.MODEL_CONFIG, "m")),
         (b"/v2/models/m/versions/2/stats", Route(Kind.MODEL_STATISTICS, "m", "2")),
-        (b"/v2/models/m/generate_stream", Route(Kind.GENERATE, "m")),
+        (b"/v2/models/m/generate_stream", Route(Kind.GENERATE_STREAM, "m")),
         (b"/v2/models/m/trace/setting", Route(Kind.TRACE_SETTING, "m")),
         (b"/v2/trace/setting", Route(Kind.TRACE_SETTING)),
         (b"/v2/logging", Route(Kind.LOGGING)),
