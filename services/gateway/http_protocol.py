@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from services.gateway.http_limits import HttpLimits
 
     Dispatch = Callable[[HttpCall], None]
+    Tell = Callable[["HttpConnection"], None]
 
 _log = logging.getLogger(__name__)
 
@@ -41,12 +42,11 @@ _JOIN_BYTES: Final = 65536
 class HttpConnection(asyncio.Protocol):
     """One client's connection. Owns its calls until each is answered or the connection is lost."""
 
-    def __init__(
-        self, dispatch: Dispatch, limits: HttpLimits, gone: Callable[[HttpConnection], None]
-    ) -> None:
+    def __init__(self, dispatch: Dispatch, limits: HttpLimits, made: Tell, gone: Tell) -> None:
         self._dispatch = dispatch
         self._limits = limits
-        self._gone = gone
+        # Told when there is a transport, which behind a TLS handshake may be never, and none more.
+        self._made, self._gone = made, gone
         self.statuses: dict[bytes, int] = defaultdict(int)  # the server's, once it has set it
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -54,11 +54,8 @@ class HttpConnection(asyncio.Protocol):
         # The request being parsed.
         self._call: HttpCall | None = None
         self._chunks: list[bytes] = []
-        self._body_bytes = 0
-        self._chunk_count = 0
-        self._header_bytes = 0
-        self._in_headers = False
-        self._upgrade = False
+        self._body_bytes = self._chunk_count = self._header_bytes = 0
+        self._in_headers = self._upgrade = False
         # What the request being parsed began with; the last head that was worth remembering.
         self._beginning: bytes | None = None
         self._known: KnownHead | None = None
@@ -84,6 +81,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._gone(self)
@@ -121,8 +119,9 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._eof = self._ending = True
-        # A request that was cut off is forgotten; those that arrived get their answers.
-        if not self.busy:
+        # A request that was cut off is forgotten; those that arrived get their answers, except over
+        # TLS, which knows no half-closed connections.
+        if not (self.busy and self._transport and self._transport.can_write_eof()):
             return False
         self._probe = self._loop.call_later(self._limits.probe_delay_s, self._probe_peer)
         return True
@@ -343,7 +342,8 @@ class HttpConnection(asyncio.Protocol):
             return
         # Closing with unread bytes would reset the connection and take the answer along.
         self._lingering = True
-        transport.write_eof()
+        if transport.can_write_eof():
+            transport.write_eof()
         if not self._reading:
             self._reading = True
             transport.resume_reading()
