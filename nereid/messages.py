@@ -8,7 +8,7 @@ that each service can remember, by its bytes, what it derived from it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from nereid.errors import NereidError
@@ -67,6 +67,8 @@ class InferRequest:
     fault: Fault | None = None
     # Over all of the request that its answer depends on; empty: the scheduler did not ask for it.
     digest: bytes = b""
+    # Where outputs go in clients' shared memory; the gateway's own affair, it does not travel.
+    placements: list[Any] | None = None
 
 
 class Cancel(NamedTuple):

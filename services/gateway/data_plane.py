@@ -6,10 +6,11 @@ Knows no protocol of clients. Fronts translate, this decides whether the server 
 from __future__ import annotations
 
 from importlib import metadata
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.errors import NereidError
 from nereid.pb import kserve_pb2
+from services.gateway.shared_memory import NO_REGIONS, Regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from nereid.messages import Answer, InferRequest
     from services.gateway.control import Control
     from services.gateway.tracing import Tracing
-    from services.gateway.upstream import Pending, Upstream
+    from services.gateway.upstream import Upstream
 
 try:
     VERSION = metadata.version("nereid")
@@ -43,6 +44,13 @@ EXTENSIONS: Final = (
 )
 
 
+class UnderWay(Protocol):
+    """A request that was sent on its way."""
+
+    def cancel(self) -> None:
+        """The client is gone: no answer will be delivered. Harmless after the answer."""
+
+
 class DataPlane:
     """One gateway's way to the mesh."""
 
@@ -54,8 +62,10 @@ class DataPlane:
         self.draining = False
         # Stands before infer where requests are traced; None: nothing is.
         self.tracing: Tracing | None = None
+        # Clients' shared memory; the same for both fronts.
+        self.regions: Regions = NO_REGIONS
         # Bound once: the hot path of both fronts.
-        self.infer: Callable[[InferRequest, Callable[[Answer], None]], Pending] = upstream.submit
+        self.infer: Callable[[InferRequest, Callable[[Answer], None]], UnderWay] = upstream.submit
 
     @property
     def live(self) -> bool:

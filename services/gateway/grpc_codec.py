@@ -14,8 +14,9 @@ from google.protobuf.message import DecodeError
 from nereid.errors import Internal, InvalidArgument, NereidError
 from nereid.messages import InferRequest, Parameter, fault_of
 from nereid.pb import kserve_pb2
-from services.gateway import grpc_typed, request_head, string_elements
+from services.gateway import grpc_shared_memory, grpc_typed, request_head, string_elements
 from services.gateway.request_head import CheckedHead, HeadInput
+from services.gateway.shared_memory import NO_REGIONS, Regions
 
 if TYPE_CHECKING:
     from nereid.messages import Answer
@@ -47,7 +48,8 @@ _CUSTOM: Final = (
 class GrpcDecoder:
     """Decodes requests; remembers the heads it has checked."""
 
-    def __init__(self) -> None:
+    def __init__(self, regions: Regions = NO_REGIONS) -> None:
+        self._regions = regions
         self._checked: dict[bytes, CheckedHead] = {}
 
     def decode(self, data: bytes) -> InferRequest:
@@ -75,6 +77,10 @@ class GrpcDecoder:
             if checked is None:
                 checked = self._check(message, head, request)
             request.head = checked.head
+            if checked.regions is not None:
+                grpc_shared_memory.spread(request, checked, checked.regions, message.model_name)
+                payloads = request.payloads
+                self._regions.use(request, checked.regions)
             count = len(checked.input_names)
             if len(payloads) != count:
                 _fit(request, checked, message.model_name)
@@ -90,7 +96,8 @@ class GrpcDecoder:
         """Look at a head for the first time; typed contents are taken out of it on the way."""
         model = message.model_name
         typed = any(tensor.HasField("contents") for tensor in message.inputs)
-        classes = _extensions(message)
+        regions = grpc_shared_memory.region_use(message, self._regions)
+        classes = _classes(message)
         if request.payloads and typed:
             name = next(tensor.name for tensor in message.inputs if tensor.HasField("contents"))
             raise InvalidArgument(
@@ -99,14 +106,19 @@ class GrpcDecoder:
             )
         if not request.payloads:
             # A head without inputs or tensor data is refused by the scheduler or right here.
-            request.payloads = [grpc_typed.to_raw(tensor, model) for tensor in message.inputs]
+            elsewhere = {position for position, _ in regions.inputs} if regions else ()
+            request.payloads = [
+                grpc_typed.to_raw(tensor, model)
+                for position, tensor in enumerate(message.inputs)
+                if position not in elsewhere
+            ]
         checked = request_head.build(
             model,
             message.model_version,
             [HeadInput(each.name, each.datatype, list(each.shape)) for each in message.inputs],
             [output.name for output in message.outputs],
             classes,
-        )
+        )._replace(regions=regions)
         if not typed:
             request_head.remember(self._checked, head, checked)
         return checked
@@ -148,22 +160,17 @@ def _take_parameters(message: Message, request: InferRequest) -> None:
         request.parameters = custom
 
 
-def _extensions(message: Message) -> dict[str, int]:
-    """How many classes are wanted of which outputs; refuses what this server does not offer."""
+def _classes(message: Message) -> dict[str, int]:
+    """How many classes are wanted of which outputs."""
     classes = {}
-    for tensor in message.inputs:
-        if "shared_memory_region" in tensor.parameters:
-            request_head.refuse_shared_memory()
     for output in message.outputs:
-        if "shared_memory_region" in output.parameters:
-            request_head.refuse_shared_memory()
         if "classification" in output.parameters:
             parameter = output.parameters["classification"]
             if parameter.WhichOneof("parameter_choice") != "int64_param":
                 raise InvalidArgument(
                     "invalid value type for 'classification' parameter, expected int64_param"
                 )
-            if parameter.int64_param < 0:
+            if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
             classes[output.name] = parameter.int64_param
     return classes

@@ -9,12 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from time import monotonic, monotonic_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nereid.errors import NereidError
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
-from services.gateway import grpc_codec, health, reflection, request_head, trace_context
+from services.gateway import (
+    grpc_codec,
+    grpc_shared_memory,
+    health,
+    reflection,
+    trace_context,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,7 +57,7 @@ class GrpcFront:
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
-        self._decoder = grpc_codec.GrpcDecoder()
+        self._decoder = grpc_codec.GrpcDecoder(data_plane.regions)
         # How often each status was answered, by its number.
         self.statuses: dict[int, int] = defaultdict(int)
 
@@ -67,7 +73,8 @@ class GrpcFront:
             asynchronous[_SERVICE + method] = self._pass_on(method)
         for method, what in _UNSUPPORTED.items():
             asynchronous[_SERVICE + method] = _refuse(f"{what} is not supported")
-        asynchronous.update(_shared_memory())
+        for method, respond in grpc_shared_memory.methods(self._data_plane.regions).items():
+            asynchronous[_SERVICE + method] = respond
         return Handlers(
             unary={_SERVICE + "ModelInfer": self._infer},
             async_unary={path: self._guard(respond) for path, respond in asynchronous.items()},
@@ -182,33 +189,3 @@ def _refuse(message: str) -> Respond:
 
 def _refuse_stream(call: Call) -> None:
     call.fail(Status.UNIMPLEMENTED, _STREAM_INFER_UNSUPPORTED)
-
-
-def _shared_memory() -> dict[str, Respond]:
-    """No region can be registered, so none is known."""
-    table: dict[str, Respond] = {}
-    for kind in ("System", "Cuda"):
-        path = f"{_SERVICE}{kind}SharedMemory"
-        table[path + "Status"] = _region_status(kind)
-        table[path + "Register"] = _refuse(request_head.SHARED_MEMORY_DISABLED)
-        table[path + "Unregister"] = _unregistered
-    return table
-
-
-def _region_status(kind: str) -> Respond:
-    request_class: Any = getattr(kserve_pb2, f"{kind}SharedMemoryStatusRequest")
-
-    async def respond(message: bytes) -> bytes:
-        name = request_class.FromString(message).name
-        if name:
-            raise RpcError(
-                Status.NOT_FOUND, f"Unable to find {kind.lower()} shared memory region: '{name}'"
-            )
-        return b""
-
-    return respond
-
-
-async def _unregistered(_message: bytes) -> bytes:
-    """Unregistering what is not there succeeds; the response has no fields."""
-    return b""

@@ -64,6 +64,10 @@ class HttpEncoder:
         for tensor, payload in zip(tensors, answer.payloads, strict=True):
             name = tensor["name"]
             told: dict[str, Any] = tensor.copy()
+            if name in form.in_regions:
+                # Its data is where the client wanted it; the reply says no more of it.
+                outputs.append(told)
+                continue
             if by_name.get(name, form.binary_by_default):
                 told["parameters"] = {"binary_data_size": len(payload)}
                 binary.append(payload)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.errors import InvalidArgument, NereidError, NotFound
 from nereid.model_config import config_json
 from nereid.pb import kserve_pb2
-from services.gateway import control_json, json_text, request_head
+from services.gateway import control_json, http_shared_memory, json_text
 from services.gateway.http_call import JSON, TEXT, HttpCall
 from services.gateway.http_routes import Kind, Route
 
@@ -79,18 +79,8 @@ class HttpControl:
                 call.fail(503, EXITING, TEXT)
         elif route.kind is Kind.SERVER_METADATA:
             call.respond(200, (control_json.server_metadata(self._data_plane.server_metadata()),))
-        elif route.kind is Kind.SHARED_MEMORY_STATUS:
-            # No region can be registered, so none is known.
-            if route.version:
-                what = f"Unable to find {route.name} shared memory region: '{route.version}'"
-                call.fail(404, what)
-            else:
-                call.respond(200, (b"[]",))
-        elif route.kind is Kind.SHARED_MEMORY_REGISTER:
-            call.fail(501, request_head.SHARED_MEMORY_DISABLED)
         else:
-            # Unregistering what is not there succeeds, as on Triton.
-            call.respond(200, ())
+            http_shared_memory.answer(call, route, self._data_plane.regions)
 
     async def _ready(self, call: HttpCall, _route: Route) -> None:
         if self._data_plane.draining:

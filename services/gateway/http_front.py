@@ -75,7 +75,7 @@ class HttpFront:
             self._infer(call, self._decoder(call.target, route))
 
     def _decoder(self, target: bytes, route: Route) -> HttpDecoder:
-        decoder = HttpDecoder(route.name, route.version, self._headers)
+        decoder = HttpDecoder(route.name, route.version, self._headers, self._data_plane.regions)
         if len(target) <= _TARGET_LIMIT_BYTES:
             if len(self._infer_targets) >= _TABLE_LIMIT:
                 self._infer_targets.clear()

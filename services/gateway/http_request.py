@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from nereid.datatypes import NAMES
 from nereid.errors import Internal, InvalidArgument, NereidError
 from nereid.messages import InferRequest, Parameter, fault_of
-from services.gateway import json_tensor, json_text, request_head, string_elements
+from services.gateway import (
+    http_shared_memory,
+    json_tensor,
+    json_text,
+    request_head,
+    string_elements,
+)
 from services.gateway.request_head import CheckedHead, HeadInput
+from services.gateway.shared_memory import NO_REGIONS, Range, Regions, RegionUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,17 +42,22 @@ _RESERVED: Final = (
 
 
 class ReplyForm(NamedTuple):
-    """Which outputs the client wants as binary: by default, and those named otherwise."""
+    """Which outputs the client wants as binary: by default, and those named otherwise. Those in
+    shared memory are only named in the reply.
+    """
 
     binary_by_default: bool = False
     binary_by_name: tuple[tuple[str, bool], ...] = ()
+    in_regions: tuple[str, ...] = ()
 
 
 ALL_BINARY: Final = ReplyForm(binary_by_default=True)
 
 
 class Header(NamedTuple):
-    """What a JSON header says; sizes has None where the input's data came in the header itself."""
+    """What a JSON header says; sizes has None where the input's data came in the header itself,
+    and 0 where it lies in shared memory.
+    """
 
     checked: CheckedHead
     request_id: str
@@ -77,9 +89,16 @@ def header_length(text: bytes | None, body_size: int) -> int:
 class HttpDecoder:
     """Decodes the bodies of one model's requests; table is shared by all of a front's decoders."""
 
-    def __init__(self, model: str, version: str, table: dict[tuple[bytes, bytes], Header]) -> None:
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        table: dict[tuple[bytes, bytes], Header],
+        regions: Regions = NO_REGIONS,
+    ) -> None:
         self.model = model
         self.version = version
+        self._regions = regions
         self._named = request_head.naming(model, version)
         self._table = table
 
@@ -113,6 +132,8 @@ class HttpDecoder:
         request.timeout_us = header.timeout_us
         request.head = header.checked.head
         self._take_payloads(request, header, body, length)
+        if header.checked.regions is not None:
+            self._regions.use(request, header.checked.regions)
         for about in header.checked.strings:
             payload = request.payloads[about.position]
             string_elements.check(payload, about, request.request_id)  # type: ignore[arg-type]
@@ -140,7 +161,7 @@ class HttpDecoder:
             raise InvalidArgument(f"unexpected additional input data for model '{self.model}'")
 
     def _parse(self, text: bytes) -> Header:
-        header = _Parser(self.model, self.version).header(json_text.parse(text))
+        header = _Parser(self.model, self.version, self._regions).header(json_text.parse(text))
         if not header.inline and len(text) <= request_head.KEY_LIMIT_BYTES:
             if len(self._table) >= request_head.TABLE_LIMIT:
                 self._table.clear()
@@ -151,15 +172,19 @@ class HttpDecoder:
 class _Parser:
     """Reads one JSON header, in the order in which Triton does: its first defect is told."""
 
-    def __init__(self, model: str, version: str) -> None:
+    def __init__(self, model: str, version: str, regions: Regions) -> None:
         self._model = model
         self._version = version
+        self._regions = regions
         self._binary_by_default = False
         self._priority = 0
         self._timeout_us = 0
         self._sizes: list[int | None] = []
         self._inline: list[bytes] = []
         self._classes: dict[str, int] = {}
+        self._input_ranges: list[tuple[int, Range]] = []
+        # Of an output that is asked for twice the first counts; None: it is not in shared memory.
+        self._output_ranges: dict[str, Range | None] = {}
 
     def header(self, document: Any) -> Header:
         members = document if type(document) is dict else {}
@@ -175,6 +200,9 @@ class _Parser:
         checked = request_head.build(
             self._model, self._version, inputs, [name for name, _ in names], self._classes
         )
+        placed = tuple((name, place) for name, place in self._output_ranges.items() if place)
+        if placed or self._input_ranges:
+            checked = checked._replace(regions=RegionUse(tuple(self._input_ranges), placed))
         return Header(
             checked,
             request_id,
@@ -183,7 +211,11 @@ class _Parser:
             self._timeout_us,
             tuple(self._sizes),
             tuple(self._inline),
-            ReplyForm(self._binary_by_default, tuple(by_name.items())),
+            ReplyForm(
+                self._binary_by_default,
+                tuple(by_name.items()),
+                tuple(name for name, _ in placed),
+            ),
         )
 
     def _parameters(self, members: dict[str, Any]) -> dict[str, Parameter] | None:
@@ -224,11 +256,12 @@ class _Parser:
         datatype = json_text.string(members, "datatype")
         shape = [json_text.unsigned(size, "shape") for size in json_text.array(members, "shape")]
         if sources[0] == "shared_memory_region":
-            json_text.string(parameters, "shared_memory_region")
-            request_head.refuse_shared_memory()
+            self._input_ranges.append((len(self._sizes), self._range(parameters)))
         if datatype not in NAMES:
             raise InvalidArgument(f"invalid datatype for input {name}")
-        if sources[0] == "binary_data_size":
+        if sources[0] == "shared_memory_region":
+            self._sizes.append(0)
+        elif sources[0] == "binary_data_size":
             size = json_text.unsigned(parameters["binary_data_size"], "binary_data_size")
             self._sizes.append(size)
         else:
@@ -236,10 +269,16 @@ class _Parser:
             self._inline.append(json_tensor.to_raw(members["data"], name, datatype, shape))
         return HeadInput(name, datatype, shape)
 
+    def _range(self, parameters: dict[str, Any]) -> Range:
+        place = http_shared_memory.tensor_range(parameters)
+        self._regions.find(place)
+        return place
+
     def _output(self, output: Any) -> tuple[str, bool | None]:
         name = json_text.string(output, "name")
         parameters = output.get("parameters")
         if type(parameters) is not dict:
+            self._output_ranges.setdefault(name, None)
             return name, None
         classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
@@ -248,13 +287,16 @@ class _Parser:
                 " unsigned-integer"
             )
         binary = parameters.get("binary_data")
+        place = None
         if "shared_memory_region" in parameters:
             for other in ("classification", "binary_data"):
-                if parameters.get(other):
+                # Of classes even none are too many.
+                if parameters.get(other) or (other == "classification" and other in parameters):
                     raise InvalidArgument(
                         f"Output can't set both 'shared_memory_region' and '{other}'"
                     )
-            request_head.refuse_shared_memory()
+            place = self._range(parameters)
+        self._output_ranges.setdefault(name, place)
         if classes:
             self._classes[name] = min(classes, _MOST_CLASSES)
         return name, None if binary is None else json_text.boolean(binary, "binary_data")

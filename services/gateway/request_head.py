@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Never
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.datatypes import BYTES
-from nereid.errors import InvalidArgument, Unimplemented
+from nereid.errors import InvalidArgument
 from nereid.messages import CLASSIFICATION
 from nereid.pb import kserve_pb2
 from services.gateway.string_elements import StringInput
@@ -19,15 +19,13 @@ from services.gateway.string_elements import StringInput
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from services.gateway.shared_memory import RegionUse
+
 # Entries of a table of derived things; past it the table starts anew, which bounds memory without
 # the bookkeeping of an LRU on the hot path.
 TABLE_LIMIT: Final = 2048
 # Longer keys are derived each time, so that a table's memory is bounded as well.
 KEY_LIMIT_BYTES: Final = 8192
-
-SHARED_MEMORY_DISABLED: Final = (
-    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-)
 
 
 class CheckedHead(NamedTuple):
@@ -36,6 +34,8 @@ class CheckedHead(NamedTuple):
     head: bytes
     input_names: tuple[str, ...]
     strings: tuple[StringInput, ...]
+    # None: all of its tensors come and go with the request itself.
+    regions: RegionUse | None = None
 
 
 def naming(model: str, version: str) -> bytes:
@@ -91,8 +91,3 @@ def remember(table: dict[bytes, CheckedHead], key: bytes, checked: CheckedHead) 
         if len(table) >= TABLE_LIMIT:
             table.clear()
         table[key] = checked
-
-
-def refuse_shared_memory() -> Never:
-    """Raise Triton's error of a server that does not allow clients' shared memory."""
-    raise Unimplemented(SHARED_MEMORY_DISABLED)

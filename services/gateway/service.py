@@ -21,6 +21,8 @@ from services.gateway.http_front import HttpFront
 from services.gateway.http_limits import HttpLimits
 from services.gateway.http_server import HttpServer
 from services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
+from services.gateway.shared_memory import Regions
+from services.gateway.shared_memory_outputs import Outputs
 from services.gateway.tracing import Tracing
 from services.gateway.upstream import Limits, Upstream
 
@@ -79,6 +81,9 @@ class GatewayService:
         )
         control = Control(channel, settings.control_timeout_secs)
         self._data_plane = DataPlane(self._upstream, control, settings.server_id)
+        if settings.allow_client_shm:
+            regions = self._data_plane.regions = Regions(allowed=True)
+            self._data_plane.infer = Outputs(regions, self._data_plane.infer).infer
         tracer = open_tracer(settings, "gateway")
         if tracer is not None:
             sampler = Sampler(parse_trace_config(settings.trace_config))
@@ -146,6 +151,7 @@ class GatewayService:
         await self._http.closed(max(0.1, deadline - loop.time()))
         await self._http.close()
         await self._metrics.close()
+        self._data_plane.regions.close()
         if self._data_plane.tracing is not None:
             await asyncio.to_thread(self._data_plane.tracing.tracer.close)
 

@@ -51,6 +51,8 @@ def check(raw: bytes, about: StringInput, request_id: str) -> None:
                 f" input '{about.name}' for model '{about.model}', expecting {expected}"
             )
         if position + length > size:
+            if count < expected:
+                break
             raise InvalidArgument(
                 f"incomplete string data for inference input '{about.name}', expecting string of"
                 f" length {length} but only {size - position} bytes available",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nereid.messages import Answer, InferRequest
     from nereid.tracing import Sampler, Tracer
-    from services.gateway.upstream import Pending
+    from services.gateway.data_plane import UnderWay
 
     OnAnswer = Callable[[Answer], None]
 
@@ -31,7 +31,7 @@ class Tracing:
     """The way to the mesh for requests, with a look at each whether it is to be traced."""
 
     def __init__(
-        self, tracer: Tracer, sampler: Sampler, infer: Callable[[InferRequest, OnAnswer], Pending]
+        self, tracer: Tracer, sampler: Sampler, infer: Callable[[InferRequest, OnAnswer], UnderWay]
     ) -> None:
         self.tracer = tracer
         self._sampler = sampler

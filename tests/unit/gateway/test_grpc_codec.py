@@ -215,7 +215,10 @@ def test_surplus_tensors_are_dropped() -> None:
 
 
 def test_features_that_are_not_there_are_named() -> None:
-    region = {"shared_memory_region": P(string_param="r")}
+    region = {
+        "shared_memory_region": P(string_param="r"),
+        "shared_memory_byte_size": P(int64_param=4),
+    }
     assert fault_of(message({**X, "parameters": region}))[0] == 12
     for parameters, code, text in (
         (region, 12, "Client shared memory is disabled."),

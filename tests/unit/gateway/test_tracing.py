@@ -21,7 +21,7 @@ class Mesh:
 
     def __init__(self, config: TraceConfig) -> None:
         self.tracer = KeptSpans()
-        self.tracing = Tracing(self.tracer, Sampler(config), self.infer)  # type: ignore[arg-type]
+        self.tracing = Tracing(self.tracer, Sampler(config), self.infer)
         self.on_answer: Callable[[Answer], None] | None = None
         self.cancelled = 0
         self.told: list[Answer] = []
