@@ -10,13 +10,23 @@ import time
 from typing import TYPE_CHECKING
 
 from nereid.errors import INTERNAL_MESSAGE, Internal
-from nereid.messages import Answer, CachedModels, Cancel, Fault, InferRequest, SharedMemory
+from nereid.messages import (
+    Answer,
+    CachedModels,
+    Cancel,
+    Fault,
+    InferRequest,
+    LogRules,
+    SharedMemory,
+    TraceRule,
+    TraceRules,
+)
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, MutableMapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 
-    from nereid.messages import FromScheduler, Parameter, Payload, ToScheduler
+    from nereid.messages import FromScheduler, Notice, Parameter, Payload, ToScheduler
     from nereid.pb import kserve_pb2
 
 _log = logging.getLogger(__name__)
@@ -76,8 +86,8 @@ class AnswerCodec:
     """Frames from the scheduler to a gateway. An answer that cannot be written becomes a fault."""
 
     def size_bytes(self, item: FromScheduler) -> int:
-        if isinstance(item, CachedModels):
-            return sum(map(len, item.names))
+        if not isinstance(item, Answer):
+            return 0
         return len(item.head) + sum(map(len, item.payloads))
 
     def encode(self, items: list[FromScheduler]) -> bytes:
@@ -97,19 +107,60 @@ class AnswerCodec:
     def _frame(self, items: list[FromScheduler]) -> bytes:
         frame = pb.AnswerFrame()
         for item in items:
-            if isinstance(item, CachedModels):
-                frame.cached_models.SetInParent()
-                frame.cached_models.names[:] = item.names
-            else:
+            if isinstance(item, Answer):
                 write_answer(item, frame.answers.add(id=item.id))
+            else:
+                _write_notice(item, frame)
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[FromScheduler]:
         parsed = pb.AnswerFrame.FromString(frame)
         items: list[FromScheduler] = [read_answer(message) for message in parsed.answers]
-        if parsed.HasField("cached_models"):
-            items.append(CachedModels(tuple(parsed.cached_models.names)))
+        items.extend(_read_notices(parsed))
         return items
+
+
+def _write_notice(item: Notice, frame: pb.AnswerFrame) -> None:
+    """Put a notice into frame; of each kind the last one counts."""
+    if isinstance(item, CachedModels):
+        frame.cached_models.SetInParent()
+        frame.cached_models.names[:] = item.names
+    elif isinstance(item, TraceRules):
+        frame.trace_rules.Clear()
+        _write_rule(item.default, frame.trace_rules.default_rule)
+        for name, rule in item.models:
+            _write_rule(rule, frame.trace_rules.models[name])
+    else:
+        write_log_rules(item, frame.log_rules)
+
+
+def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
+    message.on, message.rate, message.count = rule
+
+
+def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
+    """Fill message with rules."""
+    message.verbose, message.info, message.warning, message.error, message.format, _ = rules
+
+
+def read_log_rules(message: pb.LogRules) -> LogRules:
+    """The rules that message holds."""
+    return LogRules(message.verbose, message.info, message.warning, message.error, message.format)
+
+
+def _read_notices(frame: pb.AnswerFrame) -> Iterator[Notice]:
+    if frame.HasField("cached_models"):
+        yield CachedModels(tuple(frame.cached_models.names))
+    if frame.HasField("trace_rules"):
+        rules = frame.trace_rules
+        models = tuple((name, _read_rule(rule)) for name, rule in rules.models.items())
+        yield TraceRules(_read_rule(rules.default_rule), models)
+    if frame.HasField("log_rules"):
+        yield read_log_rules(frame.log_rules)
+
+
+def _read_rule(message: pb.TraceRule) -> TraceRule:
+    return TraceRule(message.on, message.rate, message.count)
 
 
 def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> None:

@@ -99,5 +99,36 @@ class CachedModels(NamedTuple):
     id: int = 0
 
 
+class TraceRule(NamedTuple):
+    """Which requests are traced that nobody asked to trace: every rate-th of them, limit in all
+    (-1: without a limit).
+    """
+
+    on: bool
+    rate: int
+    limit: int
+
+
+class TraceRules(NamedTuple):
+    """The rule for all models but those that have one of their own."""
+
+    default: TraceRule
+    models: tuple[tuple[str, TraceRule], ...] = ()
+    id: int = 0
+
+
+class LogRules(NamedTuple):
+    """What services log, and in which form; see telemetry.LogSettings."""
+
+    verbose: int
+    info: bool
+    warning: bool
+    error: bool
+    format: str
+    id: int = 0
+
+
+# What concerns the mesh and no request. All have the id 0, as CachedModels has.
+Notice = CachedModels | TraceRules | LogRules
 ToScheduler = InferRequest | Cancel
-FromScheduler = Answer | CachedModels
+FromScheduler = Answer | Notice

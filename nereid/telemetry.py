@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nereid.flags import boolean, choice, flag, integer
+from nereid.messages import LogRules
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 # The trace id's place in a binary trace context: version, trace id, span id, flags.
 _TRACE_ID: Final = slice(1, 17)
 _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
+
+
+LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,18 @@ class LogSettings:
     log_format: str = flag(
         "text",
         "text: a line for people; json: an object a line; default, ISO8601: Triton's two forms",
-        choice("text", "json", "default", "ISO8601"),
+        choice(*LOG_FORMATS),
+    )
+
+
+def rules_of(settings: LogSettings) -> LogRules:
+    """The rules that a service starts with."""
+    return LogRules(
+        settings.log_verbose,
+        settings.log_info,
+        settings.log_warning,
+        settings.log_error,
+        settings.log_format,
     )
 
 
@@ -48,19 +63,38 @@ def about(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
     """Have this process log as it was told to, to standard error; service names it in each line."""
+    handler = _Handler(stream or sys.stderr)
+    handler.service = service
+    logging.basicConfig(handlers=[handler], force=True)
+    _follow(handler, rules_of(settings))
+
+
+def follow_log_rules(rules: LogRules) -> None:
+    """Log from now on as a client wants it of all services."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            _follow(handler, rules)
+
+
+class _Handler(logging.StreamHandler["TextIO"]):
+    """The one that set_up_logging made."""
+
+    service = ""
+
+
+def _follow(handler: _Handler, rules: LogRules) -> None:
     wanted = {
-        logging.DEBUG: settings.log_verbose > 0,
-        logging.INFO: settings.log_info,
-        logging.WARNING: settings.log_warning,
-        logging.ERROR: settings.log_error,
-        logging.CRITICAL: settings.log_error,
+        logging.DEBUG: rules.verbose > 0,
+        logging.INFO: rules.info,
+        logging.WARNING: rules.warning,
+        logging.ERROR: rules.error,
+        logging.CRITICAL: rules.error,
     }
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(formatter(settings.log_format, service))
+    handler.setFormatter(formatter(rules.format, handler.service))
     # Triton's switches are one for each level, so a middle one can be off.
-    handler.addFilter(lambda record: wanted.get(record.levelno, True))
+    handler.filters = [lambda record: wanted.get(record.levelno, True)]
     level = min((level for level, on in wanted.items() if on), default=logging.CRITICAL + 1)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger().setLevel(level)
 
 
 def formatter(log_format: str, service: str) -> logging.Formatter:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.flags import flag, integer
+from nereid.messages import TraceRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -114,6 +115,11 @@ class TraceConfig:
     def on(self) -> bool:
         """Whether any request may be traced; without a level, only those that arrive sampled."""
         return self.level != "OFF" or self.mode is not None
+
+    @property
+    def rule(self) -> TraceRule:
+        """Which requests are traced that nobody asked to trace."""
+        return TraceRule(self.level != "OFF", self.rate, self.count)
 
 
 def _level(text: str) -> str:
@@ -223,10 +229,9 @@ class Sampler:
     lasts, as Triton does.
     """
 
-    def __init__(self, config: TraceConfig) -> None:
-        own = config.level != "OFF" and config.rate > 0
-        self._left = config.count if own else 0
-        self._rate = config.rate
+    def __init__(self, rule: TraceRule) -> None:
+        self._left = rule.limit if rule.on and rule.rate else 0
+        self._rate = rule.rate
         self._seen = 0
 
     def wants(self, context: bytes) -> bool:

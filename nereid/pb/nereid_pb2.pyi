@@ -163,18 +163,61 @@ class InferRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class AnswerFrame(_message.Message):
-    __slots__ = ("answers", "cached_models")
+    __slots__ = ("answers", "cached_models", "trace_rules", "log_rules")
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     CACHED_MODELS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_RULES_FIELD_NUMBER: _ClassVar[int]
+    LOG_RULES_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
     cached_models: CachedModels
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ...) -> None: ...
+    trace_rules: TraceRules
+    log_rules: LogRules
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ...) -> None: ...
 
 class CachedModels(_message.Message):
     __slots__ = ("names",)
     NAMES_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TraceRules(_message.Message):
+    __slots__ = ("default_rule", "models")
+    class ModelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TraceRule
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TraceRule, _Mapping]] = ...) -> None: ...
+    DEFAULT_RULE_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    default_rule: TraceRule
+    models: _containers.MessageMap[str, TraceRule]
+    def __init__(self, default_rule: _Optional[_Union[TraceRule, _Mapping]] = ..., models: _Optional[_Mapping[str, TraceRule]] = ...) -> None: ...
+
+class TraceRule(_message.Message):
+    __slots__ = ("on", "rate", "count")
+    ON_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    on: bool
+    rate: int
+    count: int
+    def __init__(self, on: bool = ..., rate: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class LogRules(_message.Message):
+    __slots__ = ("verbose", "info", "warning", "error", "format")
+    VERBOSE_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    verbose: int
+    info: bool
+    warning: bool
+    error: bool
+    format: str
+    def __init__(self, verbose: _Optional[int] = ..., info: bool = ..., warning: bool = ..., error: bool = ..., format: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("id", "head", "payloads", "error")
@@ -358,14 +401,16 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload")
+    __slots__ = ("describe", "load", "unload", "log_rules")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
+    LOG_RULES_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ...) -> None: ...
+    log_rules: LogRules
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ...) -> None: ...
 
 class Describe(_message.Message):
     __slots__ = ("command", "config", "version_path")

@@ -19,10 +19,11 @@ from google.protobuf.message import DecodeError
 
 from nereid.datatypes import CONFIG_NUMBER
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
-from nereid.frames import write_fault
+from nereid.frames import read_log_rules, write_fault
 from nereid.messages import fault_of
 from nereid.paths import JOIN_PATH
 from nereid.pb import nereid_pb2 as pb
+from nereid.telemetry import follow_log_rules
 from services.executor import backends
 from services.executor.instance import Callbacks, Instance, Scheduler
 
@@ -129,6 +130,8 @@ class Membership:
                 self._load(command.load)
             case "unload":
                 self._unload(command.unload.instance)
+            case "log_rules":
+                follow_log_rules(read_log_rules(command.log_rules))
             case _:
                 _log.warning("the scheduler sent an unknown command; is it of a newer release?")
 

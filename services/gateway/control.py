@@ -27,6 +27,8 @@ METHODS: Final = (
     "ModelConfig",
     "ModelStatistics",
     "RepositoryIndex",
+    "TraceSetting",
+    "LogSettings",
     "Metrics",
 )
 

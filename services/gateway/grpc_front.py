@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.errors import NereidError
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
-from services.gateway import (
-    grpc_codec,
-    grpc_shared_memory,
-    health,
-    reflection,
-    trace_context,
-)
+from services.gateway import grpc_codec, grpc_shared_memory, health, reflection, trace_context
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,12 +34,12 @@ _PASSED_ON: Final = (
     "ModelConfig",
     "ModelStatistics",
     "RepositoryIndex",
+    "TraceSetting",
+    "LogSettings",
 )
 _UNSUPPORTED: Final = {
     "RepositoryModelLoad": "loading and unloading models through the protocol",
     "RepositoryModelUnload": "loading and unloading models through the protocol",
-    "TraceSetting": "the trace extension",
-    "LogSettings": "the logging extension",
 }
 # Clients round the deadline up for the wire, and cancel at the one that they know.
 _DEADLINE_ERROR_S: Final = 0.05

@@ -14,6 +14,7 @@ from nereid.pb import kserve_pb2
 from services.gateway import control_json, http_shared_memory, json_text
 from services.gateway.http_call import JSON, TEXT, HttpCall
 from services.gateway.http_routes import Kind, Route
+from services.gateway.http_settings import HttpSettings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -39,7 +40,7 @@ _METHODS: Final = {
 }
 # Triton answers a wrong method on these as text.
 _TEXT_KINDS: Final = frozenset({Kind.LIVE, Kind.READY, Kind.MODEL_READY})
-_UNSUPPORTED: Final = frozenset({Kind.REPOSITORY_CONTROL, Kind.LOGGING, Kind.TRACE_SETTING})
+_UNSUPPORTED: Final = frozenset({Kind.REPOSITORY_CONTROL})
 
 
 class HttpControl:
@@ -55,6 +56,7 @@ class HttpControl:
             Kind.MODEL_CONFIG: self._model_config,
             Kind.MODEL_STATISTICS: self._model_statistics,
             Kind.REPOSITORY_INDEX: self._repository_index,
+            **HttpSettings(data_plane.control).handlers(),
         }
 
     def dispatch(self, call: HttpCall, route: Route, spawn: Spawn) -> None:

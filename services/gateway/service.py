@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid import rpc
 from nereid.errors import Unavailable
 from nereid.frames import AnswerCodec, RequestCodec
+from nereid.messages import LogRules, TraceRules
 from nereid.paths import INFER_PATH
-from nereid.tracing import Sampler, open_tracer, parse_trace_config
+from nereid.telemetry import follow_log_rules
+from nereid.tracing import open_tracer, parse_trace_config
 from services.gateway.control import Control
 from services.gateway.data_plane import DataPlane
 from services.gateway.grpc_front import GrpcFront
@@ -21,13 +23,14 @@ from services.gateway.http_front import HttpFront
 from services.gateway.http_limits import HttpLimits
 from services.gateway.http_server import HttpServer
 from services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
+from services.gateway.sampling import Sampling
 from services.gateway.shared_memory import Regions
 from services.gateway.shared_memory_outputs import Outputs
 from services.gateway.tracing import Tracing
 from services.gateway.upstream import Limits, Upstream
 
 if TYPE_CHECKING:
-    from nereid.messages import ToScheduler
+    from nereid.messages import Notice, ToScheduler
     from nereid.rpc.grpcio_server import GrpcioServer
     from services.gateway.settings import GatewaySettings
     from services.gateway.upstream import OpenLink, SchedulerLink
@@ -86,8 +89,9 @@ class GatewayService:
             self._data_plane.infer = Outputs(regions, self._data_plane.infer).infer
         tracer = open_tracer(settings, "gateway")
         if tracer is not None:
-            sampler = Sampler(parse_trace_config(settings.trace_config))
-            self._data_plane.tracing = Tracing(tracer, sampler, self._data_plane.infer)
+            sampling = Sampling(parse_trace_config(settings.trace_config).rule)
+            self._data_plane.tracing = Tracing(tracer, sampling, self._data_plane.infer)
+        self._upstream.on_notice = self._on_notice
         self._http_front = HttpFront(self._data_plane, settings.http_max_input_size)
         self._http = HttpServer(self._http_front, _http_limits(settings))
         self._grpc_front = GrpcFront(self._data_plane)
@@ -127,6 +131,13 @@ class GatewayService:
         self._upstream.start()
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
+
+    def _on_notice(self, notice: Notice) -> None:
+        tracing = self._data_plane.tracing
+        if isinstance(notice, LogRules):
+            follow_log_rules(notice)
+        elif isinstance(notice, TraceRules) and tracing is not None:
+            tracing.sampling.follow(notice)
 
     async def _start_grpc(self) -> str:
         settings = self._settings

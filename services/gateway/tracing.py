@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.messages import Answer, InferRequest
-    from nereid.tracing import Sampler, Tracer
+    from nereid.tracing import Tracer
     from services.gateway.data_plane import UnderWay
+    from services.gateway.sampling import Sampling
 
     OnAnswer = Callable[[Answer], None]
 
@@ -31,10 +32,13 @@ class Tracing:
     """The way to the mesh for requests, with a look at each whether it is to be traced."""
 
     def __init__(
-        self, tracer: Tracer, sampler: Sampler, infer: Callable[[InferRequest, OnAnswer], UnderWay]
+        self,
+        tracer: Tracer,
+        sampling: Sampling,
+        infer: Callable[[InferRequest, OnAnswer], UnderWay],
     ) -> None:
         self.tracer = tracer
-        self._sampler = sampler
+        self.sampling = sampling
         self._infer = infer
 
     def infer(
@@ -43,7 +47,7 @@ class Tracing:
         """As DataPlane.infer, for a request that came by http or grpc and that its front had whole
         at that time; what cancels the request is returned.
         """
-        if not self._sampler.wants(request.trace_context):
+        if not self.sampling.wants(request):
             return self._infer(request, on_answer).cancel
         trace = _Trace(self.tracer, request, on_answer)
         trace.protocol, trace.received_ns = protocol, received_ns

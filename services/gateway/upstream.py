@@ -21,7 +21,7 @@ from services.gateway.digest import Digester
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.messages import FromScheduler, ToScheduler
+    from nereid.messages import FromScheduler, Notice, ToScheduler
 
     OnAnswer = Callable[[Answer], None]
 
@@ -95,6 +95,8 @@ class Upstream:
         self._lost = False
         self._give_up: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
+        # What the scheduler says of the mesh and of no request.
+        self.on_notice: Callable[[Notice], None] = _ignore
         # None: no model's requests want a digest.
         self._digester: Digester | None = None
 
@@ -224,6 +226,8 @@ class Upstream:
                 _deliver(pending, answer)  # type: ignore[arg-type]
             elif isinstance(answer, CachedModels):
                 self._digester = Digester(answer.names) if answer.names else None
+            elif not isinstance(answer, Answer):
+                self.on_notice(answer)
             # Else: cancelled in the meantime, its answer has no taker.
         if self._idle is not None:
             self._check_idle()
@@ -231,6 +235,10 @@ class Upstream:
     def _check_idle(self) -> None:
         if self._idle is not None and not self._pending and not self._idle.done():
             self._idle.set_result(None)
+
+
+def _ignore(_notice: Notice) -> None:
+    pass
 
 
 def _failure(request_id: int, error: NereidError) -> Answer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from nereid.errors import NereidError, Unimplemented
+from nereid.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.metrics import Page
 from nereid.model_config import metadata
 from nereid.paths import SCHEDULER
@@ -24,15 +24,24 @@ if TYPE_CHECKING:
 
     from nereid.rpc import Call, UnaryHandler
     from services.scheduler.catalogue import Catalogue
+    from services.scheduler.mesh_settings import MeshSettings
     from services.scheduler.metrics import SchedulerMetrics
 
 
 class Control:
     """Answers to the control calls. strict: readiness by Triton's strict rule."""
 
-    def __init__(self, catalogue: Catalogue, metrics: SchedulerMetrics, *, strict: bool) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        metrics: SchedulerMetrics,
+        mesh_settings: MeshSettings,
+        *,
+        strict: bool,
+    ) -> None:
         self._catalogue = catalogue
         self._metrics = metrics
+        self._mesh_settings = mesh_settings
         self._strict = strict
         self.stopping = False
 
@@ -46,6 +55,8 @@ class Control:
             SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
             SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
             SCHEDULER + "RepositoryIndex": _handler(pb.RepositoryIndexRequest, self._index),
+            SCHEDULER + "TraceSetting": _handler(pb.TraceSettingRequest, self._trace_setting),
+            SCHEDULER + "LogSettings": _handler(pb.LogSettingsRequest, self._log_settings),
             SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
         }
 
@@ -76,10 +87,39 @@ class Control:
             raise Unimplemented("'repository_name' specification is not supported")
         return self._catalogue.index(ready_only=request.ready)
 
+    def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
+        model = request.model_name
+        if model and not self._catalogue.ready_versions(model):
+            raise InvalidArgument(f"Request for unknown model : {model}")
+        changes = {name: list(value.value) for name, value in request.settings.items()}
+        response = kserve_pb2.TraceSettingResponse()
+        for name, values in self._mesh_settings.trace(model, changes).items():
+            response.settings[name].value[:] = values
+        return response
+
+    def _log_settings(self, request: kserve_pb2.LogSettingsRequest) -> Message:
+        changes = {}
+        for name, setting in request.settings.items():
+            choice = setting.WhichOneof("parameter_choice")
+            changes[name] = None if choice is None else getattr(setting, choice)
+        response = kserve_pb2.LogSettingsResponse()
+        for name, value in self._mesh_settings.log(changes).items():
+            _fill(response.settings[name], value)
+        return response
+
     def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
         page = Page()
         self._metrics.write_mesh(page, cpu=not request.without_cpu, gpu=not request.without_gpu)
         return nereid_pb.MetricsResponse(exposition=page.encode())
+
+
+def _fill(setting: kserve_pb2.LogSettingsResponse.SettingValue, value: bool | int | str) -> None:
+    if isinstance(value, bool):
+        setting.bool_param = value
+    elif isinstance(value, int):
+        setting.uint32_param = value
+    else:
+        setting.string_param = value
 
 
 def _handler(request_type: type[Message], answer: Callable[[Any], Message]) -> UnaryHandler:

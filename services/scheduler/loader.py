@@ -27,7 +27,7 @@ from services.scheduler.response_cache import ResponseCache, place_of
 from services.scheduler.revision import revision_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from nereid.messages import Fault
     from nereid.tracing import Tracer
@@ -112,6 +112,8 @@ class Loader:
         self._rules = rules
         self._on_change = on_change
         self._sessions: dict[str, Session] = {}
+        # What an executor that joins is told first.
+        self.greeting: Callable[[], Iterable[pb.ExecutorCommand]] = tuple
         self._placed: dict[int, Placed] = {}
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
         # An executor's thread from before a restart of the scheduler must not match by chance.
@@ -146,6 +148,8 @@ class Loader:
             self.left(old)
             old.stream.finish()
         self._sessions[session.name] = session
+        for command in self.greeting():
+            session.send(command)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
         for served in self._catalogue.versions():

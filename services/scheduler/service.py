@@ -33,12 +33,14 @@ from services.scheduler.executors import accept_execute, accept_join
 from services.scheduler.intake import STOPPING, GatewaySession, HoldingRoom, Intake
 from services.scheduler.lifecycle import reason_of
 from services.scheduler.loader import Loader, LoadRules
+from services.scheduler.mesh_settings import MeshSettings
 from services.scheduler.metrics import SchedulerMetrics, config_of
 from services.scheduler.model import QueueLimits
 from services.scheduler.repository import scan
 
 if TYPE_CHECKING:
-    from nereid.messages import FromScheduler
+    from nereid.messages import FromScheduler, Notice
+    from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
     from services.scheduler.cache_client import CacheLink
     from services.scheduler.repository import FoundModel
@@ -91,7 +93,11 @@ class SchedulerService:
         )
         if self._cache is not None:
             self.metrics.cache_usage = self._cache.usage_message
-        self._control = Control(self._catalogue, self.metrics, strict=settings.strict_readiness)
+        self._mesh_settings = MeshSettings(settings, self._tell_gateways, self._tell_executors)
+        self._loader.greeting = self._mesh_settings.commands
+        self._control = Control(
+            self._catalogue, self.metrics, self._mesh_settings, strict=settings.strict_readiness
+        )
         self._server: Server | None = None
         # Where it really listens, once started: port 0 is whatever the system chose.
         self.addresses: list[str] = []
@@ -115,9 +121,9 @@ class SchedulerService:
         self._add(session, link)
 
     def announce(self) -> None:
-        """Tell the gateways which models' requests want a digest."""
+        """Tell the gateways all that they have to know."""
         for link in self._links.values():
-            link.send(self._cached_models())
+            self._brief(link)
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
@@ -191,7 +197,20 @@ class SchedulerService:
     def _add(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
         session.link = link
         self._links[session] = link
+        self._brief(link)
+
+    def _brief(self, link: Link[FromScheduler]) -> None:
         link.send(self._cached_models())
+        for notice in self._mesh_settings.notices():
+            link.send(notice)
+
+    def _tell_gateways(self, notice: Notice) -> None:
+        for link in self._links.values():
+            link.send(notice)
+
+    def _tell_executors(self, command: pb.ExecutorCommand) -> None:
+        for session in self._loader.sessions:
+            session.send(command)
 
     def _gateway_lost(self, session: GatewaySession) -> None:
         self._links.pop(session, None)

@@ -265,8 +265,9 @@ class Gateway:
 
     def _on_answers(self, answers: list[FromScheduler]) -> None:
         for answer in answers:
-            if isinstance(answer, CachedModels):
-                self.cached_models = answer.names
+            if not isinstance(answer, Answer):
+                if isinstance(answer, CachedModels):
+                    self.cached_models = answer.names
                 continue
             self.answers.setdefault(answer.id, []).append(answer)
             future = self._futures.get(answer.id)

@@ -7,7 +7,8 @@ import pytest
 
 from nereid.messages import Answer, Fault, InferRequest
 from nereid.pb import kserve_pb2
-from nereid.tracing import Sampler, TraceConfig, is_sampled
+from nereid.tracing import TraceConfig, is_sampled
+from services.gateway.sampling import Sampling
 from services.gateway.tracing import Tracing
 from tests.unit.spans import KeptSpans
 
@@ -21,7 +22,8 @@ class Mesh:
 
     def __init__(self, config: TraceConfig) -> None:
         self.tracer = KeptSpans()
-        self.tracing = Tracing(self.tracer, Sampler(config), self.infer)
+        sampling = Sampling(config.rule)
+        self.tracing = Tracing(self.tracer, sampling, self.infer)
         self.on_answer: Callable[[Answer], None] | None = None
         self.cancelled = 0
         self.told: list[Answer] = []

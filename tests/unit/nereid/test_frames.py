@@ -13,8 +13,11 @@ from nereid.messages import (
     Fault,
     FromScheduler,
     InferRequest,
+    LogRules,
     Parameter,
     SharedMemory,
+    TraceRule,
+    TraceRules,
 )
 from nereid.pb import kserve_pb2
 
@@ -131,7 +134,17 @@ def test_the_cached_models_travel_beside_answers() -> None:
     assert [item.id for item in back] == [1, 0]
     assert back[1] == CachedModels(("m", "n"))
     assert codec.decode(codec.encode([CachedModels(())])) == [CachedModels(())]
-    assert codec.size_bytes(CachedModels(("m", "no"))) == 3
+    assert codec.size_bytes(CachedModels(("m", "no"))) == 0
+
+
+def test_what_clients_changed_travels_beside_answers() -> None:
+    codec = AnswerCodec()
+    own = TraceRule(on=False, rate=0, limit=5)
+    rules = TraceRules(TraceRule(on=True, rate=2**32 - 1, limit=-1), (("m", own),))
+    logs = LogRules(verbose=2, info=False, warning=True, error=False, format="json")
+    stale = TraceRules(own, (("n", own),))
+    back = codec.decode(codec.encode([stale, rules, logs, Answer(1, b"head")]))
+    assert back[1:] == [rules, logs]
 
 
 def test_a_digest_travels_with_its_request() -> None:

@@ -129,7 +129,7 @@ def test_settings_survive_being_passed_on() -> None:
 
 
 def wanted(config: TraceConfig, contexts: list[bytes]) -> list[int]:
-    sampler = Sampler(config)
+    sampler = Sampler(config.rule)
     return [number for number, context in enumerate(contexts) if sampler.wants(context)]
 
 
