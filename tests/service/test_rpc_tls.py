@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import shutil
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -234,6 +236,30 @@ async def test_a_server_that_ends_waits_for_no_handshake(site: Site, ours: Autho
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
+
+
+async def test_a_process_out_of_files_accepts_again_when_it_has_some(
+    site: Site, ours: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nereid.rpc.listening, "_PAUSE_S", 0.02)
+    async with serving("own", site, tls=side(ours.identity(), server=True)) as (_, address):
+        host, _, port = address.rpartition(":")
+        with socket.socket() as waiting:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            # The lowest that is free is the highest that there may be.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free(), hard))
+            try:
+                waiting.connect((host, int(port)))
+                await until(lambda: "accepts no connections for now" in caplog.text)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert await echo(address, side(None, ours.root)) == b"x"
+
+
+def lowest_free() -> int:
+    free = os.dup(0)
+    os.close(free)
+    return free
 
 
 @pytest.mark.parametrize("flaw", ["missing", "empty", "other key", "locked key"])

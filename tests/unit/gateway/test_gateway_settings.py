@@ -37,6 +37,11 @@ def test_flags_and_environment() -> None:
         (["--allow-http=false", "--allow-grpc=false"], 1),
         (["--grpc-use-ssl=true"], 2),
         (["--grpc-use-ssl-mutual=true"], 3),
+        (["--http-use-ssl"], 2),
+        (["--http-use-ssl-mutual", "--grpc-use-ssl=true", "--http-server-cert=/nope"], 4),
+        (["--http-use-ssl", "--http-server-cert=/nope", "--http-server-key=/nope"], 1),
+        (["--mesh-tls-cert=/nope"], 1),
+        (["--mesh-tls-root=/nope"], 1),
         (["--grpc-use-ssl=1", "--grpc-server-cert=/nope", "--grpc-server-key=/nope"], 1),
     ],
 )
