@@ -199,17 +199,17 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
 
 def write_answer(item: Answer, message: pb.Answer) -> None:
     """Fill message with everything of item but its id."""
+    message.head = item.head
     if item.error is not None:
         write_fault(item.error, message.error)
         return
-    message.head = item.head
     write_payloads(item.payloads, message.payloads)
 
 
 def read_answer(message: pb.Answer) -> Answer:
     """The answer that message holds."""
     if message.HasField("error"):
-        return Answer(message.id, error=read_fault(message.error))
+        return Answer(message.id, message.head, error=read_fault(message.error))
     return Answer(message.id, message.head, read_payloads(message.payloads))
 
 

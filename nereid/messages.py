@@ -69,6 +69,8 @@ class InferRequest:
     digest: bytes = b""
     # Where outputs go in clients' shared memory; the gateway's own affair, it does not travel.
     placements: list[Any] | None = None
+    # The gateway's own, never sent: an empty reply shall tell the end of a decoupled model's.
+    empty_final: bool = False
 
 
 class Cancel(NamedTuple):
@@ -82,7 +84,7 @@ class Answer:
     """The answer to the request of the same id: outputs, or an error.
 
     head is a ModelInferResponse without id and tensor data; payloads holds one raw tensor for each
-    of its outputs.
+    of its outputs. With an error, head names the model if the request had been accepted.
     """
 
     id: int

@@ -153,7 +153,9 @@ def _take_parameters(message: Message, request: InferRequest) -> None:
         elif key == "timeout":
             # Triton reads a negative one as a very long time.
             request.timeout_us = max(0, value)
-        elif key != _EMPTY_FINAL:
+        elif key == _EMPTY_FINAL:
+            request.empty_final = value
+        else:
             custom[key] = value
     message.ClearField("parameters")
     if custom:
@@ -176,7 +178,8 @@ def _classes(message: Message) -> dict[str, int]:
     return classes
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
     parts = bytearray()
     while value > 127:
         parts.append(value & 127 | 128)
@@ -187,17 +190,22 @@ def _varint(value: int) -> bytes:
 
 _ID_TAG: Final = b"\x1a"
 _RAW_TAG: Final = b"\x32"
-_SHORT: Final = [_RAW_TAG + _varint(size) for size in range(16384)]
+_SHORT: Final = [_RAW_TAG + varint(size) for size in range(16384)]
 
 
 def encode(answer: Answer, request_id: str) -> bytes:
-    """The ModelInferResponse that tells answer: concatenated protobuf messages are merged."""
+    """The ModelInferResponse that tells answer."""
+    return b"".join(parts_of(answer, request_id))
+
+
+def parts_of(answer: Answer, request_id: str) -> list[Any]:
+    """encode()'s bytes in pieces: concatenated protobuf messages are merged."""
     parts: list[Any] = [answer.head]
     if request_id:
         text = request_id.encode()
-        parts += (_ID_TAG, _varint(len(text)), text)
+        parts += (_ID_TAG, varint(len(text)), text)
     for payload in answer.payloads:
         size = len(payload)
-        parts.append(_SHORT[size] if size < 16384 else _RAW_TAG + _varint(size))
+        parts.append(_SHORT[size] if size < 16384 else _RAW_TAG + varint(size))
         parts.append(payload)
-    return b"".join(parts)
+    return parts

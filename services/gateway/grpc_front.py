@@ -1,7 +1,7 @@
 """gRPC in front of the data plane: the tables of handlers that either edge engine serves.
 
-ModelInfer is one plain function and one callback; control methods hand bytes through to the
-scheduler. What later releases bring is answered UNIMPLEMENTED with its name.
+ModelInfer is one plain function and one callback; streams are grpc_stream's; control methods hand
+bytes through to the scheduler. What later releases bring is answered UNIMPLEMENTED with its name.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from nereid.errors import NereidError
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
 from services.gateway import grpc_codec, grpc_shared_memory, health, reflection, trace_context
+from services.gateway.grpc_stream import InferStreams
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,7 +44,6 @@ _UNSUPPORTED: Final = {
 }
 # Clients round the deadline up for the wire, and cancel at the one that they know.
 _DEADLINE_ERROR_S: Final = 0.05
-_STREAM_INFER_UNSUPPORTED: Final = "ModelStreamInfer is not supported"
 
 
 class GrpcFront:
@@ -54,6 +54,7 @@ class GrpcFront:
         self._decoder = grpc_codec.GrpcDecoder(data_plane.regions)
         # How often each status was answered, by its number.
         self.statuses: dict[int, int] = defaultdict(int)
+        self._streams = InferStreams(data_plane, self._decoder, self.statuses, _early_end)
 
     def handlers(self) -> Handlers:
         """The table to serve."""
@@ -73,7 +74,7 @@ class GrpcFront:
             unary={_SERVICE + "ModelInfer": self._infer},
             async_unary={path: self._guard(respond) for path, respond in asynchronous.items()},
             stream={
-                _SERVICE + "ModelStreamInfer": _refuse_stream,
+                _SERVICE + "ModelStreamInfer": self._stream_infer,
                 **reflection.handlers((_SERVICE.strip("/"), health.SERVICE)),
             },
         )
@@ -119,6 +120,17 @@ class GrpcFront:
             give_up()
 
         call.on_cancel = on_cancel
+
+    def _stream_infer(self, call: Call) -> None:
+        if self._data_plane.draining:
+            self.statuses[Status.UNAVAILABLE] += 1
+            call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
+        else:
+            self._streams.open(call)
+
+    def begin_drain(self) -> None:
+        """End the streams as soon as what came on them is answered."""
+        self._streams.end(Status.UNAVAILABLE, _SHUTTING_DOWN)
 
     # --- control --------------------------------------------------------------------------------
 
@@ -179,7 +191,3 @@ def _refuse(message: str) -> Respond:
         raise RpcError(Status.UNIMPLEMENTED, message)
 
     return respond
-
-
-def _refuse_stream(call: Call) -> None:
-    call.fail(Status.UNIMPLEMENTED, _STREAM_INFER_UNSUPPORTED)

@@ -150,6 +150,7 @@ class GatewayService:
         deadline = loop.time() + timeout_s
         self._data_plane.draining = True
         self._http.begin_drain()
+        self._grpc_front.begin_drain()
         if not await self._upstream.drained(timeout_s * _OPEN_SHARE):
             _log.info("%d requests are still under way", self._upstream.pending)
         self._http.stop_accepting()

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from nereid import telemetry
+from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -109,6 +110,9 @@ def hand_out(entries: list[Entry], size: int, reason: str) -> Batch:
 def tell(entry: Entry, answer: Answer) -> None:
     """Hand over the answer; that this fails is nobody else's trouble."""
     answer.id = entry.request.id
+    if answer.error is not None:
+        name = kserve_pb2.ModelInferRequest.FromString(entry.request.head).model_name
+        answer.head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
     try:
         entry.on_answer(answer)
     except Exception:

@@ -60,7 +60,8 @@ class EchoScheduler:
         if item.fault is not None:
             return Answer(item.id, error=item.fault)
         if name == "fail":
-            return Answer(item.id, error=Fault(13, "asked to fail", late=True))
+            head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
+            return Answer(item.id, head, error=Fault(13, "asked to fail", late=True))
         return self.echo(item)
 
     def echo(self, item: InferRequest) -> Answer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -286,16 +285,3 @@ async def test_parameters_and_deadlines_reach_the_scheduler(site: GatewaySite) -
         assert each.trace_context == bytes.fromhex(traceparent.replace("-", ""))
     assert over_http.deadline is None
     assert over_grpc.deadline is not None
-
-
-async def test_a_stream_of_requests_is_refused_by_name(site: GatewaySite) -> None:
-    def work() -> str:
-        errors: queue.Queue[Any] = queue.Queue()
-        client = tritonclient.grpc.InferenceServerClient(site.grpc)
-        client.start_stream(lambda result, error: errors.put(error))
-        error = errors.get(timeout=10)
-        client.stop_stream()
-        client.close()
-        return str(error)
-
-    assert "ModelStreamInfer is not supported" in await in_thread(work)
