@@ -1,0 +1,84 @@
+"""Clients' shared memory through the whole mesh: a real model, and NVIDIA's perf_analyzer."""
+
+import csv
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException, serialize_byte_tensor
+
+from tests.e2e.mesh import Mesh, running
+from tests.e2e.test_perf_analyzer import ANALYZER
+from tests.shared_memory import shared_memory_objects
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["nereid", "grpcio"])
+def mesh(
+    request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mesh]:
+    log = tmp_path_factory.mktemp("mesh") / "log"
+    flags = f"--grpc-engine={request.param}", "--allow-client-shm=true"
+    with running(repository, log, *flags) as mesh:
+        yield mesh
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_models_read_and_answer_in_shared_memory(mesh: Mesh, protocol: str) -> None:
+    client_module: Any = getattr(tritonclient, protocol)
+    texts = np.array([[b"a", "é".encode(), b""]], np.object_)
+    image = np.random.default_rng(1).random((1, 3 << 18), np.float32)
+    with (
+        shared_memory_objects() as objects,
+        client_module.InferenceServerClient(getattr(mesh, protocol)) as client,
+    ):
+        for model, array, data in (
+            ("identity_fp32", image, image.tobytes()),
+            ("identity_bytes", texts, serialize_byte_tensor(texts).item()),
+        ):
+            size = len(data)
+            source, target = objects.make(data), objects.make(bytes(size))
+            client.register_system_shared_memory("in", source, size)
+            client.register_system_shared_memory("out", target, size)
+            metadata = client.get_model_metadata(model)
+            names = [
+                told[0]["name"] if protocol == "http" else told[0].name
+                for told in (
+                    (metadata["inputs"], metadata["outputs"])
+                    if protocol == "http"
+                    else (metadata.inputs, metadata.outputs)
+                )
+            ]
+            datatype = model.removeprefix("identity_").upper()
+            tensor = client_module.InferInput(names[0], list(array.shape), datatype)
+            tensor.set_shared_memory("in", size)
+            output = client_module.InferRequestedOutput(names[1])
+            output.set_shared_memory("out", size)
+            client.infer(model, [tensor], outputs=[output])
+            assert objects.read(target) == data
+            tensor.set_shared_memory("in", size - 4)
+            with pytest.raises(InferenceServerException, match=r"mismatch|expected 3 string"):
+                client.infer(model, [tensor], outputs=[output])
+            client.unregister_system_shared_memory()
+
+
+@pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer")
+@pytest.mark.parametrize("mode", ["--sync", "--async"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_perf_analyzer_measures(mesh: Mesh, tmp_path: Path, protocol: str, mode: str) -> None:
+    report = tmp_path / "report.csv"
+    command = [ANALYZER, "-m", "doubler", "-u", getattr(mesh, protocol), "-i", protocol, mode]
+    command += ["--shared-memory=system", "--concurrency-range=8", "-f", str(report)]
+    # Shared machines are restless: what counts is that windows agree within reason and none fails.
+    command += ["--measurement-interval=500", "--stability-percentage=60", "--max-trials=20"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (row,) = csv.DictReader(report.read_text().splitlines())
+    assert float(row["Inferences/Second"]) > 0
+    assert float(row["Server Compute Infer"]) > 0
