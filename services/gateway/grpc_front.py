@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nereid.messages import Answer
     from nereid.rpc import Call
     from services.gateway.data_plane import DataPlane
+    from services.gateway.header_forwarding import HeaderForwarding
 
     Respond = Callable[[bytes], Awaitable[bytes]]
 
@@ -55,6 +56,11 @@ class GrpcFront:
         # How often each status was answered, by its number.
         self.statuses: dict[int, int] = defaultdict(int)
         self._streams = InferStreams(data_plane, self._decoder, self.statuses, _early_end)
+        self._forwarding: HeaderForwarding | None = None
+
+    def forward(self, forwarding: HeaderForwarding) -> None:
+        """From now on metadata becomes parameters."""
+        self._forwarding = self._streams.forwarding = forwarding
 
     def handlers(self) -> Handlers:
         """The table to serve."""
@@ -100,6 +106,8 @@ class GrpcFront:
             traceparent = call.get("traceparent")
             if traceparent is not None:
                 request.trace_context = trace_context.binary(traceparent)
+            if self._forwarding is not None:
+                self._forwarding.add(request, call.metadata)
 
         def on_answer(answer: Answer) -> None:
             fault = answer.error

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Call
     from services.gateway.data_plane import DataPlane
     from services.gateway.grpc_codec import GrpcDecoder
+    from services.gateway.header_forwarding import HeaderForwarding
 
 # Metadata by which a client wants a model's failure as the status of the call.
 _STATUS_WANTED: Final = "triton_grpc_error"
@@ -47,6 +48,8 @@ class InferStreams:
         self.decoder = decoder
         self.statuses = statuses
         self.status_of = status_of
+        # Makes metadata parameters; None: none is wanted.
+        self.forwarding: HeaderForwarding | None = None
         self._open: set[_InferStream] = set()
 
     def open(self, call: Call) -> None:
@@ -216,6 +219,8 @@ class _InferStream:
             return
         request.deadline = self._call.deadline
         request.trace_context = self._trace_context
+        if owner.forwarding is not None:
+            owner.forwarding.add(request, self._call.metadata)
         exchange = _Exchange(self, request)
         self.order.enter(exchange)
         if tracing is None:

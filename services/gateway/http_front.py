@@ -22,6 +22,7 @@ from nereid.errors import (
 from nereid.messages import Fault, InferRequest, fault_of
 from nereid.pb import kserve_pb2
 from services.gateway import content_coding, raw_request, request_head, trace_context
+from services.gateway.header_forwarding import SpeltHeaders
 from services.gateway.http_answer import HttpEncoder
 from services.gateway.http_call import JSON, TEXT, HttpCall
 from services.gateway.http_control import HttpControl
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from nereid.messages import Answer
     from services.gateway.data_plane import DataPlane
+    from services.gateway.header_forwarding import HeaderForwarding
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class HttpFront:
         self._infer_targets: dict[bytes, HttpDecoder] = {}
         self._headers: dict[tuple[bytes, bytes], Header] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # Makes headers parameters; None: none are wanted.
+        self.forwarding: HeaderForwarding | None = None
 
     def __call__(self, call: HttpCall) -> None:
         decoder = self._infer_targets.get(call.target)
@@ -119,6 +123,8 @@ class HttpFront:
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
             request.trace_context = trace_context.binary(traceparent)
+        if self.forwarding is not None and isinstance(call.headers, SpeltHeaders):
+            self.forwarding.add(request, call.headers.spelt.items())
         tracing = self._data_plane.tracing
         if tracing is None:
             cancel = self._data_plane.infer(request, on_answer).cancel

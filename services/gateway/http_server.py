@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 class HttpServer:
     """One listening HTTP port and its connections."""
 
-    def __init__(self, dispatch: Dispatch, limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        limits: HttpLimits,
+        protocol: type[HttpConnection] = HttpConnection,
+    ) -> None:
         self._dispatch = dispatch
+        self._protocol = protocol
         self._limits = limits
         self._connections: set[HttpConnection] = set()
         # How often each status was answered.
@@ -49,7 +55,7 @@ class HttpServer:
         return len(self._connections)
 
     def _connection(self) -> HttpConnection:
-        connection = HttpConnection(self._dispatch, self._limits, self._made, self._gone)
+        connection = self._protocol(self._dispatch, self._limits, self._made, self._gone)
         connection.statuses = self.statuses
         return connection
 

@@ -16,13 +16,17 @@ from nereid.messages import LogRules, TraceRules
 from nereid.paths import INFER_PATH
 from nereid.telemetry import follow_log_rules
 from nereid.tracing import open_tracer, parse_trace_config
+from services.gateway import restrictions
 from services.gateway.control import Control
 from services.gateway.data_plane import DataPlane
 from services.gateway.grpc_front import GrpcFront
+from services.gateway.header_forwarding import HeaderForwarding, SpeltConnection
 from services.gateway.http_front import HttpFront
 from services.gateway.http_limits import HttpLimits
+from services.gateway.http_protocol import HttpConnection
 from services.gateway.http_server import HttpServer
 from services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
+from services.gateway.restrictions import RestrictedHttp, restricted_grpc
 from services.gateway.sampling import Sampling
 from services.gateway.shared_memory import Regions
 from services.gateway.shared_memory_outputs import Outputs
@@ -80,7 +84,12 @@ class GatewayService:
     ) -> None:
         self._settings = settings
         self._upstream = Upstream(
-            open_link, Limits(settings.max_pending_requests, settings.reconnect_timeout_secs)
+            open_link,
+            Limits(
+                settings.max_pending_requests,
+                settings.reconnect_timeout_secs,
+                settings.max_pending_bytes,
+            ),
         )
         control = Control(channel, settings.control_timeout_secs)
         self._data_plane = DataPlane(self._upstream, control, settings.server_id)
@@ -93,7 +102,7 @@ class GatewayService:
             self._data_plane.tracing = Tracing(tracer, sampling, self._data_plane.infer)
         self._upstream.on_notice = self._on_notice
         self._http_front = HttpFront(self._data_plane, settings.http_max_input_size)
-        self._http = HttpServer(self._http_front, _http_limits(settings))
+        self._http = self._http_server()
         self._grpc_front = GrpcFront(self._data_plane)
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
@@ -106,6 +115,16 @@ class GatewayService:
         self.http_address: str | None = None
         self.grpc_address: str | None = None
         self.metrics_address: str | None = None
+
+    def _http_server(self) -> HttpServer:
+        settings, front = self._settings, self._http_front
+        protocol = HttpConnection
+        if settings.http_header_forward_pattern:
+            front.forwarding = HeaderForwarding(settings.http_header_forward_pattern)
+            protocol = SpeltConnection
+        restricted = restrictions.gather(settings.http_restricted_api)
+        dispatch = RestrictedHttp(front, restricted) if restricted else front
+        return HttpServer(dispatch, _http_limits(settings), protocol)
 
     async def start(self) -> None:
         """Bind the ports, then open the link.
@@ -141,7 +160,14 @@ class GatewayService:
 
     async def _start_grpc(self) -> str:
         settings = self._settings
-        self._grpc = _engine(settings, self._grpc_front.handlers())
+        front = self._grpc_front
+        if settings.grpc_header_forward_pattern:
+            front.forward(HeaderForwarding(settings.grpc_header_forward_pattern))
+        handlers = front.handlers()
+        restricted = restrictions.gather(settings.grpc_restricted_protocol)
+        if restricted:
+            handlers = restricted_grpc(handlers, restricted, front.statuses)
+        self._grpc = _engine(settings, handlers)
         return await self._grpc.listen(settings.grpc_at, settings.tls("grpc"))
 
     async def drain(self, timeout_s: float) -> None:

@@ -13,6 +13,7 @@ from nereid.mesh_tls import MeshTlsSettings
 from nereid.telemetry import LogSettings
 from nereid.tls import Tls, TlsFiles, reason
 from nereid.tracing import TraceSettings
+from services.gateway import header_forwarding, restrictions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +55,18 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, LogSettings):
         600.0, "when a silent HTTP connection is closed", flags.seconds
     )
 
+    http_header_forward_pattern: str = flag(
+        "",
+        "HTTP headers whose names match this RE2 pattern become parameters of their request",
+        header_forwarding.checked,
+    )
+    http_restricted_api: tuple[str, ...] = flag(
+        (),
+        "<api>,<api>:<header>=<value>: APIs that answer only HTTP requests with this header",
+        restrictions.checked,
+        repeated=True,
+    )
+
     http_use_ssl: bool = flag(False, "serve HTTP over TLS", flags.boolean, bare="true")
     http_use_ssl_mutual: bool = flag(
         False, "ask HTTP clients for their certificate; implies --http-use-ssl", flags.boolean,
@@ -77,6 +90,18 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, LogSettings):
     )
     grpc_max_connection_age: int = flag(
         0, "milliseconds after which a gRPC connection is ended; 0: never", flags.integer(0)
+    )
+    grpc_header_forward_pattern: str = flag(
+        "",
+        "gRPC metadata whose keys match this RE2 pattern become parameters of their request",
+        header_forwarding.checked,
+    )
+    grpc_restricted_protocol: tuple[str, ...] = flag(
+        (),
+        "<api>,<api>:<key>=<value>: APIs that answer only calls with the metadata"
+        " triton-grpc-protocol-<key>",
+        restrictions.checked,
+        repeated=True,
     )
     grpc_use_ssl: bool = flag(False, "serve gRPC over TLS", flags.boolean)
     grpc_use_ssl_mutual: bool = flag(
@@ -105,6 +130,12 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, LogSettings):
 
     max_pending_requests: int = flag(
         65536, "requests under way at once before more are refused", flags.integer(1)
+    )
+    max_pending_bytes: int = flag(
+        4 << 30,
+        "bytes of tensors under way at once before more are refused; one request alone may have"
+        " more",
+        flags.integer(1),
     )
     reconnect_timeout_secs: float = flag(
         30.0, "how long requests wait for a scheduler that went away", flags.seconds
@@ -150,6 +181,11 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, LogSettings):
     def faults(self) -> list[str]:
         """What no single setting can tell, a line each."""
         found = []
+        for name in ("http_restricted_api", "grpc_restricted_protocol"):
+            try:
+                restrictions.gather(getattr(self, name))
+            except ValueError as error:
+                found.append(f"--{name.replace('_', '-')}: {error}")
         if not self.allow_http and not self.allow_grpc:
             found.append("--allow-http and --allow-grpc are both false: nothing would be served")
         if self.allow_metrics and self.metrics_port < 0:

@@ -64,17 +64,21 @@ class Limits:
 
     max_pending: int
     reconnect_limit_s: float
+    # Of payloads; a request is taken in all the same while nothing else is under way.
+    max_pending_bytes: int = 1 << 62
 
 
 class Pending:
     """One request under way; whoever started it may cancel it."""
 
-    __slots__ = ("_upstream", "on_answer", "request")
+    __slots__ = ("_upstream", "on_answer", "request", "size_bytes")
 
     def __init__(self, upstream: Upstream, request: InferRequest, on_answer: OnAnswer) -> None:
         self._upstream = upstream
         self.request = request
         self.on_answer = on_answer
+        # Of the payloads; those in shared memory, which are bounded elsewhere, hardly count.
+        self.size_bytes = sum(map(len, request.payloads))
 
     def cancel(self) -> None:
         """The client is gone: no answer will be delivered. Harmless after the answer."""
@@ -88,6 +92,7 @@ class Upstream:
         self._open_link = open_link
         self._limits = limits
         self._pending: dict[int, Pending] = {}
+        self._pending_bytes = 0
         self._last_id = 0
         self._link: SchedulerLink | None = None
         self._up = False
@@ -132,6 +137,12 @@ class Upstream:
             full = f"Exceeds maximum queue size: {len(self._pending)} requests are under way"
             _deliver(pending, _failure(request.id, Unavailable(full)))
             return pending
+        pending_bytes = self._pending_bytes + pending.size_bytes
+        if pending_bytes > self._limits.max_pending_bytes and self._pending:
+            full = f"Exceeds maximum queue size: {self._pending_bytes} bytes are under way"
+            _deliver(pending, _failure(request.id, Unavailable(full)))
+            return pending
+        self._pending_bytes = pending_bytes
         self._pending[request.id] = pending
         if self._digester is not None:
             request.digest = self._digester.digest(request)
@@ -144,8 +155,10 @@ class Upstream:
 
     def cancel(self, request_id: int) -> None:
         """Forget a request, and let the scheduler forget it."""
-        if self._pending.pop(request_id, None) is None:
+        pending = self._pending.pop(request_id, None)
+        if pending is None:
             return
+        self._pending_bytes -= pending.size_bytes
         if self._up and self._link is not None:
             self._link.send(Cancel(request_id))
         self._check_idle()
@@ -213,6 +226,7 @@ class Upstream:
 
     def _fail_all(self, reason: NereidError) -> None:
         failed, self._pending = self._pending, {}
+        self._pending_bytes = 0
         for pending in failed.values():
             _deliver(pending, _failure(pending.request.id, reason))
         self._check_idle()
@@ -222,6 +236,7 @@ class Upstream:
         for answer in answers:
             pending = table.pop(answer.id, None)
             if pending is not None:
+                self._pending_bytes -= pending.size_bytes
                 # No request has the id 0.
                 _deliver(pending, answer)  # type: ignore[arg-type]
             elif isinstance(answer, CachedModels):

@@ -47,7 +47,14 @@ class FakeLink:
 class Table:
     """An Upstream on a FakeLink, and the answers it delivered."""
 
-    def __init__(self, *, max_pending: int = 10, limit_s: float = 60.0, up: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        max_pending: int = 10,
+        limit_s: float = 60.0,
+        max_bytes: int = 1 << 30,
+        up: bool = True,
+    ) -> None:
         self.link = FakeLink()
         self.answers: list[Answer] = []
         self.arrived = asyncio.Event()
@@ -63,10 +70,10 @@ class Table:
                 on_up()
             return self.link
 
-        self.upstream = Upstream(open_link, Limits(max_pending, limit_s))
+        self.upstream = Upstream(open_link, Limits(max_pending, limit_s, max_bytes))
 
-    def submit(self) -> InferRequest:
-        request = InferRequest(0, b"", [])
+    def submit(self, *payloads: bytes) -> InferRequest:
+        request = InferRequest(0, b"", list(payloads))
         self.upstream.submit(request, self.take)
         return request
 
@@ -239,3 +246,26 @@ async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
     table.upstream.submit(requests[2], table.take)
     assert [len(request.digest) for request in requests] == [0, 16, 0]
     assert table.answers == []
+
+
+async def test_the_bytes_under_way_are_bounded() -> None:
+    table = Table(max_bytes=100)
+    table.upstream.start()
+    # One request that is larger than all that may be under way is taken in while there is room.
+    large = table.submit(bytes(1000))
+    table.submit(b"")
+    assert [answer.error and answer.error.code for answer in table.answers] == [14]
+    assert "1000 bytes are under way" in str(table.answers.pop().error)
+    table.link.on_items([Answer(large.id)])
+    first, second = table.submit(bytes(40), bytes(20)), table.submit(bytes(40))
+    assert len(table.answers) == 1
+    table.submit(bytes(1))
+    assert [answer.error and answer.error.code for answer in table.answers] == [None, 14]
+    # An answer, a cancellation or a failure of all gives the room back.
+    table.upstream.cancel(first.id)
+    table.link.on_items([Answer(second.id)])
+    assert len(table.answers) == 3
+    third = table.submit(bytes(100))
+    assert table.link.sent_ids()[-1] == third.id
+    table.close()
+    assert table.upstream._pending_bytes == 0
