@@ -99,3 +99,5 @@ class Handlers:
     unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
     async_unary: Mapping[str, AsyncUnaryHandler] = field(default_factory=dict)
     stream: Mapping[str, StreamHandler] = field(default_factory=dict)
+    # Methods whose answers are worth compressing, where the server's options ask for it.
+    compressible: frozenset[str] = frozenset()

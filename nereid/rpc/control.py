@@ -48,6 +48,8 @@ class Limits:
     max_header_list_bytes: int = 16_384
     keepalive_interval_s: float | None = None
     keepalive_timeout_s: float = 20.0
+    # Whether peers without any call under way are pinged as well.
+    keepalive_without_calls: bool = True
     # A client trusts the server it chose; a server trusts nobody.
     trusting: bool = False
 
@@ -181,7 +183,9 @@ class Control(Outbound[S]):
                 # It was us who stood still: the answer may wait in our socket.
                 self._ping_sent = now
             return now - self._ping_sent < self.limits.keepalive_timeout_s
-        elif now - self._quiet_since >= interval:
+        elif now - self._quiet_since >= interval and (
+            self.streams or self.limits.keepalive_without_calls
+        ):
             self._ping_sent = now
             self.write(wire.frame(wire.PING, 0, 0, _KEEPALIVE))
         return True

@@ -25,7 +25,7 @@ INTERNAL_TEXT = "internal error"
 class Route:
     """One method's handler; exactly one of the three is set."""
 
-    __slots__ = ("coroutine", "stream", "unary")
+    __slots__ = ("compressible", "coroutine", "stream", "unary")
 
     def __init__(
         self,
@@ -36,12 +36,15 @@ class Route:
         self.unary = unary
         self.coroutine = coroutine
         self.stream = stream
+        self.compressible = False
 
 
 def routes_of(handlers: Handlers) -> dict[str, Route]:
     routes = {path: Route(unary=handler) for path, handler in handlers.unary.items()}
     routes.update({path: Route(coroutine=item) for path, item in handlers.async_unary.items()})
     routes.update({path: Route(stream=item) for path, item in handlers.stream.items()})
+    for path in handlers.compressible:
+        routes[path].compressible = True
     return routes
 
 

@@ -18,6 +18,7 @@ import grpc.aio
 
 from nereid.rpc.address import host_and_port, unix_path
 from nereid.rpc.call import Call
+from nereid.rpc.compression import LEVELS
 from nereid.rpc.dispatch import Tasks, guarded, routes_of
 from nereid.rpc.listening import UnixClaim
 from nereid.rpc.sending import LOW_WATER_BYTES
@@ -120,10 +121,20 @@ def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
         arguments += [
             ("grpc.keepalive_time_ms", int(options.keepalive_interval_s * 1000)),
             ("grpc.keepalive_timeout_ms", int(options.keepalive_timeout_s * 1000)),
-            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.keepalive_permit_without_calls", int(options.keepalive_without_calls)),
         ]
+    least_ms = int(options.least_ping_interval_s * 1000)
+    arguments += [
+        ("grpc.http2.max_pings_without_data", options.max_pings_without_data),
+        ("grpc.http2.min_ping_interval_without_data_ms", least_ms),
+        ("grpc.http2.max_ping_strikes", options.max_ping_strikes),
+        ("grpc.default_compression_level", LEVELS.index(options.compression)),
+    ]
     if options.max_connection_age_s is not None:
         arguments.append(("grpc.max_connection_age_ms", int(options.max_connection_age_s * 1000)))
+    if options.max_connection_age_grace_s is not None:
+        grace_ms = int(options.max_connection_age_grace_s * 1000)
+        arguments.append(("grpc.max_connection_age_grace_ms", grace_ms))
     return arguments
 
 

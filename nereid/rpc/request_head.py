@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from nereid.rpc.compression import ACCEPTED, ENCODINGS
+from nereid.rpc.compression import ACCEPTED, ENCODINGS, reply_encoding
 from nereid.rpc.metadata import Metadata, decode_pairs, parse_timeout_s
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, StreamFault
@@ -50,13 +50,26 @@ class RequestHead:
     server's.
     """
 
-    __slots__ = ("content_length", "encoding", "metadata", "path", "refusal", "route", "timeout_s")
+    __slots__ = (
+        "accepted",
+        "content_length",
+        "encoding",
+        "metadata",
+        "path",
+        "refusal",
+        "reply_encoding",
+        "route",
+        "timeout_s",
+    )
 
     def __init__(self) -> None:
         self.path = ""
         self.metadata: Metadata = ()
         self.timeout_s: float | None = None
         self.encoding = ""
+        self.accepted = b""
+        # How answers are compressed; None: they are not.
+        self.reply_encoding: str | None = None
         self.content_length: int | None = None
         self.refusal: Refusal | None = None
         self.route: Any = None
@@ -67,6 +80,8 @@ class RequestHead:
         head.metadata = self.metadata
         head.timeout_s = self.timeout_s
         head.encoding = self.encoding
+        head.accepted = self.accepted
+        head.reply_encoding = self.reply_encoding
         head.content_length = self.content_length
         head.refusal = self.refusal
         head.route = self.route
@@ -96,14 +111,16 @@ class HeadReader:
     connections.
     """
 
-    __slots__ = ("_bases", "_blocks", "_decoder", "_generation", "_routes")
+    __slots__ = ("_bases", "_blocks", "_compression", "_decoder", "_generation", "_routes")
 
     def __init__(
         self,
         decoder: HeaderDecoder,
         routes: dict[str, Any],
         bases: dict[tuple[Field | None, ...], RequestHead],
+        compression: str = "none",
     ) -> None:
+        self._compression = compression
         self._decoder = decoder
         self._routes = routes
         self._bases = bases
@@ -167,6 +184,8 @@ class HeadReader:
         head.route = self._routes.get(head.path)
         if head.route is None and head.refusal is None:
             head.refusal = Refusal(200, Status.UNIMPLEMENTED, f"unknown method {head.path}")
+        elif head.route is not None and head.route.compressible:
+            head.reply_encoding = reply_encoding(self._compression, head.accepted)
 
 
 def parse_head(fields: tuple[Field | None, ...]) -> RequestHead:
@@ -239,6 +258,7 @@ def _read_regular(head: RequestHead, regular: dict[bytes, bytes]) -> None:
             (("grpc-accept-encoding", ACCEPTED),),
         )
     head.encoding = encoding
+    head.accepted = regular.get(b"grpc-accept-encoding", b"")
     if b"grpc-timeout" in regular:
         _read_timeout(head, regular[b"grpc-timeout"])
 

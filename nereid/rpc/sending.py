@@ -119,7 +119,7 @@ class Outbound(Generic[S]):
             self.wake()
         self.out.append(data)
 
-    def send_message(self, stream: S, message: bytes) -> None:
+    def send_message(self, stream: S, message: bytes, compressed: int = 0) -> None:
         size = len(message) + 5
         if stream.queue is None and size <= min(
             self.quick_bytes, stream.send_window, self.send_window
@@ -129,11 +129,11 @@ class Outbound(Generic[S]):
             if not self.out:
                 self.wake()
             self.out += (
-                _pack_data_and_message(0, size, wire.DATA, 0, stream.id, 0, size - 5),
+                _pack_data_and_message(0, size, wire.DATA, 0, stream.id, compressed, size - 5),
                 message,
             )
             return
-        self._enqueue(stream, message)
+        self._enqueue(stream, message, compressed)
 
     def header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
         """A header block ready to write; to be written before any other."""
@@ -173,11 +173,11 @@ class Outbound(Generic[S]):
         slow = self._blocked or self._block_prefix
         self.quick_bytes = 0 if slow else min(self.peer_frame_bytes, _LARGEST_QUICK_BYTES)
 
-    def _enqueue(self, stream: S, message: bytes) -> None:
+    def _enqueue(self, stream: S, message: bytes, compressed: int) -> None:
         queue = stream.queue
         if queue is None:
             queue = stream.queue = deque()
-        head = wire.MESSAGE_HEAD.pack(0, len(message))
+        head = wire.MESSAGE_HEAD.pack(compressed, len(message))
         if len(message) < _LARGEST_QUICK_BYTES:
             queue.append(memoryview(head + message))
         else:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nereid.rpc.address import text_of
+from nereid.rpc.compressing_call import CompressingCall
 from nereid.rpc.control import Limits
 from nereid.rpc.deadlines import Deadlines
 from nereid.rpc.dispatch import Tasks, routes_of
@@ -33,6 +34,15 @@ class ServerOptions(Limits):
     """Limits of each connection, and what the server does with connections."""
 
     max_connection_age_s: float | None = None
+    # What calls under way on an old connection get before they are cut; None: all their time.
+    max_connection_age_grace_s: float | None = None
+    # One of compression.LEVELS, for methods that are marked as compressible; for all on grpcio's
+    # engine, which knows no difference.
+    compression: str = "none"
+    # grpcio's engine alone: ours pings silent peers only, and bounds floods of pings by its budget.
+    max_pings_without_data: int = 2
+    least_ping_interval_s: float = 300.0
+    max_ping_strikes: int = 2
     # Several processes at one TCP port; the system spreads connections.
     reuse_port: bool = False
 
@@ -48,6 +58,8 @@ class Server:
             routes_of(handlers), self._deadlines, time.monotonic, self._tasks.spawn
         )
         self.service.arm = self._arm
+        self.service.compression = options.compression
+        self.service.compressing_call = CompressingCall
         self._listeners: list[Listener] = []
         self._shells: set[_ServerShell] = set()
         self._empty = asyncio.Event()
@@ -164,6 +176,7 @@ class _ServerShell(Shell):
         self._options = options
         self._greet_by = time.monotonic() + _GREETING_S
         self._retire_at: float | None = None
+        self._cut_at: float | None = None
         if options.max_connection_age_s is not None:
             spread = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
             self._retire_at = time.monotonic() + options.max_connection_age_s * spread
@@ -185,7 +198,14 @@ class _ServerShell(Shell):
             return
         super().tick()
         if self._retire_at is not None and time.monotonic() >= self._retire_at:
-            if self.connection.draining:
-                self.connection.finish_drain()
-            else:
-                self.connection.start_drain()
+            self._retire()
+
+    def _retire(self) -> None:
+        grace_s = self._options.max_connection_age_grace_s
+        if not self.connection.draining:
+            self.connection.start_drain()
+            self._cut_at = None if grace_s is None else time.monotonic() + grace_s
+        elif self._cut_at is not None and time.monotonic() >= self._cut_at:
+            self.abort()
+        else:
+            self.connection.finish_drain()

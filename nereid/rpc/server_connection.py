@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from nereid.rpc.deadlines import Deadlines
 
 # :status 200 is the static table's entry 8; content-type is its name 31.
-_HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
+HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 _CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 
 # HEADERS whole, then the heads of DATA and of its message.
-_ANSWER = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI")
+_ANSWER = Struct(f">BHBBI{len(HEAD_BLOCK)}sBHBBIBI")
 # Walking a block of thousands of fields costs milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
 _pack_answer = _ANSWER.pack
 _OK_TAIL = Struct(f">BHBBI{len(_OK_BLOCK)}s")
 _pack_ok_tail = _OK_TAIL.pack
-_HEAD_SIZE = len(_HEAD_BLOCK)
+_HEAD_SIZE = len(HEAD_BLOCK)
 _OK_SIZE = len(_OK_BLOCK)
 _TAIL_FLAGS = wire.END_HEADERS | wire.END_STREAM
 
@@ -61,6 +61,9 @@ class Service:
         self.deadlines = deadlines
         self.now = now
         self.spawn = spawn
+        # The level at which answers of compressible methods are compressed.
+        self.compression = "none"
+        self.compressing_call = ServerCall
         # Called when the earliest deadline changed.
         self.arm: Callable[[], None] = _nothing
 
@@ -144,7 +147,7 @@ class ServerCall(Stream, Call):
             connection.wake()
         connection.out += (
             _pack_answer(
-                *(0, _HEAD_SIZE, 1, 4, stream_id, _HEAD_BLOCK),
+                *(0, _HEAD_SIZE, 1, 4, stream_id, HEAD_BLOCK),
                 *(0, size, 0, 0, stream_id, 0, size - 5),
             ),
             message,
@@ -156,7 +159,7 @@ class ServerCall(Stream, Call):
         if not self.head_sent and not self.done:
             self.head_sent = True
             connection = self.connection
-            connection.write(connection.header_frames(self.id, _HEAD_BLOCK, 0))
+            connection.write(connection.header_frames(self.id, HEAD_BLOCK, 0))
 
     def send(self, message: bytes) -> None:
         if not self.done:
@@ -171,7 +174,7 @@ class ServerCall(Stream, Call):
     ) -> None:
         if self.done:
             return
-        block = b"" if self.head_sent else _HEAD_BLOCK
+        block = b"" if self.head_sent else HEAD_BLOCK
         if status == Status.OK and not trailers and not message:
             block += _OK_BLOCK
         else:
@@ -236,7 +239,10 @@ class ServerConnection(Connection[ServerCall]):
         self.service = service
         self.peer = peer
         self._heads = HeadReader(
-            HeaderDecoder(limits.max_header_list_bytes), service.routes, service.heads
+            HeaderDecoder(limits.max_header_list_bytes),
+            service.routes,
+            service.heads,
+            service.compression,
         )
         self._max_streams = limits.max_concurrent_streams
         self.out.append(self._opening())
@@ -275,7 +281,8 @@ class ServerConnection(Connection[ServerCall]):
             self._remember_reset(stream_id)
             self.write(wire.rst_stream(stream_id, Code.REFUSED_STREAM))
             return
-        call = ServerCall(self, stream_id, head)
+        kind = ServerCall if head.reply_encoding is None else self.service.compressing_call
+        call = kind(self, stream_id, head)
         self.streams[stream_id] = call
         call.remote_closed = bool(ended)
         if head.refusal is not None:

@@ -11,6 +11,8 @@ from collections import defaultdict
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.message import DecodeError
+
 from nereid.errors import NereidError
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
@@ -19,6 +21,8 @@ from services.gateway.grpc_stream import InferStreams
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from google.protobuf.message import Message
 
     from nereid.messages import Answer
     from nereid.rpc import Call
@@ -83,6 +87,7 @@ class GrpcFront:
                 _SERVICE + "ModelStreamInfer": self._stream_infer,
                 **reflection.handlers((_SERVICE.strip("/"), health.SERVICE)),
             },
+            compressible=frozenset((_SERVICE + "ModelInfer", _SERVICE + "ModelStreamInfer")),
         )
 
     # --- infer ----------------------------------------------------------------------------------
@@ -175,14 +180,17 @@ class GrpcFront:
 
         return respond
 
-    async def _server_live(self, _message: bytes) -> bytes:
+    async def _server_live(self, message: bytes) -> bytes:
+        _check(kserve_pb2.ServerLiveRequest, message)
         return kserve_pb2.ServerLiveResponse(live=self._data_plane.live).SerializeToString()
 
-    async def _server_ready(self, _message: bytes) -> bytes:
+    async def _server_ready(self, message: bytes) -> bytes:
+        _check(kserve_pb2.ServerReadyRequest, message)
         ready = await self._data_plane.ready()
         return kserve_pb2.ServerReadyResponse(ready=ready).SerializeToString()
 
-    async def _server_metadata(self, _message: bytes) -> bytes:
+    async def _server_metadata(self, message: bytes) -> bytes:
+        _check(kserve_pb2.ServerMetadataRequest, message)
         return self._data_plane.server_metadata().SerializeToString()
 
 
@@ -192,6 +200,14 @@ def _early_end(call: Call) -> Status:
     if deadline is not None and deadline - monotonic() < _DEADLINE_ERROR_S:
         return Status.DEADLINE_EXCEEDED
     return Status.CANCELLED
+
+
+def _check(kind: type[Message], message: bytes) -> None:
+    """Refuse what is no message of this kind, though nothing in it would matter."""
+    try:
+        kind.FromString(message)
+    except DecodeError as error:
+        raise RpcError(Status.INTERNAL, "Unable to parse request") from error
 
 
 def _refuse(message: str) -> Respond:

@@ -40,11 +40,17 @@ def to_raw(tensor: Input, model: str) -> bytes:
         raise InvalidArgument(
             f"unable to find data for input tensor '{tensor.name}' for model '{model}' in request."
         )
-    contents, raw = tensor.contents, b""
+    contents, raw, found = tensor.contents, b"", False
     for field, kind, datatypes in _FIELDS:
         values = getattr(contents, field)
         if not values:
             continue
+        if found:
+            raise InvalidArgument(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model"
+                f" '{model}', binary data was already supplied."
+            )
+        found = True
         if tensor.datatype not in datatypes:
             expected = tensor.datatype if tensor.datatype in NAMES else "<invalid>"
             raise InvalidArgument(

@@ -6,9 +6,10 @@ nowhere else. The flags' syntax is Triton's: <category>,<category>:<header>=<val
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.rpc import Handlers, RpcError, Status
+from nereid.rpc import RpcError, Status
 from services.gateway import health
 from services.gateway.http_call import TEXT, HttpCall
 from services.gateway.http_routes import Kind, resolve
@@ -16,7 +17,7 @@ from services.gateway.http_routes import Kind, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
-    from nereid.rpc import AsyncUnaryHandler, Call, StreamHandler, UnaryHandler
+    from nereid.rpc import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
 
 _METADATA_PREFIX: Final = "triton-grpc-protocol-"
 _SERVICE: Final = "/inference.GRPCInferenceService/"
@@ -133,7 +134,8 @@ def restricted_grpc(
         rules |= {_SERVICE + method: rule for method in _METHODS[name]}
         if name == "health":
             rules[health.CHECK] = rule
-    return Handlers(
+    return replace(
+        handlers,
         unary={
             path: _unary(handler, rules[path], statuses) if path in rules else handler
             for path, handler in handlers.unary.items()

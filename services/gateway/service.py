@@ -209,7 +209,13 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
     options = rpc.ServerOptions(
         keepalive_interval_s=settings.grpc_keepalive_time / 1000,
         keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
+        keepalive_without_calls=settings.grpc_keepalive_permit_without_calls,
+        max_pings_without_data=settings.grpc_http2_max_pings_without_data,
+        least_ping_interval_s=settings.grpc_http2_min_recv_ping_interval_without_data / 1000,
+        max_ping_strikes=settings.grpc_http2_max_ping_strikes,
         max_connection_age_s=settings.grpc_max_connection_age / 1000 or None,
+        max_connection_age_grace_s=settings.grpc_max_connection_age_grace / 1000 or None,
+        compression=settings.grpc_infer_response_compression_level,
     )
     if settings.grpc_engine == "nereid":
         return rpc.Server(handlers, options)

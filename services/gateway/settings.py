@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nereid import flags
 from nereid.flags import flag
 from nereid.mesh_tls import MeshTlsSettings
+from nereid.rpc.compression import LEVELS
 from nereid.telemetry import LogSettings
 from nereid.tls import Tls, TlsFiles, reason
 from nereid.tracing import TraceSettings
@@ -103,6 +104,31 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, LogSettings):
         restrictions.checked,
         repeated=True,
     )
+    grpc_max_connection_age_grace: int = flag(
+        0,
+        "milliseconds that calls get on an ended gRPC connection; 0: all they need",
+        flags.integer(0),
+    )
+    grpc_keepalive_permit_without_calls: bool = flag(
+        False, "ping gRPC clients without a call under way as well", flags.boolean, bare="true"
+    )
+    grpc_http2_max_pings_without_data: int = flag(
+        2, "pings to a gRPC client between two messages; grpcio engine only", flags.integer(0)
+    )
+    grpc_http2_min_recv_ping_interval_without_data: int = flag(
+        300000, "milliseconds between a gRPC client's pings; grpcio engine only", flags.integer(0)
+    )
+    grpc_http2_max_ping_strikes: int = flag(
+        2, "early pings before a gRPC client is cut off; grpcio engine only", flags.integer(0)
+    )
+    grpc_infer_response_compression_level: str = flag(
+        "none", "how much answers to gRPC inference are compressed", flags.choice(*LEVELS)
+    )
+    # Threads and pools that Triton has and Nereid has not.
+    grpc_infer_thread_count: int = flag(2, "taken and ignored", flags.integer(1))
+    grpc_infer_allocation_pool_size: int = flag(8, "taken and ignored", flags.integer(0))
+    grpc_max_response_pool_size: int = flag(8, "taken and ignored", flags.integer(1))
+    http_thread_count: int = flag(8, "taken and ignored", flags.integer(1))
     grpc_use_ssl: bool = flag(False, "serve gRPC over TLS", flags.boolean)
     grpc_use_ssl_mutual: bool = flag(
         False, "ask gRPC clients for their certificate; implies --grpc-use-ssl", flags.boolean

@@ -127,7 +127,7 @@ def _handler(request_type: type[Message], answer: Callable[[Any], Message]) -> U
         try:
             response = answer(request_type.FromString(message))
         except DecodeError as error:
-            raise RpcError(Status.INTERNAL, "the request cannot be read") from error
+            raise RpcError(Status.INTERNAL, "Unable to parse request") from error
         except NereidError as error:
             raise RpcError(Status(error.code), error.message) from error
         call.reply(response.SerializeToString())
