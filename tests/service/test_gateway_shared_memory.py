@@ -319,6 +319,25 @@ async def test_a_cancelled_request_lets_go_of_its_regions(
     assert objects.read(key) == bytes(SIZE)
 
 
+async def test_streams_answer_in_shared_memory(site: GatewaySite, objects: Objects) -> None:
+    key = objects.make(X.tobytes() + bytes(SIZE))
+    await register(site, "r", key)
+    tensor = tritonclient.grpc.InferInput("INPUT0", [4], "FP32")
+    tensor.set_shared_memory("r", 16)
+    output = tritonclient.grpc.InferRequestedOutput("OUTPUT0")
+
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        for offset in (1024, 2048, SIZE):
+            output.set_shared_memory("r", 16, offset)
+            yield {"model_name": "echo", "inputs": [tensor], "outputs": [output]}
+
+    async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as client:
+        errors = [str(error) async for _, error in client.stream_infer(requests()) if error]
+    assert errors == [OUTSIDE]
+    for offset in (1024, 2048):
+        assert objects.read(key)[offset : offset + 16] == X.tobytes()[:16]
+
+
 GRPC_CASES: tuple[tuple[dict[str, Any], dict[str, Any], str, str], ...] = (
     (
         {"shared_memory_byte_size": 16},
