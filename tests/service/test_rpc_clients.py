@@ -26,6 +26,8 @@ from nereid.rpc import (
     Status,
 )
 from nereid.rpc.grpcio_server import GrpcioCall
+from nereid.tls import Tls, TlsFiles
+from tests.certificates import Authority
 from tests.service.rpc_site import ENGINES, Site, serving, soon, until
 
 BIG = bytes(range(256)) * 80_000
@@ -452,10 +454,23 @@ def crowd() -> Iterator[None]:
 
 
 @pytest.mark.slow
-async def test_a_busy_owner_still_answers_pings(site: Site, crowd: None) -> None:
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_busy_owner_still_answers_pings(
+    site: Site, crowd: None, tmp_path: Path, secure: bool
+) -> None:
     options = ServerOptions(keepalive_interval_s=0.1, keepalive_timeout_s=1.5)
-    async with serving("own", site, options=options) as (_, address):
-        stream = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)
+    server_tls: Tls | None = None
+    client_tls: Tls | None = None
+    if secure:
+        ours = Authority(tmp_path)
+        identity = ours.identity()
+        files = TlsFiles(cert=identity.cert, key=identity.key, alpn="h2")
+        server_tls = Tls(files, server=True)
+        client_tls = Tls(TlsFiles(root=ours.root, alpn="h2"), server=False)
+    async with serving("own", site, options=options, tls=server_tls) as (_, address):
+        stream = await asyncio.to_thread(
+            BlockingStream, address, "/test/Open", timeout_s=10, tls=client_tls
+        )
         # The owner computes, far longer than the server waits for its ping.
         await asyncio.sleep(2.5)
         assert not site.calls[0].done
