@@ -134,13 +134,7 @@ def write(answer: Answer, head: HeadMembers, request_id: str) -> bytes:
     document: dict[str, Any] = {}
     strict = True
     for tensor, payload in zip(tensors, answer.payloads, strict=True):
-        datatype = tensor["datatype"]
-        if datatype in json_tensor.BINARY_ONLY:
-            raise InvalidArgument(
-                f"sending {datatype} data via JSON is not supported."
-                " Please use the binary data format for output"
-            )
-        data, told_strictly = json_tensor.from_raw(payload, tensor["name"], datatype)  # type: ignore[arg-type]
+        data, told_strictly = json_tensor.from_raw(payload, tensor["datatype"])  # type: ignore[arg-type]
         document[tensor["name"]] = data[0] if len(data) == 1 else data
         strict = strict and told_strictly
     document |= members.get(_PARAMETERS, {})

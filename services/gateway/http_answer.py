@@ -75,7 +75,6 @@ class HttpEncoder:
                 inline = True
                 told["data"], told_strictly = json_tensor.from_raw(
                     payload,  # type: ignore[arg-type]
-                    name,
                     told["datatype"],
                 )
                 strict = strict and told_strictly

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.errors import InvalidArgument, NereidError, NotFound
+from nereid.errors import InvalidArgument, NereidError, NotFound, http_status
 from nereid.model_config import config_json
 from nereid.pb import kserve_pb2
 from services.gateway import control_json, http_shared_memory, json_text
@@ -105,7 +105,7 @@ class HttpControl:
         elif error is None or isinstance(error, NotFound):
             call.fail(400, "Model version not ready", TEXT)
         else:
-            raise error
+            call.fail(http_status(error.code), error.message, TEXT)
 
     async def _model_metadata(self, call: HttpCall, route: Route) -> None:
         answer = await self._control.call(

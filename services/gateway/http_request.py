@@ -286,7 +286,9 @@ class _Parser:
                 "Unable to set 'classification': attempt to access JSON non-unsigned-integer as"
                 " unsigned-integer"
             )
-        binary = parameters.get("binary_data")
+        binary = None
+        if "binary_data" in parameters:
+            binary = json_text.boolean(parameters["binary_data"], "binary_data")
         place = None
         if "shared_memory_region" in parameters:
             for other in ("classification", "binary_data"):
@@ -299,7 +301,7 @@ class _Parser:
         self._output_ranges.setdefault(name, place)
         if classes:
             self._classes[name] = min(classes, _MOST_CLASSES)
-        return name, None if binary is None else json_text.boolean(binary, "binary_data")
+        return name, binary
 
 
 def custom_parameter(key: str, value: Any) -> Parameter:

@@ -102,7 +102,7 @@ def _flatten(data: list[Any]) -> list[Any]:
     return flat
 
 
-def from_raw(raw: bytes, name: str, datatype: str) -> tuple[list[Any], bool]:
+def from_raw(raw: bytes, datatype: str) -> tuple[list[Any], bool]:
     """An output's elements, flat, and whether strict JSON can tell them.
 
     Raises:
@@ -117,7 +117,7 @@ def from_raw(raw: bytes, name: str, datatype: str) -> tuple[list[Any], bool]:
     if datatype in BINARY_ONLY:
         raise InvalidArgument(
             f"sending {datatype} data via JSON is not supported."
-            f" Please use the binary data format for output {name}",
+            " Please use the binary data format for output",
             late=True,
         )
     array = np.frombuffer(raw, NUMPY_TYPE[datatype])

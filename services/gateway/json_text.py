@@ -109,12 +109,16 @@ def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
                 position += 1
             return reason, position
     if error.msg.startswith("Expecting ','"):
+        if _FRACTION.match(document, position):
+            return "Miss fraction part in number.", position + 1
         bracket = _enclosing(document, error.pos)
         kind = "an array element" if bracket == "]" else "an object member"
         return f"Missing a comma or '{bracket}' after {kind}.", position
     return "Invalid value.", position
 
 
+# A point behind a number, and no digit.
+_FRACTION: Final = re.compile(r"(?<=[0-9])\.(?![0-9])")
 # Of null, true, false, a negative number.
 _BEGINNINGS: Final = frozenset("ntf-")
 # Strings, so that nothing in them is touched, and spellings that only Triton's parser knows.
