@@ -11,3 +11,5 @@ EXECUTE_PATH: Final = SCHEDULER + "Execute"
 
 # The metadata by which an Execute stream says whose it is.
 INSTANCE_KEY: Final = "nereid-instance"
+# Present where the instance heeds MemberControls.
+CONTROLS_KEY: Final = "nereid-controls"

@@ -122,12 +122,16 @@ class Fault(_message.Message):
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., late: bool = ...) -> None: ...
 
 class RequestFrame(_message.Message):
-    __slots__ = ("requests", "cancelled_ids")
+    __slots__ = ("requests", "cancelled_ids", "paused_ids", "resumed_ids")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_IDS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_IDS_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_IDS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[InferRequest]
     cancelled_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    paused_ids: _containers.RepeatedScalarFieldContainer[int]
+    resumed_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
     __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "fault", "digest")
@@ -220,26 +224,48 @@ class LogRules(_message.Message):
     def __init__(self, verbose: _Optional[int] = ..., info: bool = ..., warning: bool = ..., error: bool = ..., format: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("id", "head", "payloads", "error")
+    __slots__ = ("id", "head", "payloads", "error", "more")
     ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
     error: Fault
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+    more: bool
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ..., more: bool = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("id", "members", "traced")
+    __slots__ = ("id", "members", "traced", "controls")
     ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TRACED_FIELD_NUMBER: _ClassVar[int]
+    CONTROLS_FIELD_NUMBER: _ClassVar[int]
     id: int
     members: _containers.RepeatedCompositeFieldContainer[BatchMember]
     traced: bool
-    def __init__(self, id: _Optional[int] = ..., members: _Optional[_Iterable[_Union[BatchMember, _Mapping]]] = ..., traced: bool = ...) -> None: ...
+    controls: _containers.RepeatedCompositeFieldContainer[MemberControl]
+    def __init__(self, id: _Optional[int] = ..., members: _Optional[_Iterable[_Union[BatchMember, _Mapping]]] = ..., traced: bool = ..., controls: _Optional[_Iterable[_Union[MemberControl, _Mapping]]] = ...) -> None: ...
+
+class MemberControl(_message.Message):
+    __slots__ = ("batch", "member", "kind")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CANCEL: _ClassVar[MemberControl.Kind]
+        PAUSE: _ClassVar[MemberControl.Kind]
+        RESUME: _ClassVar[MemberControl.Kind]
+    CANCEL: MemberControl.Kind
+    PAUSE: MemberControl.Kind
+    RESUME: MemberControl.Kind
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    member: int
+    kind: MemberControl.Kind
+    def __init__(self, batch: _Optional[int] = ..., member: _Optional[int] = ..., kind: _Optional[_Union[MemberControl.Kind, str]] = ...) -> None: ...
 
 class BatchMember(_message.Message):
     __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context")
@@ -265,18 +291,22 @@ class BatchMember(_message.Message):
     def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ...) -> None: ...
 
 class Executed(_message.Message):
-    __slots__ = ("id", "answers", "compute_input_ns", "compute_infer_ns", "compute_output_ns")
+    __slots__ = ("id", "answers", "compute_input_ns", "compute_infer_ns", "compute_output_ns", "partial", "busy")
     ID_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_INPUT_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_INFER_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_OUTPUT_NS_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
     id: int
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
     compute_input_ns: int
     compute_infer_ns: int
     compute_output_ns: int
-    def __init__(self, id: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ...) -> None: ...
+    partial: bool
+    busy: bool
+    def __init__(self, id: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
     __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage")
