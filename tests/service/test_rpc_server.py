@@ -35,6 +35,20 @@ async def test_aged_connections_are_replaced_and_no_call_is_lost(site: Site) -> 
         await channel.close()
 
 
+async def test_calls_on_an_aged_connection_are_cut_when_their_grace_is_over(site: Site) -> None:
+    options = ServerOptions(
+        max_connection_age_s=0.05,
+        max_connection_age_grace_s=0.1,
+        keepalive_interval_s=0.05,
+        keepalive_timeout_s=5,
+    )
+    async with serving("own", site, options=options) as (_, address):
+        channel = SocketChannel(address)
+        with pytest.raises((RpcError, OSError)):
+            await asyncio.wait_for(channel.unary("/test/Hold", b"x"), 10)
+        await channel.close()
+
+
 async def test_a_client_that_never_speaks_is_cut_off(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -554,6 +554,14 @@ def test_keepalive() -> None:
     assert not connection.tick(31.3)
 
 
+def test_idle_clients_are_left_alone_where_only_calls_are_worth_a_ping() -> None:
+    limits = Limits(keepalive_interval_s=10, keepalive_timeout_s=5, keepalive_without_calls=False)
+    side = Side(limits)
+    for now in (1, 12, 40):
+        assert side.connection.tick(now)
+    assert side.take() == []
+
+
 def test_a_process_that_stood_still_blames_nobody() -> None:
     side = Side(Limits(keepalive_interval_s=10, keepalive_timeout_s=5))
     connection = side.connection
