@@ -21,7 +21,7 @@ from services.cache.service import CacheService, make_store
 from services.cache.settings import CacheSettings
 from services.gateway.service import GatewayService, joined
 from services.gateway.settings import GatewaySettings
-from services.scheduler.service import SchedulerService
+from services.scheduler.service import FAILED_START_CODE, SchedulerService
 from services.scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ async def serve(
         )
         cache.attach(asking_end)
     scheduler = SchedulerService(scheduler_settings, cache_end)
+    scheduler.on_failed_start = ending.set
     gateway_end: rpc.Link[ToScheduler]
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()
@@ -73,7 +74,7 @@ async def serve(
     await scheduler.drain(max(0.0, deadline - loop.time()))
     if cache is not None:
         await cache.close()
-    return 0
+    return FAILED_START_CODE if scheduler.failed_start else 0
 
 
 def main() -> int:

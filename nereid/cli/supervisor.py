@@ -25,7 +25,9 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 # A child that lived this long starts again with the first pause.
 _SETTLED_S = 10.0
-_SETTINGS_FAULT = 2
+# A child refused its settings, or ended because a model that must be loaded cannot be: to start it
+# again would not help.
+_FINAL_CODES = frozenset({2, 3})
 # Children are given the same time to drain: what they fail at its end must still be told.
 _LAST_WORDS_S = 2.0
 _PR_SET_PDEATHSIG = 1
@@ -43,7 +45,7 @@ class ChildSpec:
 
 
 class Supervisor:
-    """Runs its children until stop() or until one refuses its settings (exit code 2)."""
+    """Runs its children until stop() or until one ends for good (exit codes 2 and 3)."""
 
     def __init__(self, specs: Sequence[ChildSpec], exit_timeout_s: float) -> None:
         self._specs = specs
@@ -85,8 +87,8 @@ class Supervisor:
             code = await process.wait()
             if self._stopping.is_set():
                 return
-            if code == _SETTINGS_FAULT:
-                self._exit_code = _SETTINGS_FAULT
+            if code in _FINAL_CODES:
+                self._exit_code = code
                 self._stopping.set()
                 return
             if loop.time() - started > _SETTLED_S:

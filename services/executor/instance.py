@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
@@ -38,9 +38,6 @@ _log = logging.getLogger(__name__)
 DIAL_TIMEOUT_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
-
-# As many models as Triton loads at a time.
-_LOADS: Final = threading.BoundedSemaphore(4)
 
 # With any other status the scheduler may want the instance yet.
 _REFUSALS: Final = frozenset(
@@ -70,6 +67,8 @@ class Callbacks:
 
     loaded: Callable[[], None]
     ended: Callable[[Fault | None], None]
+    # Held while a model is loaded, so that not too many are at a time.
+    loads: threading.Semaphore = field(default_factory=threading.Semaphore)
     # Takes the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
 
@@ -124,7 +123,7 @@ class Instance:
 
     def _load_and_serve(self) -> None:
         spec = self.spec
-        with _LOADS:
+        with self._callbacks.loads:
             if self._stopping.is_set():
                 return
             model: Model = backends.get(spec.config.backend).load(spec)

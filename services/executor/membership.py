@@ -28,6 +28,7 @@ from services.executor import backends
 from services.executor.instance import Callbacks, Instance, Scheduler
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Coroutine, Sequence
     from concurrent.futures import Executor as ThreadPool
 
@@ -53,6 +54,8 @@ class Surroundings:
     hello: pb.Hello
     channel: Channel
     describers: ThreadPool
+    # Held by instances while they load.
+    loads: threading.Semaphore
     tracer: Tracer | None = None
     # For the instances' streams; None: in clear.
     tls: Tls | None = None
@@ -163,6 +166,7 @@ class Membership:
         callbacks = Callbacks(
             loaded=lambda: self._from_thread(_freeze),
             ended=lambda fault: self._from_thread(lambda: self._on_ended(number, fault)),
+            loads=self._in.loads,
             tracer=self._in.tracer,
         )
         scheduler = Scheduler(self._in.settings.scheduler_address, self._in.tls)
@@ -187,6 +191,8 @@ class Membership:
 
     def _on_ended(self, number: int, fault: Fault | None) -> None:
         instance = self._instances.pop(number)
+        # A model's own cycles would outlive it among what the collector passes over.
+        _freeze()
         self._in.batches[instance.version] += instance.batches
         if not self._instances:
             self._empty.set()

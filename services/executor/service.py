@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -58,10 +59,11 @@ class ExecutorService:
         channel = SocketChannel(address, replace(_CHANNEL, tls=tls))
         # Large files are read here, one at a time so that memory holds.
         describers = ThreadPoolExecutor(1, "describe")
+        loads = threading.Semaphore(self._settings.model_load_thread_count)
         said = hello(self._settings)
         tracer = open_tracer(self._settings, "executor", said.name)
         surroundings = Surroundings(
-            self._settings, said, channel, describers, tracer, tls, self._batches
+            self._settings, said, channel, describers, loads, tracer, tls, self._batches
         )
         try:
             return await self._stays(surroundings)

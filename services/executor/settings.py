@@ -66,6 +66,9 @@ class ExecutorSettings(MeshTlsSettings, TraceSettings, LogSettings):
         30.0, "how long batches under way may take to finish after SIGTERM", flags.seconds
     )
 
+    model_load_thread_count: int = flag(
+        4, "how many instances may be loading at a time", flags.integer(1)
+    )
     metrics_interval_ms: int = flag(
         2000, "how often to tell of CPU, memory and GPUs; 0: never", flags.integer(0)
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Response = TypeVar("Response", bound=Message)
 
+_LOAD: Final = "RepositoryModelLoad"
 # What the scheduler offers besides the infer link.
 METHODS: Final = (
     "ServerReady",
@@ -29,6 +30,8 @@ METHODS: Final = (
     "RepositoryIndex",
     "TraceSetting",
     "LogSettings",
+    _LOAD,
+    "RepositoryModelUnload",
     "Metrics",
 )
 
@@ -41,13 +44,14 @@ class Control:
         self._timeout_s = timeout_s
 
     async def call_bytes(self, method: str, request: bytes) -> bytes:
-        """One call, bytes in and bytes out.
+        """One call, bytes in and bytes out. A load takes as long as it takes.
 
         Raises:
             NereidError: whatever the scheduler answered, or Unavailable when it did not.
         """
+        timeout_s = None if method == _LOAD else self._timeout_s
         try:
-            return await self._channel.unary(SCHEDULER + method, request, timeout_s=self._timeout_s)
+            return await self._channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
         except RpcError as error:
             raise error_of(int(error.status), error.message) from error
         except OSError as error:
@@ -56,6 +60,10 @@ class Control:
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:
         """One call with messages."""
         return response.FromString(await self.call_bytes(method, request.SerializeToString()))
+
+    async def load(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
+        """Have a model loaded, however long that takes."""
+        await self.call_bytes(_LOAD, request.SerializeToString())
 
     async def server_ready(self) -> bool:
         """Whether the scheduler says so."""

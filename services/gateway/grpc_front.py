@@ -1,7 +1,7 @@
 """gRPC in front of the data plane: the tables of handlers that either edge engine serves.
 
 ModelInfer is one plain function and one callback; streams are grpc_stream's; control methods hand
-bytes through to the scheduler. What later releases bring is answered UNIMPLEMENTED with its name.
+bytes through to the scheduler.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ _PASSED_ON: Final = (
     "ModelConfig",
     "ModelStatistics",
     "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
     "TraceSetting",
     "LogSettings",
 )
-_UNSUPPORTED: Final = {
-    "RepositoryModelLoad": "loading and unloading models through the protocol",
-    "RepositoryModelUnload": "loading and unloading models through the protocol",
-}
 # Clients round the deadline up for the wire, and cancel at the one that they know.
 _DEADLINE_ERROR_S: Final = 0.05
 
@@ -76,8 +74,6 @@ class GrpcFront:
         }
         for method in _PASSED_ON:
             asynchronous[_SERVICE + method] = self._pass_on(method)
-        for method, what in _UNSUPPORTED.items():
-            asynchronous[_SERVICE + method] = _refuse(f"{what} is not supported")
         for method, respond in grpc_shared_memory.methods(self._data_plane.regions).items():
             asynchronous[_SERVICE + method] = respond
         return Handlers(
@@ -208,10 +204,3 @@ def _check(kind: type[Message], message: bytes) -> None:
         kind.FromString(message)
     except DecodeError as error:
         raise RpcError(Status.INTERNAL, "Unable to parse request") from error
-
-
-def _refuse(message: str) -> Respond:
-    async def respond(_message: bytes) -> bytes:
-        raise RpcError(Status.UNIMPLEMENTED, message)
-
-    return respond

@@ -1,18 +1,18 @@
-"""The HTTP routes beside infer: health, metadata, configuration, statistics, index.
+"""The HTTP routes beside infer: health, metadata, configuration, statistics.
 
-Each handler asks the data plane and writes what it says as JSON. What later releases bring is
-answered 501 with its name.
+Each handler asks the data plane and writes what it says as JSON.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.errors import InvalidArgument, NereidError, NotFound, http_status
+from nereid.errors import NereidError, NotFound, http_status
 from nereid.model_config import config_json
 from nereid.pb import kserve_pb2
-from services.gateway import control_json, http_shared_memory, json_text
+from services.gateway import control_json, http_shared_memory
 from services.gateway.http_call import JSON, TEXT, HttpCall
+from services.gateway.http_repository import HttpRepository
 from services.gateway.http_routes import Kind, Route
 from services.gateway.http_settings import HttpSettings
 
@@ -32,7 +32,8 @@ _METHODS: Final = {
     Kind.GENERATE: _POST,
     Kind.GENERATE_STREAM: _POST,
     Kind.REPOSITORY_INDEX: _POST,
-    Kind.REPOSITORY_CONTROL: _POST,
+    Kind.REPOSITORY_LOAD: _POST,
+    Kind.REPOSITORY_UNLOAD: _POST,
     Kind.LOGGING: _GET | _POST,
     Kind.TRACE_SETTING: _GET | _POST,
     Kind.SHARED_MEMORY_REGISTER: _POST,
@@ -40,7 +41,6 @@ _METHODS: Final = {
 }
 # Triton answers a wrong method on these as text.
 _TEXT_KINDS: Final = frozenset({Kind.LIVE, Kind.READY, Kind.MODEL_READY})
-_UNSUPPORTED: Final = frozenset({Kind.REPOSITORY_CONTROL})
 
 
 class HttpControl:
@@ -55,7 +55,7 @@ class HttpControl:
             Kind.MODEL_READY: self._model_ready,
             Kind.MODEL_CONFIG: self._model_config,
             Kind.MODEL_STATISTICS: self._model_statistics,
-            Kind.REPOSITORY_INDEX: self._repository_index,
+            **HttpRepository(data_plane.control).handlers(),
             **HttpSettings(data_plane.control).handlers(),
         }
 
@@ -68,8 +68,6 @@ class HttpControl:
             call.fail(405, "Method Not Allowed", TEXT if kind in _TEXT_KINDS else JSON)
         elif kind in self._handlers:
             spawn(call, self._handlers[kind](call, route))  # type: ignore[arg-type]
-        elif kind in _UNSUPPORTED:
-            call.fail(501, f"{kind.value} is not supported")
         else:
             self._answer_here(call, route)
 
@@ -130,18 +128,3 @@ class HttpControl:
             kserve_pb2.ModelStatisticsResponse,
         )
         call.respond(200, (control_json.model_statistics(answer),))
-
-    async def _repository_index(self, call: HttpCall, _route: Route) -> None:
-        ready = False
-        if call.body:
-            document = json_text.parse(call.body)
-            if type(document) is dict and "ready" in document:
-                if type(document["ready"]) is not bool:
-                    raise InvalidArgument("Invalid value for 'ready': expected a boolean")
-                ready = document["ready"]
-        answer = await self._control.call(
-            "RepositoryIndex",
-            kserve_pb2.RepositoryIndexRequest(ready=ready),
-            kserve_pb2.RepositoryIndexResponse,
-        )
-        call.respond(200, (control_json.repository_index(answer),))

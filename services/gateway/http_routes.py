@@ -26,7 +26,8 @@ class Kind(Enum):
     GENERATE = "generate"
     GENERATE_STREAM = "generate stream"
     REPOSITORY_INDEX = "repository index"
-    REPOSITORY_CONTROL = "loading and unloading models through the protocol"
+    REPOSITORY_LOAD = "repository load"
+    REPOSITORY_UNLOAD = "repository unload"
     LOGGING = "the logging extension"
     TRACE_SETTING = "the trace extension"
     SHARED_MEMORY_STATUS = "shared memory status"
@@ -35,7 +36,10 @@ class Kind(Enum):
 
 
 class Route(NamedTuple):
-    """A route with what its target says: a model and version, or a kind of memory and a region."""
+    """A route with what its target says.
+
+    That is a model and version, a model and repository, or a kind of memory and a region.
+    """
 
     kind: Kind
     name: str = ""
@@ -65,7 +69,8 @@ _MODEL_ACTIONS: Final = {
 }
 _MODEL_TRACE: Final = re.compile(r"/v2/models/([^/]+)/trace/setting\Z")
 _INDEX: Final = re.compile(r"/v2/repository/[^/]+/index\Z")
-_REPOSITORY: Final = re.compile(r"/v2/repository(?:/[^/]+)?/models/([^/]+)/(?:load|unload)\Z")
+_REPOSITORY: Final = re.compile(r"/v2/repository(?:/([^/]+))?/models/([^/]+)/(load|unload)\Z")
+_REPOSITORY_ACTIONS: Final = {"load": Kind.REPOSITORY_LOAD, "unload": Kind.REPOSITORY_UNLOAD}
 _SHARED_MEMORY: Final = re.compile(
     r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)\Z"
 )
@@ -90,7 +95,7 @@ def resolve(target: bytes) -> Route:
     if match := _MODEL_TRACE.match(path):
         return Route(Kind.TRACE_SETTING, _name(match[1]))
     if match := _REPOSITORY.match(path):
-        return Route(Kind.REPOSITORY_CONTROL, _name(match[1]))
+        return Route(_REPOSITORY_ACTIONS[match[3]], _name(match[2]), _name(match[1] or ""))
     if _INDEX.match(path):
         return Route(Kind.REPOSITORY_INDEX)
     return NOT_FOUND

@@ -32,7 +32,7 @@ _KINDS: Final[dict[str, tuple[Kind, ...]]] = {
         Kind.SHARED_MEMORY_UNREGISTER,
     ),
     "model-config": (Kind.MODEL_CONFIG,),
-    "model-repository": (Kind.REPOSITORY_INDEX, Kind.REPOSITORY_CONTROL),
+    "model-repository": (Kind.REPOSITORY_INDEX, Kind.REPOSITORY_LOAD, Kind.REPOSITORY_UNLOAD),
     "statistics": (Kind.MODEL_STATISTICS,),
     "trace": (Kind.TRACE_SETTING,),
     "logging": (Kind.LOGGING,),

@@ -14,7 +14,7 @@ import uvloop
 from nereid.flags import read
 from nereid.metrics_endpoint import MetricsEndpoint
 from nereid.telemetry import set_up_logging
-from services.scheduler.service import SchedulerService
+from services.scheduler.service import FAILED_START_CODE, SchedulerService
 from services.scheduler.settings import Settings
 
 _PROGRAM = "nereid scheduler"
@@ -27,6 +27,7 @@ async def _run(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     service = SchedulerService(settings)
+    service.on_failed_start = stop.set
     try:
         await service.start()
     except OSError as error:
@@ -47,7 +48,7 @@ async def _run(settings: Settings) -> int:
     _log.info("stopping: finishing what was accepted")
     await service.drain(settings.exit_timeout_secs)
     await endpoint.close()
-    return 0
+    return FAILED_START_CODE if service.failed_start else 0
 
 
 def main() -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2 as config_pb
     from services.scheduler.model import ModelVersion
+    from services.scheduler.overrides import FileOverride
 
 _LATEST: Final = -1
 _LARGEST_VERSION: Final = (1 << 63) - 1
@@ -36,6 +37,10 @@ class ServedVersion:
     number: int
     path: str
     draft: config_pb.ModelConfig
+    # What tells the state of its files when they were found.
+    files: bytes = b""
+    # Keeps its directory, where that was made for one load.
+    keeper: FileOverride | None = None
     life: VersionLife = field(default_factory=VersionLife)
     runtime: ModelVersion | None = None
     shown: config_pb.ModelConfig | None = None
@@ -55,12 +60,38 @@ class ServedModel:
     versions: dict[int, ServedVersion] = field(default_factory=dict)
     refusal: str = ""
 
+    @property
+    def in_service(self) -> bool:
+        """Whether anything of it is loaded, or being loaded."""
+        return any(not each.life.refused for each in self.versions.values())
+
 
 class Catalogue:
     """All models by name."""
 
-    def __init__(self, models: Iterable[ServedModel]) -> None:
+    def __init__(self, models: Iterable[ServedModel] = ()) -> None:
         self._models = {model.name: model for model in models}
+
+    def model(self, name: str) -> ServedModel | None:
+        """A model that was found at some time."""
+        return self._models.get(name)
+
+    def models(self) -> list[ServedModel]:
+        """All of them."""
+        return list(self._models.values())
+
+    def put(self, model: ServedModel) -> None:
+        """Add a model, or have it in place of the one of its name."""
+        self._models[model.name] = model
+
+    def cached(self) -> tuple[str, ...]:
+        """The models whose answers may be kept."""
+        names = {
+            each.name
+            for each in self.versions()
+            if each.draft.response_cache.enable and not each.life.gone
+        }
+        return tuple(sorted(names))
 
     def versions(self) -> Iterator[ServedVersion]:
         """Every version of every model."""
@@ -121,25 +152,34 @@ class Catalogue:
             model_stats=[each.statistics.to_proto(each.name, str(each.number)) for each in chosen]
         )
 
-    def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
-        """Every version with its state; a model without any by its name, with why that is so."""
+    def index(
+        self, found: Iterable[str], *, ready_only: bool
+    ) -> kserve_pb2.RepositoryIndexResponse:
+        """Every version with its state; a model without any by its name, with why that is so.
+
+        found: the models that lie in the repositories. What is gone from there is left out unless
+        something of it is in service.
+        """
+        names = set(found)
+        names.update(name for name, model in self._models.items() if model.in_service)
         response = kserve_pb2.RepositoryIndexResponse()
-        for model in self._models.values():
+        for name in sorted(names):
+            model = self._models.get(name, ServedModel(name))
             if not model.versions and not ready_only:
-                state = VersionState.UNAVAILABLE.value
-                response.models.add(name=model.name, state=state, reason=model.refusal)
-            for served in model.versions.values():
-                state = served.life.state.value
+                entry = response.models.add(name=name, reason=model.refusal)
+                entry.state = VersionState.UNAVAILABLE.value if model.refusal else ""
+            for number, served in sorted(model.versions.items()):
                 if ready_only and served.life.state is not VersionState.READY:
                     continue
-                entry = response.models.add(name=model.name, version=str(served.number))
-                entry.state, entry.reason = state, served.life.reason
+                entry = response.models.add(name=name, version=str(number))
+                entry.state, entry.reason = served.life.state.value, served.life.reason
         return response
 
     def all_serving(self) -> bool:
-        """Strict readiness: every model has versions, and each could execute a request now."""
+        """Strict readiness: every version that nobody has unloaded could execute a request now."""
         return all(
-            model.versions and all(each.life.serving for each in model.versions.values())
+            model.versions
+            and all(each.life.serving or each.life.unloaded for each in model.versions.values())
             for model in self._models.values()
         )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from nereid.errors import InvalidArgument, NereidError, Unimplemented
+from nereid.errors import InvalidArgument, NereidError
 from nereid.metrics import Page
 from nereid.model_config import metadata
 from nereid.paths import SCHEDULER
@@ -54,7 +54,6 @@ class Control:
             SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
             SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
             SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
-            SCHEDULER + "RepositoryIndex": _handler(pb.RepositoryIndexRequest, self._index),
             SCHEDULER + "TraceSetting": _handler(pb.TraceSettingRequest, self._trace_setting),
             SCHEDULER + "LogSettings": _handler(pb.LogSettingsRequest, self._log_settings),
             SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
@@ -81,11 +80,6 @@ class Control:
 
     def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
         return self._catalogue.statistics(request.name, request.version)
-
-    def _index(self, request: kserve_pb2.RepositoryIndexRequest) -> Message:
-        if request.repository_name:
-            raise Unimplemented("'repository_name' specification is not supported")
-        return self._catalogue.index(ready_only=request.ready)
 
     def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
         model = request.model_name

@@ -16,11 +16,12 @@ from nereid.frames import read_fault
 from nereid.paths import INSTANCE_KEY
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from services.scheduler.loader import Session
+from services.scheduler.sessions import Session
 
 if TYPE_CHECKING:
     from nereid.rpc import Call
-    from services.scheduler.loader import Loader, Placed
+    from services.scheduler.loader import Loader
+    from services.scheduler.sessions import Placed
 
 _log = logging.getLogger(__name__)
 

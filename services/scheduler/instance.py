@@ -13,6 +13,8 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.tracing import is_sampled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from services.scheduler.entry import Batch
 
 
@@ -24,6 +26,10 @@ class BatchStream(Protocol):
 
     def finish(self) -> None:
         """End the stream."""
+
+
+def _nothing() -> None:
+    """It goes on as before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +65,8 @@ class Instance:
     batches: int = 0
     # Which state of the model it was told to load; empty: nobody needs to know.
     revision: bytes = b""
+    # What is to be done when a batch is answered; something for the last one.
+    on_idle: Callable[[], None] = _nothing
 
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""

@@ -31,6 +31,7 @@ _TRITON_NAME: Final = {
     Unavailable.code: "Unavailable",
 }
 NO_INSTANCE: Final = "no executor has it at the moment; requests wait"
+UNLOADED: Final = "unloaded"
 
 
 class VersionState(Enum):
@@ -39,8 +40,10 @@ class VersionState(Enum):
     UNKNOWN      found, nothing done with it yet            -> LOADING, UNAVAILABLE
     LOADING      waits for an executor, or one is loading   -> READY, UNAVAILABLE
     READY        an executor has had all its instances up   -> UNAVAILABLE, UNLOADING
-    UNLOADING    being taken out of service                 -> UNAVAILABLE
+    UNLOADING    finishes what it accepted, takes no more   -> UNAVAILABLE ("unloaded")
     UNAVAILABLE  refused, or no executor could load it      -> LOADING (another executor joined)
+
+    Any of them goes to UNLOADING; what is loaded once more after that has a life of its own.
     """
 
     UNKNOWN = "UNKNOWN"
@@ -48,6 +51,9 @@ class VersionState(Enum):
     READY = "READY"
     UNLOADING = "UNLOADING"
     UNAVAILABLE = "UNAVAILABLE"
+
+
+_DECIDED: Final = frozenset({VersionState.READY, VersionState.UNAVAILABLE})
 
 
 class Standing(Enum):
@@ -83,6 +89,33 @@ class VersionLife:
         return self.state is VersionState.READY and self.up
 
     @property
+    def decided(self) -> bool:
+        """Whether everybody who tries to load it has come to an end."""
+        if self.final:
+            return True
+        return self.state in _DECIDED and not self.attempted
+
+    @property
+    def attempted(self) -> bool:
+        """Whether an executor is loading it."""
+        return any(standing is Standing.LOADING for standing, _ in self._standings.values())
+
+    @property
+    def unloaded(self) -> bool:
+        """Taken out of service because somebody wanted that."""
+        return self.final and self._reason == UNLOADED
+
+    @property
+    def gone(self) -> bool:
+        """Unloaded, or about to be."""
+        return self.unloaded or self.state is VersionState.UNLOADING
+
+    @property
+    def refused(self) -> bool:
+        """No executor need try."""
+        return self.final and self.state is VersionState.UNAVAILABLE
+
+    @property
     def reason(self) -> str:
         """Why it is in its state, where that needs telling."""
         if self.state is VersionState.READY and not self.up:
@@ -97,6 +130,17 @@ class VersionLife:
     def await_executor(self) -> None:
         """It shall be loaded as soon as an executor joins."""
         self._become(VersionState.LOADING)
+
+    def begin_unload(self) -> None:
+        """It takes nothing new from now on. Executors still matter to what it accepted."""
+        self.final = True
+        self._become(VersionState.UNLOADING)
+
+    def end_unload(self) -> None:
+        """Nothing is left of it."""
+        self.final = True
+        self._standings.clear()
+        self._become(VersionState.UNAVAILABLE, UNLOADED)
 
     def report(self, executor: Hashable, standing: Standing, reason: str = "") -> None:
         """An executor has come this far with it."""

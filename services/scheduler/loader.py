@@ -1,132 +1,123 @@
-"""Brings model versions into service: described, completed, placed on every executor, or refused.
+"""Brings model versions into service, on every executor, and takes them out again.
 
 Events of executors in, commands to executors and the versions' states out; all in sync code of one
-event loop. Knows executors as sessions that take commands, not how these travel.
+event loop, but for the waiting. Does not decide which versions there shall be.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.model_config import with_instance_groups
 from nereid.pb import nereid_pb2 as pb
-from services.scheduler.completion import complete, needs_description
+from services.scheduler import resizing
+from services.scheduler.completion import needs_description
 from services.scheduler.instance import BatchStream, Instance
-from services.scheduler.latencies import MetricsConfig
 from services.scheduler.lifecycle import Standing, VersionState, reason_of
-from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.load_rules import config_of
 from services.scheduler.placement import Slot, gpu_ids, place, require_backend
-from services.scheduler.response_cache import ResponseCache, place_of
-from services.scheduler.revision import revision_of
+from services.scheduler.response_cache import place_of
+from services.scheduler.revision import files_of, revision_of
+from services.scheduler.sessions import Part, Placed, Session
+from services.scheduler.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from nereid.messages import Fault
-    from nereid.tracing import Tracer
-    from services.scheduler.cache_client import CacheClient
-    from services.scheduler.catalogue import Catalogue, ServedVersion
-    from services.scheduler.completion import CompletionRules
+    from nereid.model_config import ModelConfig
+    from services.scheduler.catalogue import ServedVersion
+    from services.scheduler.load_rules import LoadRules
 
 _log = logging.getLogger(__name__)
-
-
-class CommandStream(Protocol):
-    """The scheduler's end of a Join stream; nereid.rpc.Call is one."""
-
-    def send(self, message: bytes) -> None:
-        """Write a message; nothing happens once the stream is broken."""
-
-    def finish(self) -> None:
-        """End the stream."""
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """What one executor has, or is getting, of one version."""
-
-    instances: dict[int, Instance] = field(default_factory=dict)
-    # All of them have been ready at once.
-    completed: bool = False
-
-    @property
-    def ready(self) -> int:
-        return sum(instance.stream is not None for instance in self.instances.values())
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """An executor that has joined, from its hello to its end."""
-
-    hello: pb.Hello
-    stream: CommandStream
-    parts: dict[ServedVersion, Part] = field(default_factory=dict)
-    leaving: bool = False
-    # What it told last of its devices.
-    usage: pb.DeviceUsage | None = None
-
-    @property
-    def name(self) -> str:
-        return self.hello.name
-
-    def send(self, command: pb.ExecutorCommand) -> None:
-        self.stream.send(command.SerializeToString())
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where an instance belongs."""
-
-    instance: Instance
-    served: ServedVersion
-    session: Session
-
-
-@dataclass(frozen=True)
-class LoadRules:
-    """What the settings say of loading and of the queues to be made."""
-
-    completion: CompletionRules
-    backend_settings: Callable[[str], dict[str, str]]
-    limits: QueueLimits
-    metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    tracer: Tracer | None = None
-    # None: there is no cache.
-    cache: CacheClient | None = None
 
 
 class Loader:
     """The owner of all versions' lives. on_change: some version's state is another now."""
 
-    def __init__(
-        self, catalogue: Catalogue, rules: LoadRules, on_change: Callable[[], None]
-    ) -> None:
-        self._catalogue = catalogue
+    def __init__(self, rules: LoadRules, on_change: Callable[[], None]) -> None:
         self._rules = rules
         self._on_change = on_change
+        # Those that are or shall be in service, and those that still finish what they accepted.
+        self._versions: dict[ServedVersion, None] = {}
+        self._readings: set[asyncio.Task[None]] = set()
         self._sessions: dict[str, Session] = {}
         # What an executor that joins is told first.
         self.greeting: Callable[[], Iterable[pb.ExecutorCommand]] = tuple
         self._placed: dict[int, Placed] = {}
+        self._resizing = resizing.Resizing(self, self._placed)
+        self.verdicts = Verdicts(self._is_decided)
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
         # An executor's thread from before a restart of the scheduler must not match by chance.
         self._ids = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
 
-    def start(self) -> None:
-        """Complete what can be completed without an executor, and wait for one with the rest."""
-        for served in self._catalogue.versions():
-            if served.life.final:
-                continue
-            served.life.await_executor()
-            if not needs_description(served.draft, self._rules.completion):
-                self._complete(served, None)
+    # ---- versions
+
+    @property
+    def versions(self) -> Collection[ServedVersion]:
+        """All versions that executors have, or shall have."""
+        return self._versions.keys()
+
+    def load(self, served: ServedVersion) -> None:
+        """Bring a version into service, on every executor that is here and that comes."""
+        self._versions[served] = None
+        self._settle(served, served.life.await_executor)
+        if not needs_description(served.draft, self._rules.completion):
+            self._complete(served, None)
+        self._consider_all(served)
+
+    def resize(self, served: ServedVersion, config: ModelConfig) -> None:
+        """Have as many instances as this configuration says, which differs in nothing else.
+
+        Raises:
+            NereidError: no executor can host that; nothing has changed then.
+        """
+        assert served.runtime is not None, "resized before it was loaded"  # noqa: S101
+        hosts = [session for session in self._sessions.values() if served in session.parts]
+        plans = [(session, place(config, session.hello)) for session in hosts]
+        served.runtime.config = config
+        served.shown = None
+        for session, slots in plans:
+            self._show(served, session)
+            self._resizing.begin(served, session, slots)
+
+    def resize_fault(self, served: ServedVersion) -> str:
+        """Why an instance that a resize asked for did not come; empty: all came."""
+        return resizing.fault_of(self.sessions, served)
+
+    def retire(self, served: ServedVersion) -> Coroutine[None, None, None]:
+        """Have a version take nothing new from now on; await the rest: all it has is answered."""
+        self._settle(served, served.life.begin_unload)
+        return self._finish(served)
+
+    async def _finish(self, served: ServedVersion) -> None:
+        if served.runtime is not None:
+            await served.runtime.idle()
+        self.discard(served)
+
+    def discard(self, served: ServedVersion) -> None:
+        """Let go of a version that nobody waits for."""
+        self._versions.pop(served, None)
+        for command, (described, _) in list(self._describing.items()):
+            if described is served:
+                del self._describing[command]
+        for placed in [each for each in self._placed.values() if each.served is served]:
+            self.unload(placed, "the model was unloaded")
+        for session in self._sessions.values():
+            session.parts.pop(served, None)
+        runtime, served.runtime = served.runtime, None
+        if runtime is not None:
+            runtime.fail_all(Unavailable(f"model {served} was unloaded", late=True))
+            runtime.close()
+        served.keeper = None
+        self._settle(served, served.life.end_unload)
 
     # ---- executors
 
@@ -152,7 +143,7 @@ class Loader:
             session.send(command)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
-        for served in self._catalogue.versions():
+        for served in list(self._versions):
             self._consider(served, session)
 
     def leaving(self, session: Session) -> None:
@@ -164,6 +155,7 @@ class Loader:
             for instance in part.instances.values():
                 if served.runtime is not None:
                     served.runtime.retire_instance(instance)
+            part.awaited.clear()
         self._forget_standing(session)
 
     def left(self, session: Session) -> None:
@@ -212,6 +204,8 @@ class Loader:
         if part.completed or part.ready == len(part.instances):
             part.completed = True
             self._report(served, placed.session, Standing.UP)
+        self._resizing.arrived(part, number)
+        self.verdicts.reconsider()
         return placed
 
     def instance_closed(self, placed: Placed, stream: BatchStream) -> None:
@@ -224,8 +218,9 @@ class Loader:
             cause = f"instance '{instance.name}' of executor '{session.name}' was lost"
             served.runtime.lose_instance(instance, cause)
         part = session.parts[served]
-        if session.leaving:
+        if session.leaving or instance.id in part.surplus:
             self._placed.pop(instance.id, None)
+            part.instances.pop(instance.id, None)
         elif part.completed and not part.ready and part.instances:
             self._report(served, session, Standing.LOADING)
 
@@ -243,10 +238,11 @@ class Loader:
             return
         if not part.completed:
             # As on Triton, one instance that cannot be loaded fails the load.
-            for instance in list(part.instances.values()):
-                unload = pb.UnloadInstance(instance=instance.id)
-                session.send(pb.ExecutorCommand(unload=unload))
-                self._drop(part, instance, f"the load on executor '{session.name}' failed")
+            for instance_id in list(part.instances):
+                cause = f"the load on executor '{session.name}' failed"
+                self.unload(self._placed[instance_id], cause)
+        self._resizing.arrived(part, number, reason)
+        self.verdicts.reconsider()
         if not part.ready:
             self._fail(served, session, reason)
 
@@ -259,7 +255,7 @@ class Loader:
     def _consider(self, served: ServedVersion, session: Session) -> None:
         """Have an executor do its share, unless it is doing so or has failed to."""
         life = served.life
-        if life.final or served in session.parts or life.failed_on(session):
+        if life.refused or served in session.parts or life.failed_on(session):
             return
         if served.runtime is not None:
             self._place(served, session)
@@ -282,14 +278,7 @@ class Loader:
         """Make the configuration whole and the version ready to queue requests."""
         error: NereidError
         try:
-            config = complete(served.draft, described, self._rules.completion)
-            served.runtime = ModelVersion(
-                config, served.number, self._rules.limits, self._rules.tracer
-            )
-            if config.response_cache and self._rules.cache is not None:
-                most = self._rules.limits.max_queue_size
-                served.runtime.cache = ResponseCache(served.runtime, self._rules.cache, most)
-            served.runtime.statistics.latencies = self._rules.metrics.latencies_of(config)
+            served.runtime = self._rules.make_runtime(served, described)
             return
         except NereidError as refused:
             error = refused
@@ -300,45 +289,57 @@ class Loader:
         self._settle(served, partial(served.life.refuse, reason))
 
     def _place(self, served: ServedVersion, session: Session) -> None:
-        assert served.runtime is not None, "placed before its configuration was whole"  # noqa: S101
-        config = served.runtime.config
         try:
-            slots = place(config, session.hello)
+            slots = place(config_of(served), session.hello)
         except NereidError as error:
             self._fail(served, session, reason_of(error.code, error.message))
             return
-        if served.shown is None:
-            served.shown = with_instance_groups(config.proto, gpu_ids=gpu_ids(session.hello))
-        part = session.parts[served] = Part()
+        self._show(served, session)
+        session.parts[served] = Part()
         self._report(served, session, Standing.LOADING)
-        revision = b""
-        if served.runtime.cache is not None:
-            # Before it is loaded: if files change meanwhile, the answers belong to no revision
-            # that will be looked for again.
-            revision = revision_of(config.proto, served.path)
-            served.runtime.cache.revise(place_of(served.name, served.number, revision))
+        assert served.runtime is not None, "placed before its configuration was whole"  # noqa: S101
+        if served.runtime.cache is None:
+            self.add(served, session, slots)
+        else:
+            reading = asyncio.ensure_future(self._add_revised(served, session, slots))
+            self._readings.add(reading)
+            reading.add_done_callback(self._readings.discard)
+
+    async def _add_revised(
+        self, served: ServedVersion, session: Session, slots: list[Slot]
+    ) -> None:
+        """Note what the files are before they are loaded: an executor may come long after the scan.
+
+        If they change meanwhile, the answers belong to no revision that will be looked for again.
+        """
+        part = session.parts[served]
+        files = await asyncio.to_thread(files_of, served.path)
+        runtime = served.runtime
+        if session.parts.get(served) is part and not session.leaving and runtime is not None:
+            revision = revision_of(runtime.config.proto, files)
+            if runtime.cache is not None:
+                runtime.cache.revise(place_of(served.name, served.number, revision))
+            self.add(served, session, slots, revision)
+
+    def add(
+        self, served: ServedVersion, session: Session, slots: Iterable[Slot], revision: bytes = b""
+    ) -> list[int]:
+        """Have an executor load instances; their numbers."""
+        placed = []
         for slot in slots:
             instance = Instance(next(self._ids), slot.name, session.name, revision=revision)
-            part.instances[instance.id] = instance
-            self._placed[instance.id] = Placed(instance, served, session)
-        for instance, slot in zip(list(part.instances.values()), slots, strict=True):
-            session.send(pb.ExecutorCommand(load=self._load_command(served, instance, slot)))
+            placed.append(Placed(instance, served, session, slot))
+            session.parts[served].instances[instance.id] = instance
+            self._placed[instance.id] = placed[-1]
+        for each in placed:
+            session.send(self._rules.load_command(each))
+        return [each.instance.id for each in placed]
 
-    def _load_command(
-        self, served: ServedVersion, instance: Instance, slot: Slot
-    ) -> pb.LoadInstance:
-        assert served.runtime is not None, "placed before its configuration was whole"  # noqa: S101
-        config = served.runtime.config
-        return pb.LoadInstance(
-            instance=instance.id,
-            config=config.proto,
-            version=served.number,
-            version_path=served.path,
-            instance_name=instance.name,
-            kind=slot.kind,
-            device_id=slot.device_id,
-            backend_settings=self._rules.backend_settings(config.backend),
-        )
+    def _show(self, served: ServedVersion, session: Session) -> None:
+        """What clients are told of the instance groups is the first executor's."""
+        if served.shown is None:
+            proto = config_of(served).proto
+            served.shown = with_instance_groups(proto, gpu_ids=gpu_ids(session.hello))
 
     # ---- book-keeping
 
@@ -347,12 +348,22 @@ class Loader:
             del self._sessions[session.name]
 
     def _forget_standing(self, session: Session) -> None:
-        for served in self._catalogue.versions():
+        for served in list(self._versions):
             self._settle(served, partial(served.life.forget, session))
+
+    def unload(self, placed: Placed, cause: str) -> None:
+        """Have an instance ended whose batch, if it has one, is lost or runs elsewhere."""
+        session, instance = placed.session, placed.instance
+        unload = pb.UnloadInstance(instance=instance.id)
+        session.send(pb.ExecutorCommand(unload=unload))
+        part = session.parts.get(placed.served)
+        if part is not None:
+            self._drop(part, instance, cause)
 
     def _drop(self, part: Part, instance: Instance, cause: str) -> None:
         placed = self._placed.pop(instance.id, None)
         part.instances.pop(instance.id, None)
+        part.surplus.discard(instance.id)
         stream, instance.stream = instance.stream, None
         if stream is not None:
             stream.finish()
@@ -372,14 +383,18 @@ class Loader:
         life = served.life
         before = (life.state, life.reason)
         event()
+        self.verdicts.reconsider()
         if (life.state, life.reason) == before:
             return
         if life.state is VersionState.READY and served.load_duration_s is None:
             began_s = served.load_began_s
             served.load_duration_s = 0.0 if began_s is None else time.monotonic() - began_s
-        told = f": {life.reason}" if life.reason else ""
-        level = logging.INFO if life.state is not VersionState.UNAVAILABLE else logging.ERROR
-        _log.log(level, "model %s is %s%s", served, life.state.value, told)
-        if life.state is VersionState.UNAVAILABLE and served.runtime is not None:
+        told = f"{life.state.value}: {life.reason}" if life.reason else life.state.value
+        failed = life.state is VersionState.UNAVAILABLE and not life.unloaded
+        _log.log(logging.ERROR if failed else logging.INFO, "model %s is %s", served, told)
+        if failed and served.runtime is not None:
             served.runtime.fail_all(Unavailable(f"model {served} failed: {life.reason}", late=True))
         self._on_change()
+
+    def _is_decided(self, served: ServedVersion) -> bool:
+        return served.life.decided and not resizing.is_under_way(self.sessions, served)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.intake import GatewaySession, HoldingRoom
-    from services.scheduler.loader import Loader, Session
+    from services.scheduler.loader import Loader
     from services.scheduler.model import ModelVersion
+    from services.scheduler.sessions import Session
     from services.scheduler.statistics import ModelStatistics
 
     Labels = Mapping[str, str]

@@ -69,11 +69,9 @@ class ModelVersion:
         self.number = number
         self.name = config.name
         self.statistics = ModelStatistics()
-        # Set where requests may be answered from the cache.
-        self.cache: ResponseCache | None = None
+        self.cache: ResponseCache | None = None  # set where it may answer requests
         self._limits = limits
-        # None: no request is traced.
-        self._tracer = tracer
+        self._tracer = tracer  # None: no request is traced
         self._validator = Validator(config)
         self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
         self._router: Router[Instance] = Router()
@@ -218,6 +216,7 @@ class ModelVersion:
         finished_ns = _now_ns()
         # Before the answers are told: meanwhile the instance can work.
         self._router.release(instance)
+        instance.on_idle()
         self._dispatch(finished_ns)
         if running.batch.traced:
             end_attempts(instance, running, finished_ns)
@@ -242,10 +241,10 @@ class ModelVersion:
                 self._fail(entry, error, now_ns)
 
     async def idle(self) -> None:
-        """Wait until everything accepted is answered. Only one may wait."""
-        if self._open:
-            self._idle = self._loop.create_future()
-            await self._idle
+        """Wait until everything accepted is answered."""
+        while self._open:
+            self._idle = self._idle or self._loop.create_future()
+            await asyncio.shield(self._idle)
 
     def close(self) -> None:
         """Let go of the event loop; call when nothing is open."""
@@ -369,8 +368,9 @@ class ModelVersion:
             entry.trace.end(entry, (self.name, self.number), answer, _now_ns())
         if self.cache is not None and entry.passage is not None:
             self.cache.ended(entry, answer)
-        if self._idle is not None and not self._open and not self._idle.done():
+        if self._idle is not None and not self._open:
             self._idle.set_result(None)
+            self._idle = None
 
     # ---- no instance anywhere
 

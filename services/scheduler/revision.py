@@ -1,8 +1,9 @@
 """What tells one state of a model version from another: a digest of its configuration and files.
 
-Reads names, sizes and times of change, never a file's content: that would cost as much as a load.
-The inode's own time of change is among them, since a copy may keep a file's size and its other
-times. Covers the version's directory and what all versions share: labels, environments.
+Of files it reads names, sizes and times of change, never content: that would cost as much as a
+load. The inode's own time of change is among them, since a copy may keep a file's size and its
+other times. Covers the version's directory and what all versions share: labels, environments. How
+many instances there are and which versions are served changes no answer and does not count.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +21,25 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
 
 
-def revision_of(config: config_pb.ModelConfig, version_path: str) -> bytes:
+# Where configurations are written, beside a model's versions; they count as what they say.
+CONFIG_FILE: Final = "config.pbtxt"
+CONFIG_FOLDER: Final = "configs"
+_SIZE_BYTES: Final = 16
+
+
+def revision_of(config: config_pb.ModelConfig, files: bytes) -> bytes:
     """16 bytes, other ones as soon as the configuration or a file has changed."""
-    digest = hashlib.blake2b(config.SerializeToString(deterministic=True), digest_size=16)
+    counted = model_config_pb2.ModelConfig()
+    counted.CopyFrom(config)
+    for field in ("instance_group", "version_policy"):
+        counted.ClearField(field)
+    text = counted.SerializeToString(deterministic=True)
+    return hashlib.blake2b(files + text, digest_size=_SIZE_BYTES).digest()
+
+
+def files_of(version_path: str) -> bytes:
+    """16 bytes for the files of a version. Reads the file system."""
+    digest = hashlib.blake2b(digest_size=_SIZE_BYTES)
     root = Path(version_path)
     for path in sorted(_files(root)):
         try:
@@ -40,7 +59,8 @@ def _files(version: Path) -> Iterator[Path]:
     seen: set[str] = set()
     for directory, below, names in os.walk(version.parent, followlinks=True):
         if directory == str(version.parent):
-            below[:] = [each for each in below if each == version.name or not each.isdigit()]
+            below[:] = [each for each in below if _is_shared(each) or each == version.name]
+            names[:] = [each for each in names if each != CONFIG_FILE]
         real = os.path.realpath(directory)
         if real in seen:
             # By a link from inside itself, or one that was read under its other name.
@@ -49,3 +69,7 @@ def _files(version: Path) -> Iterator[Path]:
         seen.add(real)
         below.sort()
         yield from (Path(directory, name) for name in names)
+
+
+def _is_shared(folder: str) -> bool:
+    return not folder.isdigit() and folder != CONFIG_FOLDER

@@ -26,24 +26,27 @@ from nereid.rpc import (
 )
 from nereid.tracing import open_tracer
 from services.scheduler.cache_client import CacheClient, dial_cache
-from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
+from services.scheduler.catalogue import Catalogue
 from services.scheduler.completion import CompletionRules
 from services.scheduler.control import Control
 from services.scheduler.executors import accept_execute, accept_join
 from services.scheduler.intake import STOPPING, GatewaySession, HoldingRoom, Intake
-from services.scheduler.lifecycle import reason_of
-from services.scheduler.loader import Loader, LoadRules
+from services.scheduler.load_rules import LoadRules
+from services.scheduler.loader import Loader
 from services.scheduler.mesh_settings import MeshSettings
 from services.scheduler.metrics import SchedulerMetrics, config_of
 from services.scheduler.model import QueueLimits
-from services.scheduler.repository import scan
+from services.scheduler.repository import Repositories
+from services.scheduler.repository_calls import repository_calls
+from services.scheduler.repository_control import ControlRules, RepositoryControl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.messages import FromScheduler, Notice
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
     from services.scheduler.cache_client import CacheLink
-    from services.scheduler.repository import FoundModel
     from services.scheduler.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -55,6 +58,8 @@ _SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeo
 _CACHE_OPTIONS: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # What is left of the time to drain when everything is answered, for answers on their way.
 _LAST_WRITES_S: Final = 1.0
+# What a process ends with that shall not be started again: --exit-on-error has ended it.
+FAILED_START_CODE: Final = 3
 
 
 class SchedulerService:
@@ -64,7 +69,7 @@ class SchedulerService:
         """cache_link: to a cache in this process; else settings say where one is, if any is."""
         self._settings = settings
         self._tracer = open_tracer(settings, "scheduler")
-        self._catalogue = Catalogue(map(_served, scan(settings.model_repository)))
+        self._catalogue = Catalogue()
         self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._intake = Intake(self._catalogue, self._room, self._tracer)
         limits = QueueLimits(
@@ -86,8 +91,14 @@ class SchedulerService:
             self._tracer,
             self._cache,
         )
-        self._loader = Loader(self._catalogue, rules, self._intake.models_changed)
+        self._loader = Loader(rules, self._models_changed)
+        repositories = Repositories(settings.model_repository, settings.model_config_name)
+        self._repository = RepositoryControl(
+            repositories, self._catalogue, self._loader, _control_rules(settings)
+        )
         self._links: dict[GatewaySession, Link[FromScheduler]] = {}
+        # The models whose requests want a digest, as gateways were told last.
+        self._announced: tuple[str, ...] = ()
         self.metrics = SchedulerMetrics(
             self._catalogue, self._loader, self._room, self._links.keys(), metrics_config
         )
@@ -99,6 +110,10 @@ class SchedulerService:
             self._catalogue, self.metrics, self._mesh_settings, strict=settings.strict_readiness
         )
         self._server: Server | None = None
+        # With --exit-on-error: whether a model to begin with could not be loaded, and whom to tell.
+        self.failed_start = False
+        self.on_failed_start: Callable[[], None] = _nobody
+        self._watch: asyncio.Task[None] | None = None
         # Where it really listens, once started: port 0 is whatever the system chose.
         self.addresses: list[str] = []
 
@@ -106,6 +121,7 @@ class SchedulerService:
         """All RPCs of the scheduler, for a server or a LocalChannel."""
         return Handlers(
             unary=self._control.handlers(),
+            async_unary=repository_calls(self._repository),
             stream={
                 INFER_PATH: self._accept_gateway,
                 JOIN_PATH: partial(accept_join, self._loader),
@@ -127,18 +143,29 @@ class SchedulerService:
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
-        self._loader.start()
+        await self._repository.start()
         self._server = Server(self.handlers(), _SERVER_OPTIONS)
         for address in self._settings.scheduler_address:
             tls = self._settings.mesh_tls_server(address)
             self.addresses.append(await self._server.listen(address, tls))
         _log.info("listening at %s", ", ".join(self.addresses))
+        if self._settings.exit_on_error:
+            self._watch = asyncio.ensure_future(self._watch_first_loads())
+
+    async def _watch_first_loads(self) -> None:
+        if not await self._repository.first_loads():
+            _log.error("failed to load all models; the scheduler ends, as --exit-on-error asks")
+            self.failed_start = True
+            self.on_failed_start()
 
     async def drain(self, timeout_s: float) -> None:
         """Accept nothing new, finish what was accepted, fail what takes longer; then end."""
         self._control.stopping = True
         self._intake.stop()
-        models = [each.runtime for each in self._catalogue.versions() if each.runtime is not None]
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._repository.close()
+        models = [each.runtime for each in self._loader.versions if each.runtime is not None]
         waits = [asyncio.ensure_future(self._room.idle())]
         waits += [asyncio.ensure_future(model.idle()) for model in models]
         _, late = await asyncio.wait(waits, timeout=timeout_s)
@@ -184,9 +211,13 @@ class SchedulerService:
     def _cached_models(self) -> CachedModels:
         if self._cache is None:
             return CachedModels(())
-        versions = self._catalogue.versions()
-        names = {each.name for each in versions if each.draft.response_cache.enable}
-        return CachedModels(tuple(sorted(names)))
+        return CachedModels(self._catalogue.cached())
+
+    def _models_changed(self) -> None:
+        self._intake.models_changed()
+        if self._cache is not None and self._announced != self._catalogue.cached():
+            self._announced = self._catalogue.cached()
+            self._tell_gateways(self._cached_models())
 
     def _accept_gateway(self, call: Call) -> None:
         session = GatewaySession(self._intake)
@@ -217,6 +248,10 @@ class SchedulerService:
         session.on_down()
 
 
+def _nobody() -> None:
+    """Told by default."""
+
+
 class _GatewayCodec:
     """The scheduler's end of the Infer link: answers out, requests in."""
 
@@ -226,15 +261,11 @@ class _GatewayCodec:
         self.decode = RequestCodec().decode
 
 
-def _served(found: FoundModel) -> ServedModel:
-    """A model as it was found; what cannot be loaded says so from the start."""
-    model = ServedModel(found.name)
-    if found.error is not None:
-        model.refusal = reason_of(found.error.code, found.error.message)
-        _log.error("model '%s' cannot be loaded: %s", found.name, model.refusal)
-    for number in found.versions:
-        served = ServedVersion(found.name, number, found.version_path(number), found.draft)
-        if found.error is not None:
-            served.life.refuse(model.refusal)
-        model.versions[number] = served
-    return model
+def _control_rules(settings: Settings) -> ControlRules:
+    return ControlRules(
+        settings.model_control_mode,
+        settings.load_model,
+        settings.repository_poll_secs,
+        settings.model_load_retry_count,
+        settings.no_executor_timeout_secs,
+    )

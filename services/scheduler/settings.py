@@ -28,6 +28,13 @@ def _backend_setting(text: str) -> str:
     return text
 
 
+def _plain_name(text: str) -> str:
+    """A file's name, not a path."""
+    if "/" in text or "\0" in text:
+        raise ValueError("expected a name without slashes")
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings(MeshTlsSettings, TraceSettings, LogSettings):
     """The scheduler: model repositories, models' lives, queues and batches."""
@@ -77,14 +84,30 @@ class Settings(MeshTlsSettings, TraceSettings, LogSettings):
     metrics_port: int = flag(-1, "a port for the scheduler's own /metrics; -1: none", own_port)
     metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
     model_control_mode: str = flag(
-        "none", "none: all models of the repositories are loaded at the start",
+        "none", "none: all models are loaded at the start; poll: and again whenever their files"
+        " change; explicit: those of --load-model, and what clients load and unload",
         choice(*_CONTROL_MODES),
     )  # fmt: skip
-    disable_auto_complete_config: bool = flag(
-        False, "take model configurations as they are written", boolean, bare="true"
+    load_model: tuple[str, ...] = flag(
+        (), "a model to load at the start, with --model-control-mode=explicit; may be given"
+        " several times; * alone: all", repeated=True,
+    )  # fmt: skip
+    repository_poll_secs: float = flag(
+        15.0, "how often to look for changes, with --model-control-mode=poll; 0: never", seconds
     )
+    model_load_retry_count: int = flag(
+        0, "how often to try again to load a model that failed to load", integer(0)
+    )
+    model_config_name: str = flag(
+        "", "which configs/<name>.pbtxt of a model to take instead of its config.pbtxt, where there"
+        " is one", _plain_name,
+    )  # fmt: skip
+    disable_auto_complete_config: bool = flag(
+        False, "take model configurations as they are written", boolean,
+        aliases=("--strict-model-config",), bare="true",
+    )  # fmt: skip
     exit_on_error: bool = flag(
-        False, "accepted for Triton's sake: a model that fails to load never ends the scheduler",
+        False, "whether the scheduler ends when a model that it begins with cannot be loaded",
         boolean, bare="true",
     )  # fmt: skip
 
@@ -95,11 +118,10 @@ class Settings(MeshTlsSettings, TraceSettings, LogSettings):
             for path in self.model_repository
             if not (Path(path).is_dir() and os.access(path, os.R_OK | os.X_OK))
         ]
-        if self.model_control_mode != "none":
-            faults.append(
-                f"--model-control-mode: '{self.model_control_mode}': not offered yet,"
-                " only 'none' is: all models are loaded at the start"
-            )
+        if self.load_model and self.model_control_mode != "explicit":
+            faults.append("--load-model requires --model-control-mode=explicit as well")
+        if "*" in self.load_model and len(self.load_model) > 1:
+            faults.append("--load-model: '*' must be the only one, if it is given at all")
         return faults + self.mesh_tls_faults(self.scheduler_address)
 
     def backend_settings(self, backend: str) -> dict[str, str]:

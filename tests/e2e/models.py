@@ -71,12 +71,16 @@ def _batching(body: str, more: str = "") -> str:
     return f"max_batch_size: 16\ndynamic_batching {{ {body} }}\n{more}"
 
 
-def _save(root: Path, name: str, graph: onnx.GraphProto, config: str | None) -> None:
+def _save(
+    root: Path, name: str, graph: onnx.GraphProto, config: str | None, version: int = 1
+) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
-    directory = root / name / "1"
+    directory = root / name / str(version)
     directory.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, directory / "model.onnx")
+    # At once, as whoever deploys would: a reader sees the old file or the new one.
+    onnx.save(model, directory / "model.new")
+    (directory / "model.new").rename(directory / "model.onnx")
     if config is not None:
         (root / name / "config.pbtxt").write_text(config)
 
@@ -103,15 +107,37 @@ def _add_sub() -> onnx.GraphProto:
     return helper.make_graph(nodes, "add_sub", value[:2], value[2:])
 
 
+def save_scaler(root: Path, name: str, factor: int, config: str, version: int = 1) -> None:
+    """OUTPUT0 = factor * INPUT0, FP32 [8]; a file that is there already is replaced."""
+    _save(root, name, _scaler(factor), config, version)
+
+
+def save_heavy(root: Path, name: str, size_bytes: int) -> None:
+    """OUTPUT0 = the INPUT0-th of very many numbers, FP32 [1]; one instance."""
+    weights = numpy_helper.from_array(np.ones(size_bytes // 4, np.float32), "weights")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["weights", "INPUT0"], ["OUTPUT0"])],
+        "heavy",
+        [helper.make_tensor_value_info("INPUT0", TensorProto.INT64, [1])],
+        [helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, [1])],
+        [weights],
+    )
+    _save(root, name, graph, "instance_group [{ count: 1 kind: KIND_CPU }]")
+
+
 def _doubler() -> onnx.GraphProto:
-    """OUTPUT0 = 2 * INPUT0, FP32 [8]."""
-    two = numpy_helper.from_array(np.array(2, np.float32), "two")
+    return _scaler(2)
+
+
+def _scaler(factor: int) -> onnx.GraphProto:
+    """OUTPUT0 = factor * INPUT0, FP32 [8]."""
+    number = numpy_helper.from_array(np.array(factor, np.float32), "factor")
     return helper.make_graph(
-        [helper.make_node("Mul", ["INPUT0", "two"], ["OUTPUT0"])],
-        "doubler",
+        [helper.make_node("Mul", ["INPUT0", "factor"], ["OUTPUT0"])],
+        "scaler",
         [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT, ["batch", 8])],
         [helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, ["batch", 8])],
-        [two],
+        [number],
     )
 
 

@@ -213,9 +213,6 @@ async def test_failures_have_their_status_and_text(site: GatewaySite) -> None:
                 (lambda: http.infer("fail", inputs), "500", "asked to fail"),
                 (lambda: http.get_model_metadata("nope"), "404", unknown),
                 (lambda: http.get_inference_statistics("nope"), "400", "is not available"),
-                (lambda: http.load_model("echo"), "501", "loading and unloading models"),
-                (http.get_trace_settings, "501", "trace"),
-                (http.get_log_settings, "501", "logging"),
                 (
                     lambda: http.register_system_shared_memory("r", "k", 4),
                     "501",
@@ -234,9 +231,6 @@ async def test_failures_have_their_status_and_text(site: GatewaySite) -> None:
                 (lambda: grpc.infer("fail", inputs), "INTERNAL", "asked to fail"),
                 (lambda: grpc.get_model_metadata("nope"), "NOT_FOUND", unknown),
                 (lambda: grpc.get_model_metadata("echo", "x"), "INVALID_ARGUMENT", "failed to get"),
-                (lambda: grpc.load_model("echo"), "UNIMPLEMENTED", "loading and unloading models"),
-                (grpc.get_trace_settings, "UNIMPLEMENTED", "trace"),
-                (grpc.get_log_settings, "UNIMPLEMENTED", "logging"),
                 (
                     lambda: grpc.register_system_shared_memory("r", "k", 4),
                     "UNIMPLEMENTED",

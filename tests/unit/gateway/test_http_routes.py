@@ -34,8 +34,8 @@ from services.gateway.http_routes import NOT_FOUND, Kind, Route, resolve
         (b"/v2/logging", Route(Kind.LOGGING)),
         (b"/v2/repository/index", Route(Kind.REPOSITORY_INDEX)),
         (b"/v2/repository/x/index", Route(Kind.REPOSITORY_INDEX)),
-        (b"/v2/repository/models/m/load", Route(Kind.REPOSITORY_CONTROL, "m")),
-        (b"/v2/repository/r/models/m/unload", Route(Kind.REPOSITORY_CONTROL, "m")),
+        (b"/v2/repository/models/m/load", Route(Kind.REPOSITORY_LOAD, "m")),
+        (b"/v2/repository/r/models/m/unload", Route(Kind.REPOSITORY_UNLOAD, "m", "r")),
         (b"/v2/systemsharedmemory/status", Route(Kind.SHARED_MEMORY_STATUS, "system")),
         (b"/v2/cudasharedmemory/region/r/status", Route(Kind.SHARED_MEMORY_STATUS, "cuda", "r")),
         (

@@ -96,7 +96,8 @@ def test_the_index_names_states_and_reasons() -> None:
     refused = ServedModel("bare", refusal="no versions")
     catalogue = Catalogue([refused, model("m", v1="failed", v2="unknown", v3="ready")])
     entries = [
-        (e.name, e.version, e.state, e.reason) for e in catalogue.index(ready_only=False).models
+        (e.name, e.version, e.state, e.reason)
+        for e in catalogue.index(["bare", "m"], ready_only=False).models
     ]
     assert entries == [
         ("bare", "", "UNAVAILABLE", "no versions"),
@@ -104,7 +105,7 @@ def test_the_index_names_states_and_reasons() -> None:
         ("m", "2", "UNKNOWN", ""),
         ("m", "3", "READY", ""),
     ]
-    assert [e.version for e in catalogue.index(ready_only=True).models] == ["3"]
+    assert [e.version for e in catalogue.index((), ready_only=True).models] == ["3"]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from nereid.messages import Fault
 from nereid.model_config import parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from services.scheduler import loader as loader_module
-from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
+from services.scheduler import load_rules
+from services.scheduler.catalogue import ServedVersion
 from services.scheduler.completion import CompletionRules
 from services.scheduler.lifecycle import VersionState
-from services.scheduler.loader import Loader, LoadRules, Session
+from services.scheduler.load_rules import LoadRules
+from services.scheduler.loader import Loader
 from services.scheduler.model import QueueLimits
+from services.scheduler.sessions import Session
 
 WRITTEN = """
 name: "m" backend: "onnxruntime"
@@ -42,9 +44,8 @@ class World:
         self.changes = 0
         settings: Callable[[str], dict[str, str]] = lambda _: {"key": "value"}  # noqa: E731
         rules = LoadRules(CompletionRules(False, settings), settings, QueueLimits())
-        catalogue = Catalogue([ServedModel("m", {1: self.served})])
-        self.loader = Loader(catalogue, rules, self.changed)
-        self.loader.start()
+        self.loader = Loader(rules, self.changed)
+        self.loader.load(self.served)
 
     def changed(self) -> None:
         self.changes += 1
@@ -90,14 +91,6 @@ async def test_commands_say_all_that_an_executor_must_know() -> None:
     it.open(stream)
     assert it.served.life.serving
     assert it.changes > 0
-
-
-async def test_a_version_refused_at_the_scan_stays_so() -> None:
-    it = World()
-    it.served.life.refuse("no")
-    it.loader.start()
-    _, stream = it.join()
-    assert (it.state, stream.sent) == (VersionState.UNAVAILABLE, [])
 
 
 async def test_an_executor_that_fails_on_arrival_spoils_nothing() -> None:
@@ -189,7 +182,7 @@ async def test_a_bug_in_completion_refuses_the_model_only(
     def explode(*_: object) -> None:
         raise RuntimeError("bug")
 
-    monkeypatch.setattr(loader_module, "complete", explode)
+    monkeypatch.setattr(load_rules, "complete", explode)
     it = World()
     assert it.state is VersionState.UNAVAILABLE
     assert it.served.life.reason == "Internal: internal error; the server's log has the cause"

@@ -1,7 +1,7 @@
 from nereid.metrics import Page
 from nereid.pb import nereid_pb2 as pb
-from services.scheduler.loader import Session
 from services.scheduler.metrics import write_cpus, write_gpus
+from services.scheduler.sessions import Session
 
 
 class Stream:

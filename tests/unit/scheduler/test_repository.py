@@ -4,7 +4,7 @@ import pytest
 
 from nereid.errors import INTERNAL_MESSAGE
 from services.scheduler import repository as repository_module
-from services.scheduler.repository import FoundModel, scan
+from services.scheduler.repository import FoundModel, Repositories
 
 
 def add(repository: Path, name: str, config: str | None = None, *versions: str) -> Path:
@@ -18,7 +18,7 @@ def add(repository: Path, name: str, config: str | None = None, *versions: str) 
 
 
 def only(repository: Path) -> FoundModel:
-    (found,) = scan([str(repository)])
+    (found,) = Repositories([str(repository)]).scan()
     return found
 
 
@@ -61,14 +61,14 @@ def test_models_of_all_repositories_by_name(tmp_path: Path) -> None:
     add(tmp_path / "two", "a")
     add(tmp_path / "one", ".git")
     (tmp_path / "one" / "README").write_text("no model")
-    found = scan([str(tmp_path / "one"), str(tmp_path / "two")])
+    found = Repositories([str(tmp_path / "one"), str(tmp_path / "two")]).scan()
     assert [(each.name, each.error) for each in found] == [("a", None), ("b", None)]
 
 
 def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
     add(tmp_path / "one", "m")
     add(tmp_path / "two", "m")
-    (found,) = scan([str(tmp_path / "one"), str(tmp_path / "two")])
+    (found,) = Repositories([str(tmp_path / "one"), str(tmp_path / "two")]).scan()
     assert "in more than one model repository" in reason(found)
 
 

@@ -31,12 +31,18 @@ def test_tritons_names(tmp_path: Path) -> None:
     assert settings(*arguments(got)) == got
 
 
+EXPLICIT = ("--model-repository=/", "--model-control-mode=explicit")
+
+
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
         ((), "--model-repository is required"),
         (("--model-repository=/nowhere/at/all",), "there is no such directory"),
-        (("--model-repository=/", "--model-control-mode=poll"), "'poll': not offered yet"),
+        (("--model-repository=/", "--model-control-mode=x"), "expected one of none, poll"),
+        (("--model-repository=/", "--load-model=a"), "requires --model-control-mode=explicit"),
+        ((*EXPLICIT, "--load-model=*", "--load-model=a"), "'*' must be the only one"),
+        (("--model-repository=/", "--model-config-name=a/b"), "without slashes"),
         (("--model-repository=/", "--backend-config=x=1"), "expected backend,key=value"),
         (("--model-repository=/", "--scheduler-address=8003"), "expected host:port"),
     ],

@@ -1,0 +1,91 @@
+"""What the settings say of loading: from a version's configuration to its queue and its instances.
+
+Knows no executor and no life cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nereid.model_config import freeze_config
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from services.scheduler.completion import complete
+from services.scheduler.latencies import MetricsConfig
+from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.response_cache import ResponseCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.model_config import ModelConfig
+    from nereid.tracing import Tracer
+    from services.scheduler.cache_client import CacheClient
+    from services.scheduler.catalogue import ServedVersion
+    from services.scheduler.completion import CompletionRules
+    from services.scheduler.sessions import Placed
+
+
+@dataclass(frozen=True)
+class LoadRules:
+    """The rules. cache None: there is no cache."""
+
+    completion: CompletionRules
+    backend_settings: Callable[[str], dict[str, str]]
+    limits: QueueLimits
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    tracer: Tracer | None = None
+    cache: CacheClient | None = None
+
+    def make_runtime(self, served: ServedVersion, described: pb.Described | None) -> ModelVersion:
+        """A version's queue, once its configuration is whole.
+
+        Raises:
+            NereidError: the configuration is wrong, or does not fit the model file.
+        """
+        config = complete(served.draft, described, self.completion)
+        runtime = ModelVersion(config, served.number, self.limits, self.tracer)
+        if config.response_cache and self.cache is not None:
+            runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
+        runtime.statistics.latencies = self.metrics.latencies_of(config)
+        return runtime
+
+    def load_command(self, placed: Placed) -> pb.ExecutorCommand:
+        """What tells an executor to load an instance."""
+        served, slot = placed.served, placed.slot
+        config = config_of(served)
+        load = pb.LoadInstance(
+            instance=placed.instance.id,
+            config=config.proto,
+            version=served.number,
+            version_path=served.path,
+            instance_name=slot.name,
+            kind=slot.kind,
+            device_id=slot.device_id,
+            backend_settings=self.backend_settings(config.backend),
+        )
+        return pb.ExecutorCommand(load=load)
+
+
+def config_of(served: ServedVersion) -> ModelConfig:
+    """The whole configuration of a version that has one."""
+    assert served.runtime is not None, "placed before its configuration was whole"  # noqa: S101
+    return served.runtime.config
+
+
+def with_groups_of(config: ModelConfig, draft: model_config_pb2.ModelConfig) -> ModelConfig:
+    """The configuration with the instance groups and the version policy of another draft.
+
+    Raises:
+        NereidError: these make no sense.
+    """
+    changed = model_config_pb2.ModelConfig()
+    changed.CopyFrom(config.proto)
+    del changed.instance_group[:]
+    changed.instance_group.extend(draft.instance_group)
+    if draft.HasField("version_policy"):
+        changed.version_policy.CopyFrom(draft.version_policy)
+    else:
+        changed.version_policy.latest.num_versions = 1
+    return freeze_config(changed)

@@ -1,0 +1,87 @@
+"""Other instance groups for a version that serves: what fits stays, the rest is exchanged.
+
+What is missing is loaded first; what is too much goes when that is here, each instance after its
+batch. If something missing cannot be loaded, nothing goes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from services.scheduler.catalogue import ServedVersion
+    from services.scheduler.placement import Slot
+    from services.scheduler.sessions import Part, Placed, Session
+
+_CAUSE = "it is one too many"
+
+
+class Hands(Protocol):
+    """What does the loading and unloading."""
+
+    def add(
+        self, served: ServedVersion, session: Session, slots: Iterable[Slot], revision: bytes
+    ) -> list[int]:
+        """Have an executor load instances; their numbers."""
+
+    def unload(self, placed: Placed, cause: str) -> None:
+        """Have an instance ended."""
+
+
+class Resizing:
+    """Part by part; placed: all instances by their numbers."""
+
+    def __init__(self, hands: Hands, placed: Mapping[int, Placed]) -> None:
+        self._hands = hands
+        self._placed = placed
+
+    def begin(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
+        """From now on an executor shall have these instances of a version."""
+        part = session.parts[served]
+        missing = list(slots)
+        part.surplus.clear()
+        part.fault = ""
+        for number in part.instances:
+            slot = self._placed[number].slot
+            if slot in missing:
+                missing.remove(slot)
+            else:
+                part.surplus.add(number)
+        revision = next((each.revision for each in part.instances.values()), b"")
+        part.awaited = set(self._hands.add(served, session, missing, revision))
+        self._finish(part)
+
+    def arrived(self, part: Part, number: int, fault: str = "") -> None:
+        """An instance is here, or, with a fault, will not come."""
+        if number in part.awaited:
+            part.awaited.discard(number)
+            part.fault = part.fault or fault
+            self._finish(part)
+
+    def _finish(self, part: Part) -> None:
+        if part.awaited or part.fault:
+            return
+        for number in list(part.surplus):
+            placed = self._placed[number]
+            instance, runtime = placed.instance, placed.served.runtime
+            if runtime is not None:
+                runtime.retire_instance(instance)
+            if instance.running is None:
+                self._hands.unload(placed, _CAUSE)
+            else:
+                instance.on_idle = partial(self._hands.unload, placed, _CAUSE)
+
+
+def is_under_way(sessions: Collection[Session], served: ServedVersion) -> bool:
+    """Whether instances are awaited."""
+    parts = [session.parts.get(served) for session in sessions]
+    return any(part is not None and part.awaited for part in parts)
+
+
+def fault_of(sessions: Collection[Session], served: ServedVersion) -> str:
+    """Why an instance that was awaited did not come; empty: all came."""
+    parts = [session.parts.get(served) for session in sessions]
+    return next((part.fault for part in parts if part is not None and part.fault), "")
