@@ -29,6 +29,7 @@ from services.gateway.http_control import HttpControl
 from services.gateway.http_generate import HttpGenerate
 from services.gateway.http_request import ALL_BINARY, Header, HttpDecoder, ReplyForm, header_length
 from services.gateway.http_routes import Kind, Route, resolve
+from services.gateway.load_reports import FORMAT_HEADER, LoadReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -47,6 +48,10 @@ _TARGET_LIMIT_BYTES: Final = 1024
 _GENERATE: Final = frozenset({Kind.GENERATE, Kind.GENERATE_STREAM})
 
 
+# Content type, further header lines, body.
+_Reply = tuple[bytes, bytes, Any]
+
+
 class HttpFront:
     """Answers HttpCalls. Calling it is dispatching one."""
 
@@ -55,7 +60,8 @@ class HttpFront:
         self._max_input_bytes = max_input_bytes
         self._encoder = HttpEncoder()
         self._control = HttpControl(data_plane)
-        self._generate = HttpGenerate(data_plane.control, self._encoder, self._submit)
+        self._loads = LoadReports(data_plane.control)
+        self._generate = HttpGenerate(data_plane.control, self._encoder, self._loads, self._submit)
         # By exact target: the hot path finds its decoder in one look-up.
         self._infer_targets: dict[bytes, HttpDecoder] = {}
         self._headers: dict[tuple[bytes, bytes], Header] = {}
@@ -141,6 +147,19 @@ class HttpFront:
         except NereidError as error:
             _fail_infer(call, fault_of(error))
             return
+        load_form = call.headers.get(FORMAT_HEADER)
+        if load_form is None:
+            self._respond(call, (content_type, extra, body))
+        else:
+            self._spawn(call, self._respond_with_load(call, (content_type, extra, body), load_form))
+
+    async def _respond_with_load(self, call: HttpCall, reply: _Reply, load_form: bytes) -> None:
+        content_type, extra, body = reply
+        line = await self._loads.line(load_form)
+        self._respond(call, (content_type, extra + line, body))
+
+    def _respond(self, call: HttpCall, reply: _Reply) -> None:
+        content_type, extra, body = reply
         accepted = call.headers.get(b"accept-encoding")
         encoding = content_coding.choose(accepted) if accepted else None
         if encoding is None:
@@ -216,9 +235,7 @@ async def _guard(call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
         call.fail(http_status(Internal.code), INTERNAL_MESSAGE)
 
 
-async def _reply_compressed(
-    call: HttpCall, reply: tuple[bytes, bytes, Any], encoding: bytes
-) -> None:
+async def _reply_compressed(call: HttpCall, reply: _Reply, encoding: bytes) -> None:
     content_type, extra, body = reply
     packed = await asyncio.to_thread(content_coding.compress, body, encoding)
     call.respond(200, (packed,), content_type, extra)

@@ -15,6 +15,7 @@ from services.gateway import generate_schema
 from services.gateway.http_call import JSON, HttpCall
 from services.gateway.http_routes import Kind, Route
 from services.gateway.json_text import error_body
+from services.gateway.load_reports import FORMAT_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nereid.messages import Answer, Fault, InferRequest
     from services.gateway.control import Control
     from services.gateway.http_answer import HttpEncoder
+    from services.gateway.load_reports import LoadReports
 
     Submit = Callable[[HttpCall, InferRequest, Callable[[Answer], None]], None]
 
@@ -34,9 +36,12 @@ _FAILED: Final = 400
 class HttpGenerate:
     """Answers calls of both routes."""
 
-    def __init__(self, control: Control, encoder: HttpEncoder, submit: Submit) -> None:
+    def __init__(
+        self, control: Control, encoder: HttpEncoder, loads: LoadReports, submit: Submit
+    ) -> None:
         self._control = control
         self._encoder = encoder
+        self._loads = loads
         self._submit = submit
 
     async def answer(self, call: HttpCall, route: Route) -> None:
@@ -55,7 +60,9 @@ class HttpGenerate:
             raise InvalidArgument(_IDENTITY)
         request = generate_schema.read(call.body, route.name, route.version, metadata)
         form = _Events if route.kind is Kind.GENERATE_STREAM else _Document
-        replies: _Replies = form(call)
+        load_form = call.headers.get(FORMAT_HEADER)
+        extra = b"" if load_form is None else await self._loads.line(load_form)
+        replies: _Replies = form(call, extra)
 
         def on_answer(answer: Answer) -> None:
             # Each model gives exactly one answer today; it is the last.
@@ -96,8 +103,9 @@ class _Replies(Protocol):
 class _Document:
     """The one reply that there has to be, once it is known to be the only one."""
 
-    def __init__(self, call: HttpCall) -> None:
+    def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
+        self._extra = extra
         self._only: tuple[int, bytes] | None = None
         self._count = 0
 
@@ -113,14 +121,15 @@ class _Document:
             self._call.fail(200, generate_schema.ONE_REPLY)
         else:
             status, body = self._only
-            self._call.respond(status, (body,), JSON)
+            self._call.respond(status, (body,), JSON, self._extra)
 
 
 class _Events:
     """Each reply as an event at once; the first one's status is the answer's."""
 
-    def __init__(self, call: HttpCall) -> None:
+    def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
+        self._extra = extra
         self._begun = False
 
     def refuse(self, fault: Fault) -> None:
@@ -137,4 +146,4 @@ class _Events:
     def _begin(self, status: int) -> None:
         if not self._begun:
             self._begun = True
-            self._call.begin(status, EVENTS)
+            self._call.begin(status, EVENTS, self._extra)
