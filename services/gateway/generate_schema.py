@@ -92,6 +92,8 @@ class _Reader:
 
     def _read_input(self, known: TensorMetadata, value: Any) -> None:
         name, datatype = known.name, known.datatype
+        if datatype in json_tensor.BINARY_ONLY:
+            json_tensor.refuse_half(name, datatype)
         data = value if type(value) is list else [value]
         shape = _shape(name, known.shape, len(data))
         payload = json_tensor.to_raw(data, name, datatype, shape)

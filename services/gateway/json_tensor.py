@@ -8,7 +8,7 @@ every other way in.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Never
 
 import numpy as np
 
@@ -69,8 +69,13 @@ def _numbers(data: list[Any], types: set[type], name: str, datatype: str) -> byt
         return bytes(data)
     if datatype not in BINARY_ONLY:
         raise InvalidArgument(f"invalid datatype for input {name}")
-    if not data:
-        return b""
+    if data:
+        refuse_half(name, datatype)
+    return b""
+
+
+def refuse_half(name: str, datatype: str) -> Never:
+    """Raise the error of an input whose datatype has no JSON form."""
     raise InvalidArgument(
         f"receiving {datatype} data via JSON is not supported."
         f" Please use the binary data format for input {name}"

@@ -178,7 +178,7 @@ def test_other_members_are_parameters() -> None:
         ({"NONE": []}, 400, SCHEMA.format("NONE")),
         ({"B": 1}, 500, "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
         (
-            {"H": 1},
+            {"H": []},
             400,
             (
                 "receiving FP16 data via JSON is not supported. Please use the binary data format"

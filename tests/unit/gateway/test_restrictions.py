@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nereid import flags
+from services.gateway import settings
 from services.gateway.restrictions import CATEGORIES, Restriction, gather, parse
 
 
@@ -43,3 +45,36 @@ def test_several_flags_share_no_category() -> None:
     assert table["logging"] == Restriction("key", "8")
     with pytest.raises(ValueError, match="'trace' is restricted twice"):
         gather(["trace:a=b", "health,trace:c=d"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--http-restricted-api=nope:a=b"], "'nope' is none of"),
+        (["--grpc-restricted-protocol=trace"], "expected <api>,<api>:<header>=<value>"),
+        (
+            ["--http-restricted-api=trace:a=b", "--http-restricted-api=trace:c=d"],
+            "--http-restricted-api: 'trace' is restricted twice",
+        ),
+        (["--http-header-forward-pattern=("], "not a pattern of RE2"),
+        (["--grpc-header-forward-pattern=(?=a)"], "not a pattern of RE2"),
+    ],
+)
+def test_faults_of_the_flags_end_the_start(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ending:
+        settings.read(argv, {})
+    assert ending.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_flags_survive_being_passed_on() -> None:
+    argv = [
+        "--http-restricted-api=trace:a=b",
+        "--http-restricted-api=health,logging:c=d",
+        "--grpc-header-forward-pattern=^x-",
+    ]
+    made = settings.read(argv, {})
+    assert settings.read(flags.arguments(made), {}) == made
+    assert len(made.http_restricted_api) == 2
