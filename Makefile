@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MODELS ?= models
 
-.PHONY: install dev models serve test e2e compose-test check fmt proto bench clean
+.PHONY: install dev models serve test e2e compose-test fuzz check fmt proto bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nereid needs Python 3.11 or newer")'
@@ -34,6 +34,11 @@ e2e: dev
 # Builds the images and starts the mesh on a Docker engine, with Compose v2.
 compose-test: dev
 	$(BIN)/python -m pytest tests/compose $(PYTEST)
+
+# FUZZ="--seconds 600 http2 ..." for so long each, and these targets only.
+fuzz: dev
+	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 check: dev
 	$(BIN)/ruff format --check .

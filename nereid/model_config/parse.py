@@ -46,6 +46,11 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
         raise InvalidArgument(
             f"failed to read text proto for model '{model_name}': {place}{reason}"
         ) from error
+    except ValueError as error:
+        # An enum's number of more than 32 bits; protobuf forgets to say where.
+        raise InvalidArgument(
+            f"failed to read text proto for model '{model_name}': {error}"
+        ) from error
     return config
 
 

@@ -48,6 +48,9 @@ class Limits:
     max_header_list_bytes: int = 16_384
     keepalive_interval_s: float | None = None
     keepalive_timeout_s: float = 20.0
+    # A server's: how long a client may take nothing of an answer before its connection or, for
+    # want of a window, its unary call is ended. What waits in streams is bounded by their owners.
+    write_timeout_s: float | None = None
     # Whether peers without any call under way are pinged as well.
     keepalive_without_calls: bool = True
     # A client trusts the server it chose; a server trusts nobody.

@@ -117,6 +117,9 @@ def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", options.max_header_list_bytes),
         ("grpc.so_reuseport", int(options.reuse_port)),
     ]
+    if options.max_connections is not None:
+        limit = options.max_connections
+        arguments.append(("grpc.max_allowed_incoming_connections", limit))
     if options.keepalive_interval_s is not None:
         arguments += [
             ("grpc.keepalive_time_ms", int(options.keepalive_interval_s * 1000)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from nereid.rpc.deadlines import Deadlines
 from nereid.rpc.dispatch import Tasks, routes_of
 from nereid.rpc.listening import Listener, listen
 from nereid.rpc.server_connection import ServerCall, ServerConnection, Service
+from nereid.rpc.stall import StallWatch
 from nereid.rpc.transport import Shell
 
 if TYPE_CHECKING:
     from nereid.rpc.call import Handlers
     from nereid.tls import Tls
+
+_log = logging.getLogger("nereid.rpc")
 
 _TICK_S = 1.0
 # A client that has not acknowledged the first GOAWAY's ping by then is taken to have heard it.
@@ -27,6 +31,7 @@ _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
 # A connection that has not spoken HTTP/2 by then is of no use.
 _GREETING_S = 10.0
+_FULL_TOLD_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,8 @@ class ServerOptions(Limits):
     max_ping_strikes: int = 2
     # Several processes at one TCP port; the system spreads connections.
     reuse_port: bool = False
+    # Over all addresses; those beyond are closed.
+    max_connections: int | None = None
 
 
 class Server:
@@ -63,6 +70,7 @@ class Server:
         self._listeners: list[Listener] = []
         self._shells: set[_ServerShell] = set()
         self._empty = asyncio.Event()
+        self._full_told_at = -_FULL_TOLD_S
         self._ticker: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -112,6 +120,12 @@ class Server:
     def joined(self, shell: _ServerShell) -> None:
         self._shells.add(shell)
         self._empty.clear()
+        limit = self._options.max_connections
+        if limit is not None and len(self._shells) > limit:
+            # Without a word: grpc's clients take a first SETTINGS for success, and would dial again
+            # and again without a pause; a connection that fails makes them back off.
+            self._tell_full(limit)
+            shell.abort()
 
     def left(self, shell: _ServerShell) -> None:
         self._shells.discard(shell)
@@ -119,6 +133,12 @@ class Server:
             self._empty.set()
 
     # --- inside
+
+    def _tell_full(self, limit: int) -> None:
+        now = time.monotonic()
+        if now - self._full_told_at >= _FULL_TOLD_S:
+            self._full_told_at = now
+            _log.warning("more than %d gRPC connections: the newest are closed", limit)
 
     def _shell(self) -> _ServerShell:
         return _ServerShell(self, self._options)
@@ -175,6 +195,7 @@ class _ServerShell(Shell):
         self._server = server
         self._options = options
         self._greet_by = time.monotonic() + _GREETING_S
+        self._stall = StallWatch(options.write_timeout_s)
         self._retire_at: float | None = None
         self._cut_at: float | None = None
         if options.max_connection_age_s is not None:
@@ -193,12 +214,22 @@ class _ServerShell(Shell):
         self._server.left(self)
 
     def tick(self) -> None:
-        if not self.connection.settled and time.monotonic() >= self._greet_by:
+        now = time.monotonic()
+        if not self.connection.settled and now >= self._greet_by:
             self.abort()
             return
         super().tick()
-        if self._retire_at is not None and time.monotonic() >= self._retire_at:
+        if self._options.write_timeout_s is not None:
+            self._end_stalled(now)
+        if self._retire_at is not None and now >= self._retire_at:
             self._retire()
+
+    def _end_stalled(self, now: float) -> None:
+        waiting_bytes = self._transport.get_write_buffer_size() if self._transport else 0
+        if self._stall.stalled(waiting_bytes, now):
+            self.abort()
+        elif not waiting_bytes:
+            self.connection.end_untaken(now)
 
     def _retire(self) -> None:
         grace_s = self._options.max_connection_age_grace_s

@@ -18,6 +18,7 @@ from nereid.rpc.header_block import Field, HeaderDecoder
 from nereid.rpc.metadata import encode_message, encode_metadata, literal
 from nereid.rpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
 from nereid.rpc.sending import Stream
+from nereid.rpc.stall import StallWatch
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
 
@@ -245,6 +246,7 @@ class ServerConnection(Connection[ServerCall]):
             service.compression,
         )
         self._max_streams = limits.max_concurrent_streams
+        self._untaken: dict[int, StallWatch] = {}
         self.out.append(self._opening())
 
     def _own_settings(self) -> dict[int, int]:
@@ -258,6 +260,18 @@ class ServerConnection(Connection[ServerCall]):
     def resumed(self, call: ServerCall) -> None:
         if not call.remote_closed:
             self._give_back(call)
+
+    def end_untaken(self, now: float) -> None:
+        """Give up unary answers that wait for a window which the client does not open."""
+        watches = {}
+        for call in [each for each in self.streams.values() if each.tail is not None]:
+            if call.route is None or call.route.stream is None:
+                watch = self._untaken.get(call.id) or StallWatch(self.limits.write_timeout_s)
+                if watch.stalled(call.queued_bytes, now):
+                    self.reset(call, Code.CANCEL)
+                else:
+                    watches[call.id] = watch
+        self._untaken = watches
 
     def lost_calls(self) -> None:
         """The transport is gone."""

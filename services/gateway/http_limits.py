@@ -31,6 +31,10 @@ class HttpLimits:
     body_timeout_s: float = 30.0
     # A connection without a request is closed after this long.
     idle_timeout_s: float = 600.0
+    # A client that takes nothing of its answers for this long is cut off.
+    write_timeout_s: float | None = 60.0
+    # Those beyond are answered 503, a few at a time.
+    max_connections: int = 32768
     # After a refusal that leaves a request unread: how long its bytes are still swallowed, so that
     # the client gets to read the answer.
     linger_s: float = 2.0

@@ -62,16 +62,12 @@ class HttpConnection(asyncio.Protocol):
         # Dispatched and not yet written, in order; parsed and not yet dispatched.
         self._under_way: deque[HttpCall] = deque()
         self._waiting: deque[HttpCall] = deque()
-        self._continue_due = False
-        self._flushing = False
-        self._reading = True
-        self._writable = True
+        self._continue_due = self._flushing = False
+        self._reading = self._writable = True
         # No further requests; close once the answers are out.
-        self._ending = False
-        self._eof = False
+        self._ending = self._eof = False
         # The client is not done sending what was refused; its bytes are being swallowed.
-        self._unread = False
-        self._lingering = False
+        self._unread = self._lingering = False
         # The server is ending: every answer closes its connection.
         self._last_answers = False
         self._since = self._loop.time()
@@ -365,6 +361,10 @@ class HttpConnection(asyncio.Protocol):
     def busy(self) -> bool:
         """Whether requests are under way."""
         return bool(self._under_way or self._waiting)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport else 0
 
     def sweep(self, now: float) -> None:
         """Close the connection when its client has been silent for too long."""

@@ -112,7 +112,10 @@ class HttpDecoder:
 
     def faulty(self, error: NereidError, request_id: str = "") -> InferRequest:
         """What stands for a request that could not be read: the model, and what is wrong."""
-        return InferRequest(0, self._named, [], request_id, fault=fault_of(error))
+        fault = fault_of(error)
+        # It may quote broken text, which no frame can hold.
+        fault = fault._replace(message=json_text.printable(fault.message))
+        return InferRequest(0, self._named, [], request_id, fault=fault)
 
     def _fill(self, request: InferRequest, body: bytes, length: int) -> ReplyForm:
         text = body if length == len(body) else body[:length]

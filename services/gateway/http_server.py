@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.rpc.listening import Listener, listen
+from nereid.rpc.stall import StallWatch
 from services.gateway.http_protocol import HttpConnection
 
 if TYPE_CHECKING:
     from nereid.tls import Tls
+    from services.gateway.http_call import HttpCall
     from services.gateway.http_limits import HttpLimits
     from services.gateway.http_protocol import Dispatch
+
+_log = logging.getLogger(__name__)
+
+# Of the connections beyond the limit, those whose first request is answered; others are cut off.
+_TURNED_AWAY: Final = 64
+_FULL_TOLD_S: Final = 10.0
+
+
+def _turn_away(call: HttpCall) -> None:
+    call.fail(503, "the server has too many connections", extra=b"Retry-After: 1\r\n")
 
 
 class HttpServer:
@@ -28,7 +41,8 @@ class HttpServer:
         self._dispatch = dispatch
         self._protocol = protocol
         self._limits = limits
-        self._connections: set[HttpConnection] = set()
+        self._connections: dict[HttpConnection, StallWatch] = {}
+        self._full_told_at = -_FULL_TOLD_S
         # How often each status was answered.
         self.statuses: dict[bytes, int] = defaultdict(int)
         self._listener: Listener | None = None
@@ -55,17 +69,31 @@ class HttpServer:
         return len(self._connections)
 
     def _connection(self) -> HttpConnection:
-        connection = self._protocol(self._dispatch, self._limits, self._made, self._gone)
+        full = len(self._connections) >= self._limits.max_connections
+        dispatch = _turn_away if full else self._dispatch
+        connection = self._protocol(dispatch, self._limits, self._made, self._gone)
         connection.statuses = self.statuses
         return connection
 
     def _made(self, connection: HttpConnection) -> None:
-        self._connections.add(connection)
-        if self._draining:
+        self._connections[connection] = StallWatch(self._limits.write_timeout_s)
+        beyond = len(self._connections) - self._limits.max_connections
+        if beyond > 0:
+            self._tell_full()
+        if beyond > _TURNED_AWAY:
+            connection.abort()
+        elif self._draining or beyond > 0:
             connection.say_goodbye()
 
+    def _tell_full(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._full_told_at >= _FULL_TOLD_S:
+            self._full_told_at = now
+            most = self._limits.max_connections
+            _log.warning("more than %d HTTP connections: the newest are turned away", most)
+
     def _gone(self, connection: HttpConnection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         all_gone = self._all_gone
         if all_gone is not None and not self._connections and not all_gone.done():
             all_gone.set_result(None)
@@ -73,8 +101,11 @@ class HttpServer:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in tuple(self._connections):
-            connection.sweep(now)
+        for connection, watch in tuple(self._connections.items()):
+            if watch.stalled(connection.unsent_bytes, now):
+                connection.abort()
+            else:
+                connection.sweep(now)
         self._sweeper = loop.call_later(self._limits.sweep_interval_s, self._sweep)
 
     def begin_drain(self) -> None:

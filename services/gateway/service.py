@@ -202,6 +202,8 @@ def _http_limits(settings: GatewaySettings) -> HttpLimits:
         header_timeout_s=settings.http_request_timeout_secs,
         body_timeout_s=settings.http_request_timeout_secs,
         idle_timeout_s=settings.http_idle_timeout_secs,
+        write_timeout_s=settings.write_timeout_secs or None,
+        max_connections=settings.max_connections,
     )
 
 
@@ -216,6 +218,8 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
         max_connection_age_s=settings.grpc_max_connection_age / 1000 or None,
         max_connection_age_grace_s=settings.grpc_max_connection_age_grace / 1000 or None,
         compression=settings.grpc_infer_response_compression_level,
+        write_timeout_s=settings.write_timeout_secs or None,
+        max_connections=settings.max_connections,
     )
     if settings.grpc_engine == "nereid":
         return rpc.Server(handlers, options)

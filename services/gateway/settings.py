@@ -154,6 +154,12 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, LogSettings):
     )
     allow_gpu_metrics: bool = flag(True, "tell of the GPUs", flags.boolean, bare="true")
 
+    max_connections: int = flag(
+        32768, "connections open at once, on each port; more are turned away", flags.integer(1)
+    )
+    write_timeout_secs: float = flag(
+        60.0, "when a client that takes nothing of its answers is cut off; 0: never", flags.seconds
+    )
     max_pending_requests: int = flag(
         65536, "requests under way at once before more are refused", flags.integer(1)
     )

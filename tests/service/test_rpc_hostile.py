@@ -18,84 +18,36 @@ import hpack
 import pytest
 
 from nereid.rpc import Call, Handlers, Server, ServerOptions, SocketChannel
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
-END_STREAM, END_HEADERS, ACK, PADDED, PRIORITISED = 0x1, 0x4, 0x1, 0x8, 0x20
-NO_ERROR, PROTOCOL, INTERNAL, FLOW_CONTROL = 0, 1, 2, 3
-STREAM_CLOSED, FRAME_SIZE, REFUSED, CANCEL, COMPRESSION = 5, 6, 7, 8, 9
-ENHANCE_YOUR_CALM = 11
-
-REQUEST = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/test/Echo"),
-    (":authority", "x"),
-    ("content-type", "application/grpc"),
-    ("te", "trailers"),
-]
-LIMIT_S = 10
-
-
-def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def block(headers: list[tuple[str, str]] = REQUEST) -> bytes:
-    encoder = hpack.Encoder()
-    return encoder.encode(headers)
-
-
-def request(stream: int = 1, message: bytes = b"hi") -> bytes:
-    data = b"\0" + struct.pack(">I", len(message)) + message
-    return frame(HEADERS, END_HEADERS, stream, block()) + frame(DATA, END_STREAM, stream, data)
-
-
-class Peer:
-    """One raw connection; collects the frames the server sends."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def send(self, *parts: bytes) -> None:
-        with contextlib.suppress(ConnectionError):
-            for part in parts:
-                self.writer.write(part)
-                await self.writer.drain()
-
-    async def frames(self) -> AsyncIterator[tuple[int, int, int, bytes]]:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                head = await self.reader.readexactly(9)
-                size = int.from_bytes(head[:3], "big")
-                stream = int.from_bytes(head[5:9], "big") & 0x7FFFFFFF
-                yield head[3], head[4], stream, await self.reader.readexactly(size)
-
-    async def expect(self, kind: int) -> tuple[int, int, bytes]:
-        """The next frame of this kind."""
-        async with asyncio.timeout(LIMIT_S):
-            async for each, flags, stream, payload in self.frames():
-                if each == kind:
-                    return flags, stream, payload
-        raise AssertionError(f"the connection ended without a frame of kind {kind}")
-
-    async def expect_goaway(self, code: int | None = None) -> None:
-        _, _, payload = await self.expect(GOAWAY)
-        if code is not None:
-            assert int.from_bytes(payload[4:8], "big") == code
-        async with asyncio.timeout(LIMIT_S):
-            async for _ in self.frames():
-                pass
-
-    async def expect_reset(self, stream: int, code: int) -> None:
-        _, number, payload = await self.expect(RST)
-        assert (number, int.from_bytes(payload, "big")) == (stream, code)
-
-    async def expect_end(self) -> None:
-        """The server closes, with or without a word."""
-        async with asyncio.timeout(LIMIT_S):
-            async for _ in self.frames():
-                pass
+from tests.service.rpc_peer import (
+    ACK,
+    COMPRESSION,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL,
+    FRAME_SIZE,
+    GOAWAY,
+    HEADERS,
+    LIMIT_S,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITISED,
+    PRIORITY,
+    PROTOCOL,
+    PUSH,
+    REFUSED,
+    REQUEST,
+    RST,
+    SETTINGS,
+    WINDOW,
+    Peer,
+    block,
+    frame,
+    request,
+)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from nereid.rpc.backoff import Backoff, BackoffOptions
 from nereid.rpc.compression import decompress
 from nereid.rpc.deadlines import Deadlines
 from nereid.rpc.framing import Assembly, check_head
+from nereid.rpc.stall import StallWatch
 from nereid.rpc.status import RpcError, Status, status_of_http, status_of_reset
 from nereid.rpc.wire import header_frames
 from tests.unit.rpc.frames_of import message
@@ -164,3 +165,25 @@ def test_long_blocks_go_out_in_pieces() -> None:
         + b"\x00\x00\x05\x09\x04\x00\x00\x00\x03"
         + b"x" * 5
     )
+
+
+# --- stalls
+
+
+def test_a_stall_is_nothing_taken_for_too_long() -> None:
+    watch = StallWatch(10)
+    for waiting_bytes, now, stalled in (
+        (0, 100, False),
+        (50, 101, False),
+        (50, 109, False),
+        (40, 110, False),  # slow, but alive
+        (60, 119, False),
+        (60, 120, True),
+        (0, 121, False),
+        (60, 122, False),
+        (60, 131, False),
+        (60, 132, True),
+    ):
+        assert watch.stalled(waiting_bytes, now) is stalled, now
+    patient = StallWatch(None)
+    assert not any(patient.stalled(1, now) for now in (1, 1e9))

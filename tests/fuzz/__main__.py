@@ -1,0 +1,84 @@
+"""Fuzzes the parsers with atheris: python -m tests.fuzz --seconds 600 [target ...]
+
+Each target is a module beside this one with SEEDS, WORDS, LONGEST_BYTES and run(), which raises
+when something is wrong with what its input led to. They run one after the other, each in a process
+of its own, for so many seconds each. What is found lies in build/fuzz/TARGET/found; once mended, it
+belongs into tests/fuzz/found.py, which the tests try without atheris.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TARGETS = (
+    "http1",
+    "infer_json",
+    "infer_grpc",
+    "http2",
+    "header_blocks",
+    "mesh_frames",
+    "config_text",
+)
+_BUILD = Path(__file__).parents[2] / "build" / "fuzz"
+_STATUS = re.compile(r"#(\d+)\s.*rss: (\d+)Mb")
+
+
+def fuzz(name: str, seconds: int) -> bool:
+    """One target in a process of its own; whether nothing was found."""
+    corpus, found = _BUILD / name / "corpus", _BUILD / name / "found"
+    corpus.mkdir(parents=True, exist_ok=True)
+    found.mkdir(exist_ok=True)
+    target = importlib.import_module(f"tests.fuzz.{name}")
+    for number, seed in enumerate(target.SEEDS):
+        (corpus / f"seed-{number}").write_bytes(seed)
+    words = _BUILD / name / "words"
+    words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.WORDS))
+    command = [sys.executable, "-m", "tests.fuzz", "--child", name, str(corpus)]
+    command += [f"-dict={words}", f"-artifact_prefix={found}/", f"-max_len={target.LONGEST_BYTES}"]
+    command += [f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2048"]
+    log = _BUILD / name / "log"
+    with log.open("w") as out:
+        code = subprocess.run(command, stdout=out, stderr=out, check=False).returncode
+    told = [match.groups() for match in map(_STATUS.search, log.read_text().splitlines()) if match]
+    runs, memory = told[-1] if told else ("0", "0")
+    middle = told[len(told) // 2][1] if told else "0"
+    what = "nothing found" if code == 0 else f"FOUND SOMETHING: see {log} and {found}"
+    print(f"{name}: {runs} inputs, {memory} MB in the end, {middle} halfway; {what}", flush=True)  # noqa: T201 (a tool)
+    return code == 0
+
+
+def _escaped(word: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in word)
+
+
+def child(name: str, arguments: list[str]) -> None:
+    import atheris  # noqa: PLC0415 (only the fuzzing process needs it)
+
+    with atheris.instrument_imports(include=["nereid", "services"]):
+        target = importlib.import_module(f"tests.fuzz.{name}")
+    atheris.Setup([name, *arguments], target.run)
+    atheris.Fuzz()
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2], sys.argv[3:])
+        return 0
+    parser = argparse.ArgumentParser(prog="tests.fuzz", description="Fuzzes the parsers.")
+    parser.add_argument("targets", nargs="*", metavar="target", help=", ".join(TARGETS))
+    parser.add_argument("--seconds", type=int, default=600, help="for each target")
+    given = parser.parse_args()
+    unknown = set(given.targets) - set(TARGETS)
+    if unknown:
+        parser.error(f"no such target: {', '.join(sorted(unknown))}")
+    good = [fuzz(name, given.seconds) for name in given.targets or TARGETS]
+    return int(not all(good))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Header blocks, one after the other on one table: read as the hpack library does, or refused."""
+
+from __future__ import annotations
+
+import hpack
+
+from nereid.rpc.header_block import HeaderDecoder
+from nereid.rpc.request_head import HeadReader
+from nereid.rpc.wire import Code, ConnectionFault, StreamFault
+from tests.unit.rpc.frames_of import REQUEST, to
+
+LONGEST_BYTES = 1024
+_LARGEST_LIST_BYTES = 1 << 16
+
+
+def _blocks(*lists: list[tuple[str, str]], huffman: bool = True) -> bytes:
+    encoder = hpack.Encoder()
+    data = b""
+    for fields in lists:
+        block = encoder.encode(fields, huffman=huffman)
+        data += bytes((len(block),)) + block
+    return data
+
+
+# Each block has its length before it, in a byte.
+SEEDS = [
+    _blocks(REQUEST, REQUEST, to("/other", ("grpc-timeout", "1S"))),
+    _blocks(REQUEST, [*REQUEST, ("x-bin", "AAE=")], huffman=False),
+    _blocks([(f"name-{number}", "v" * number) for number in range(20)][:10], REQUEST),
+    b"\x01\x20" + _blocks(REQUEST) + b"\x03\x3f\xe1\x1f" + _blocks(REQUEST),
+]
+WORDS = [b"\x20", b"\x3f\xe1\x1f", b"\x82", b"\x7f\x80\x01", b"\xbe", b"\x10\x84", b"\xff\xff\x01"]
+
+
+def run(data: bytes) -> None:
+    oracle = hpack.Decoder(_LARGEST_LIST_BYTES)
+    decoder = HeaderDecoder(_LARGEST_LIST_BYTES)
+    reader = HeadReader(HeaderDecoder(_LARGEST_LIST_BYTES), {}, {})
+    while data:
+        block, data = data[1 : 1 + data[0]], data[1 + data[0] :]
+        try:
+            reader.read(block)
+        except StreamFault:
+            pass
+        except ConnectionFault as fault:
+            assert fault.code == Code.COMPRESSION_ERROR
+        try:
+            # The library reads indices and lengths without bounds.
+            expected = [tuple(pair) for pair in oracle.decode(block, raw=True)]
+        except (hpack.HPACKError, ValueError, IndexError):
+            expected = None
+        try:
+            decoded = decoder.decode(block)
+        except ConnectionFault as fault:
+            assert fault.code == Code.COMPRESSION_ERROR
+            assert expected is None
+            return
+        assert decoded.fields == expected

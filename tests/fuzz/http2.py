@@ -1,0 +1,123 @@
+"""HTTP/2 frames: no input ends in an exception, what is answered is well formed and does not depend
+on how the bytes are cut, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from nereid.rpc.control import Limits
+from nereid.rpc.wire import PREFACE
+from tests.unit.rpc.frames_of import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PADDED,
+    PING,
+    PRIORITISED,
+    PRIORITY,
+    REQUEST,
+    RST,
+    SETTINGS,
+    Frame,
+    Side,
+    frame,
+    message,
+    settings,
+    to,
+    window,
+)
+
+LONGEST_BYTES = 2048
+_LIMITS = Limits(
+    max_message_bytes=400,
+    max_concurrent_streams=5,
+    stream_window_bytes=300,
+    connection_window_bytes=70_000,
+    max_header_list_bytes=600,
+)
+_side = Side()
+
+
+def _call(stream: int, path: str = "/test/Echo", body: bytes = b"hi") -> bytes:
+    return _side.request(stream, body, path)
+
+
+_BLOCK = _side.encoder.encode(REQUEST)
+_FRAMES = [
+    _call(1) + _call(3, "/test/Hold") + _call(5, "/test/Fail"),
+    _call(1, "/test/Chat") + window(0, 5) + window(1, 5) + frame(RST, 0, 1, bytes(4)),
+    frame(HEADERS, END_HEADERS, 1, _BLOCK)
+    + frame(DATA, PADDED, 1, b"\x02" + message(b"x") + b"\0\0"),
+    frame(HEADERS, END_HEADERS | PRIORITISED, 1, b"\0\0\0\0\x01" + _BLOCK)
+    + frame(DATA, END_STREAM, 1, message(b"abc")),
+    frame(HEADERS, 0, 1, _BLOCK[:9]) + frame(CONTINUATION, END_HEADERS, 1, _BLOCK[9:]),
+    settings(table=0, window=3, frame=16_384, list=9) + frame(SETTINGS, ACK) + _call(1),
+    frame(PING, 0, 0, bytes(8)) + frame(PRIORITY, 0, 3, bytes(5)) + frame(GOAWAY, 0, 0, bytes(8)),
+    _side.headers(1, to("/test/Raw", ("grpc-timeout", "1S"), ("grpc-encoding", "gzip")))
+    + frame(DATA, 0, 1, message(b"abc") + b"\0\0")
+    + frame(DATA, END_STREAM, 1, b"\0\0\x01x")
+    + _side.headers(1, [("late", "1")], END_HEADERS | END_STREAM),
+]
+
+
+def _shortened(frames: bytes) -> bytes:
+    """Frames as _lengthened reads them."""
+    short = b""
+    while frames:
+        size = int.from_bytes(frames[:3])
+        short += bytes((frames[3], frames[4], frames[8], size)) + frames[9 : 9 + size]
+        frames = frames[9 + size :]
+    return short
+
+
+def _lengthened(short: bytes) -> bytes:
+    """Frames from four bytes each for kind, flags, stream and size, so that sizes are right."""
+    frames = b""
+    while len(short) >= 4:
+        kind, flags, stream, size = short[:4]
+        frames += frame(kind, flags, stream, short[4 : 4 + size])
+        short = short[4 + size :]
+    return frames
+
+
+# The first byte: below 128, the frames are shortened; the rest of it says how they are cut.
+SEEDS = [bytes((number * 7,)) + _shortened(each) for number, each in enumerate(_FRAMES)]
+SEEDS += [bytes((number * 5 + 128,)) + each for number, each in enumerate(_FRAMES)]
+WORDS = [_BLOCK, b"\x83", b"\x86", struct.pack(">I", 1 << 31), b"\x7f\xff\xff\xff", message(b"x")]
+
+
+def _drive(pieces: list[bytes]) -> list[Frame]:
+    side = Side(_LIMITS)
+    for piece in pieces:
+        side.give(piece)
+    frames = side.take()
+    for call in side.calls[:1]:
+        # An owner that answers late, whatever became of the call.
+        call.reply(b"late") if call.path == "/test/Hold" else call.finish()
+    frames += side.take()
+    connection = side.connection
+    assert len(connection.streams) <= _LIMITS.max_concurrent_streams
+    assert sum(len(each.payload) for each in frames) < 1 << 20
+    connection.lost_calls()
+    assert not connection.streams
+    assert not side.deadlines.expire(1e12)
+    assert all(call.done for call in side.calls)
+    return frames
+
+
+def run(data: bytes) -> None:
+    if not data:
+        return
+    frames = data[1:] if data[0] & 0x80 else _lengthened(data[1:])
+    whole = _drive([frames])
+    step = data[0] % 97 + 1
+    pieces = [frames[at : at + step] for at in range(0, len(frames), step)]
+    assert _drive(pieces) == whole
+    greeting = Side(_LIMITS, greet=False)
+    greeting.give(PREFACE[: step % 25], data)
+    greeting.connection.lost_calls()

@@ -1,0 +1,90 @@
+"""What services tell each other: frames that cannot be read are refused, and those that can be are
+written again as they were; a batch is answered member by member whatever its members hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from nereid.cache import FromCacheCodec, ToCacheCodec
+from nereid.errors import NereidError
+from nereid.frames import AnswerCodec, RequestCodec
+from nereid.messages import Answer, CachedModels, Cancel, Fault, InferRequest, SharedMemory
+from nereid.pb import nereid_pb2 as pb
+from services.executor.assembly import gather, split, stack
+from services.executor.backends import Description
+from services.executor.plan import Planner, signature_of
+from tests.unit.executor.onnx_models import config, head, member
+
+LONGEST_BYTES = 4096
+_CONFIG = """max_batch_size: 8
+input [{ name: "x" data_type: TYPE_FP32 dims: -1 }, { name: "s" data_type: TYPE_STRING dims: 1 }]
+output [{ name: "y" data_type: TYPE_FP32 dims: -1 }, { name: "t" data_type: TYPE_STRING dims: 1 }]
+"""
+_SIGNATURE = signature_of(config(_CONFIG), 1, Description((), ()), bytes_as_text=True)
+_CODECS: list[Any] = [RequestCodec(lambda: 0.0), AnswerCodec(), ToCacheCodec(), FromCacheCodec()]
+
+
+def _batch(*members: pb.BatchMember) -> bytes:
+    return pb.Batch(id=1, members=members).SerializeToString()
+
+
+_HEAD = head(("x", "FP32", [1, 2]), ("s", "BYTES", [1, 1]))
+_REQUEST = InferRequest(
+    7, _HEAD, [bytes(8), SharedMemory("slab", 1, 2)], "id", {"a": 1, "b": "c", "d": 1.5, "e": True}
+)
+_LATE = InferRequest(8, _HEAD, [], fault=Fault(3, "no"), timeout_us=5, deadline=2.5, digest=b"d")
+# The first byte says who reads the rest: one of the codecs, or an executor.
+SEEDS = [
+    b"\0" + RequestCodec(lambda: 0.0).encode([_REQUEST, _LATE, Cancel(7)]),
+    b"\1"
+    + AnswerCodec().encode(
+        [Answer(7, b"head", [b"abc"]), Answer(8, error=Fault(5, "x", True)), CachedModels(("m",))]
+    ),
+    b"\4" + _batch(member(_HEAD, bytes(8), b"\x01\0\0\0a")),
+    b"\4"
+    + _batch(
+        member(_HEAD, bytes(8), b"\x01\0\0\0a"),
+        member(_HEAD, bytes(7), b"\x01\0\0\0b"),
+        member(head(("x", "FP32", [2, 2]), ("s", "BYTES", [2, 1])), bytes(16), b"\0\0\0\0" * 2),
+    ),
+    b"\4" + _batch(member(b"\xff", b"")),
+]
+WORDS = [_HEAD, b"\x0a\x0c", b"\x12\x08", b"\x01\0\0\0a", b"FP32", b"BYTES"]
+
+
+def _answer(data: bytes) -> None:
+    batch = pb.Batch.FromString(data)
+    planner = Planner(_SIGNATURE)
+    try:
+        gathered = gather(planner, batch.members)
+        inputs = stack(_SIGNATURE, gathered)
+    except NereidError:
+        return
+    arrays = []
+    if gathered.first is not None:
+        if len(inputs) < 2:
+            # The scheduler refuses such heads; a model says so itself.
+            return
+        by_name = {"y": inputs["x"], "t": inputs["s"]}
+        arrays = [by_name[name] for name in gathered.names]
+    executed = pb.Executed.FromString(b"".join(split(_SIGNATURE, gathered, arrays)))
+    assert len(executed.answers) == len(batch.members)
+    for answer, outcome in zip(executed.answers, gathered.outcomes, strict=True):
+        assert answer.HasField("error") == isinstance(outcome, Fault)
+
+
+def run(data: bytes) -> None:
+    if not data:
+        return
+    reader, data = data[0], data[1:]
+    try:
+        if reader >= len(_CODECS):
+            _answer(data)
+            return
+        codec = _CODECS[reader]
+        codec.decode(data)
+    except DecodeError:
+        return
