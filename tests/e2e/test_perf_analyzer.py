@@ -3,6 +3,7 @@
 import csv
 import os
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,30 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("concurrency", [1, 16, 64])
-@pytest.mark.parametrize("mode", ["--sync", "--async"])
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("protocol", "mode"),
+    [
+        *product(("http", "grpc"), ("--sync", "--async")),
+        ("grpc", "--async --streaming"),
+    ],
+)
 def test_it_measures(
     mesh: Mesh, tmp_path: Path, protocol: str, mode: str, concurrency: int
 ) -> None:
     url = mesh.http if protocol == "http" else mesh.grpc
     report = tmp_path / "report.csv"
-    command = [ANALYZER, "-m", "doubler", "-u", url, "-i", protocol, mode, "-f", str(report)]
+    command = [
+        ANALYZER,
+        "-m",
+        "doubler",
+        "-u",
+        url,
+        "-i",
+        protocol,
+        *mode.split(),
+        "-f",
+        str(report),
+    ]
     command += [f"--concurrency-range={concurrency}", "--measurement-interval=500"]
     # Shared machines are restless: what counts is that windows agree within reason and none fails.
     command += ["--stability-percentage=60", "--max-trials=20"]

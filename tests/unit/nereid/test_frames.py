@@ -50,7 +50,7 @@ requests = st.builds(
 )
 answers = st.one_of(
     st.builds(Answer, id=ids, head=st.binary(max_size=30), payloads=payloads),
-    st.builds(Answer, id=ids, error=faults),
+    st.builds(Answer, id=ids, head=st.binary(max_size=30), error=faults),
 )
 
 
