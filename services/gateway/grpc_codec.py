@@ -164,8 +164,9 @@ def _take_parameters(message: Message, request: InferRequest) -> None:
 
 def _classes(message: Message) -> dict[str, int]:
     """How many classes are wanted of which outputs."""
-    classes = {}
+    classes: dict[str, int] = {}
     for output in message.outputs:
+        count = 0
         if "classification" in output.parameters:
             parameter = output.parameters["classification"]
             if parameter.WhichOneof("parameter_choice") != "int64_param":
@@ -174,8 +175,10 @@ def _classes(message: Message) -> dict[str, int]:
                 )
             if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-            classes[output.name] = parameter.int64_param
-    return classes
+            count = parameter.int64_param
+        # Of an output that is asked for twice the first counts.
+        classes.setdefault(output.name, count)
+    return {name: count for name, count in classes.items() if count}
 
 
 def varint(value: int) -> bytes:
