@@ -166,7 +166,6 @@ def _classes(message: Message) -> dict[str, int]:
     """How many classes are wanted of which outputs."""
     classes: dict[str, int] = {}
     for output in message.outputs:
-        count = 0
         if "classification" in output.parameters:
             parameter = output.parameters["classification"]
             if parameter.WhichOneof("parameter_choice") != "int64_param":
@@ -175,10 +174,9 @@ def _classes(message: Message) -> dict[str, int]:
                 )
             if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-            count = parameter.int64_param
-        # Of an output that is asked for twice the first counts.
-        classes.setdefault(output.name, count)
-    return {name: count for name, count in classes.items() if count}
+            # Of an output's classes that are asked for twice the first count.
+            classes.setdefault(output.name, parameter.int64_param)
+    return classes
 
 
 def varint(value: int) -> bytes:

@@ -24,7 +24,7 @@ _COMMON: dict[str, Any] = {
 }
 # The same examples each time, for about three minutes in all; the long one looks for new ones.
 settings.register_profile(
-    "compat", max_examples=400, derandomize=True, database=None, print_blob=True, **_COMMON
+    "compat", max_examples=600, derandomize=True, database=None, print_blob=True, **_COMMON
 )
 settings.register_profile("long", max_examples=20000, **_COMMON)
 settings.load_profile("compat")

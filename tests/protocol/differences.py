@@ -57,6 +57,7 @@ DIFFERENCES: Final = (
         "Ids that are no UTF-8 text are told with a question mark",
         ("http/json/bad-utf8", "http/json/surrogate"),
     ),
+    Difference("Half a surrogate pair is refused", ("http/json/data-low-surrogate",)),
     Difference(
         "Inputs are named in their order",
         ("http/inputs/three", "http/inputs/batches-differ", "http/inputs/other-rank"),

@@ -39,6 +39,7 @@ def _json() -> Iterator[Row]:
     }.items():  # fmt: skip
         yield infer(f"id-{name}", "identity_int32", one([1, 2], id=value))
         yield infer(f"id-{name}-bad", "identity_int32", one([1, 2, 3], id=value))
+    yield infer("data-low-surrogate", "identity_bytes", one(["\udc00"], (1, 1), "BYTES"))
     for field in ("name", "shape", "datatype", "data"):
         whole = one([1, 2])
         del whole["inputs"][0][field]

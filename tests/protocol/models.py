@@ -271,7 +271,7 @@ def _fail() -> Model:
 def _slow() -> Model:
     """OUTPUT0 = INPUT0 after as many turns of a loop; its queue holds two for half a minute."""
     inputs, outputs = (Tensor("INPUT0", "INT64", (1,)),), (Tensor("OUTPUT0", "INT64", (1,)),)
-    matrix = numpy_helper.from_array(np.eye(256, dtype=np.float32), "eye")
+    matrix = numpy_helper.from_array(np.eye(384, dtype=np.float32), "eye")
     yes = numpy_helper.from_array(np.array(True), "yes")
     loop = helper.make_graph(
         [
@@ -282,11 +282,11 @@ def _slow() -> Model:
         [
             helper.make_tensor_value_info("turn", TensorProto.INT64, []),
             helper.make_tensor_value_info("go_in", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("state_in", TensorProto.FLOAT, [256, 256]),
+            helper.make_tensor_value_info("state_in", TensorProto.FLOAT, [384, 384]),
         ],
         [
             helper.make_tensor_value_info("go_out", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("state_out", TensorProto.FLOAT, [256, 256]),
+            helper.make_tensor_value_info("state_out", TensorProto.FLOAT, [384, 384]),
         ],
     )
     nodes = [
