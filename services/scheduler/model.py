@@ -20,6 +20,7 @@ from services.scheduler.batcher import make_batcher
 from services.scheduler.entry import Entry, State, about, tell
 from services.scheduler.ordering import ReplyOrder
 from services.scheduler.router import Router
+from services.scheduler.slabs import Slabs
 from services.scheduler.statistics import Execution, ModelStatistics
 from services.scheduler.stranding import overdue
 from services.scheduler.tracing import end_attempts, trace_of
@@ -70,6 +71,7 @@ class ModelVersion:
         self.name = config.name
         self.statistics = ModelStatistics()
         self.cache: ResponseCache | None = None  # set where it may answer requests
+        self.slabs = Slabs()
         self._limits = limits
         self._tracer = tracer  # None: no request is traced
         self._validator = Validator(config)
@@ -341,7 +343,11 @@ class ModelVersion:
             if entry.state is not State.ANSWERED:
                 if entry.passage is not None:
                     entry.passage.computed_by = running.revision
-                self._close(entry, answer)
+                # The cache keeps bytes, and others may want them as well.
+                shared = answer.slab and entry.passage is not None
+                self._close(entry, self.slabs.bring_in(answer) if shared else answer)
+            elif answer.slab:
+                self.slabs.give_back((answer.slab,))
 
     def _fail_batch(self, batch: Batch, error: NereidError, now_ns: int) -> None:
         for entry in batch.entries:
