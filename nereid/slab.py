@@ -35,7 +35,7 @@ THRESHOLD_BYTES: Final = 1 << 17
 # Tensors in a segment begin at multiples of this.
 ALIGNMENT: Final = 64
 # Segments that nobody uses go back to the system after this long.
-_IDLE_S: Final = 20.0
+_IDLE_S: Final = 10.0
 # A segment is taken again for what fills at least this part of it.
 _LEAST_FILL: Final = 2
 _PAGE: Final = 4096
