@@ -78,6 +78,7 @@ def _http(port: int, tensor: bytes) -> Iterator[Callable[[], memoryview]]:
     )
     answer = memoryview(bytearray(size + 65536))
     with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def infer() -> memoryview:
             connection.sendall(head + header)

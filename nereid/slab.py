@@ -31,7 +31,7 @@ from nereid.messages import SharedMemory
 
 # From this many bytes on a hop through a segment costs less than inline; docs/decisions.md has the
 # measurement.
-THRESHOLD_BYTES: Final = 1 << 17
+THRESHOLD_BYTES: Final = 1 << 16
 # Tensors in a segment begin at multiples of this.
 ALIGNMENT: Final = 64
 # Segments that nobody uses go back to the system after this long.
