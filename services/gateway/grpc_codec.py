@@ -84,8 +84,9 @@ class GrpcDecoder:
         try:
             rest, places = grpc_wire.split(room.view)
             message = _parse(rest)
-        except DecodeError as error:
-            raise Internal("Unable to parse request") from error
+        except DecodeError:
+            # Damaged, or unusual: protobuf shall say.
+            return self.decode(bytes(room.view))
         payloads: list[Any] = [room[start:end] for start, end in places]
         return self._take(message, InferRequest(0, b"", payloads, lease=room.lease))
 

@@ -324,8 +324,8 @@ class GatewaySession:
             if not self._pending:
                 # Nothing else of this gateway's is under way that could share the frame.
                 self.link.flush()
-        elif answer.slab:
-            self._slabs.give_back((answer.slab,))
+        else:
+            self._slabs.unwanted(answer)
 
     def _lend(self, answer: Answer) -> Answer:
         if not self._shares:

@@ -328,10 +328,9 @@ class Loader:
     ) -> list[int]:
         """Have an executor load instances; their numbers."""
         placed = []
-        shares = self._rules.slabs.shared_with(session.hello.memory_domain)
         for slot in slots:
             instance = Instance(next(self._ids), slot.name, session.name, revision=revision)
-            instance.shares = shares
+            instance.shares = self._rules.slabs.shared_with(session.hello.memory_domain)
             placed.append(Placed(instance, served, session, slot))
             session.parts[served].instances[instance.id] = instance
             self._placed[instance.id] = placed[-1]

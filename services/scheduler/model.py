@@ -339,15 +339,14 @@ class ModelVersion:
         )
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, answer in zip(entries, answers, strict=True):
-            # Cancelled while it ran: there is nobody to tell.
-            if entry.state is not State.ANSWERED:
-                if entry.passage is not None:
-                    entry.passage.computed_by = running.revision
-                # The cache keeps bytes, and others may want them as well.
-                shared = answer.slab and entry.passage is not None
-                self._close(entry, self.slabs.bring_in(answer) if shared else answer)
-            elif answer.slab:
-                self.slabs.give_back((answer.slab,))
+            if entry.state is State.ANSWERED:
+                # Cancelled while it ran: there is nobody to tell.
+                self.slabs.unwanted(answer)
+            elif entry.passage is None:
+                self._close(entry, answer)
+            else:
+                entry.passage.computed_by = running.revision
+                self._close(entry, self.slabs.bring_in(answer))
 
     def _fail_batch(self, batch: Batch, error: NereidError, now_ns: int) -> None:
         for entry in batch.entries:

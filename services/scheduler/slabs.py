@@ -65,8 +65,17 @@ class Slabs:
                 release = pb.Release(slabs=names, discard=discard)
                 owner.send(pb.ExecutorCommand(release=release))
 
+    def unwanted(self, answer: Answer) -> None:
+        """An answer has no taker any more."""
+        if answer.slab:
+            self.give_back((answer.slab,))
+
     def bring_in(self, answer: Answer) -> Answer:
-        """The same answer with its bytes inline, for whoever cannot open its segment."""
+        """The same answer with its bytes inline: who gets it cannot open its segment, or keeps it,
+        or shares it with others.
+        """
+        if not answer.slab:
+            return answer
         try:
             payloads = inline(answer.payloads)
         except LostError as error:
