@@ -116,11 +116,10 @@ def _grpc(port: int, tensor: bytes) -> Iterator[Callable[[], memoryview]]:
     message = request.SerializeToString() + b"\x3a" + _varint(len(tensor)) + tensor
     unlimited = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
     with grpc.insecure_channel(f"127.0.0.1:{port}", unlimited) as channel:
-        call = channel.unary_unary(_PATH)
+        call: Any = channel.unary_unary(_PATH)
 
         def infer() -> memoryview:
-            answer: Any = call(message)
-            return memoryview(answer)[-len(tensor) :]
+            return memoryview(call(message))[-len(tensor) :]
 
         yield infer
 
