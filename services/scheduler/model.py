@@ -322,13 +322,8 @@ class ModelVersion:
 
     def _answer_batch(self, running: Running, reply: pb.Executed, finished_ns: int) -> None:
         entries = running.batch.entries
-        failed = []
-        answers = []
-        for entry, message in zip(entries, reply.answers, strict=True):
-            answer = read_answer(message)
-            answers.append(answer)
-            if answer.error is not None:
-                failed.append(entry)
+        answers = list(map(read_answer, reply.answers))
+        failed = [entry for entry, answer in zip(entries, answers, strict=True) if answer.error]
         execution = Execution(
             running.started_ns,
             finished_ns,
