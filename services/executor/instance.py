@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.messages import Fault, fault_of
-from nereid.paths import EXECUTE_PATH, INSTANCE_KEY
+from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
 from services.executor import backends
+from services.executor.backends import LostError, RequestModel
+from services.executor.request_runner import RequestRunner
 from services.executor.runner import Runner
 from services.executor.warmup import warm_up
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from nereid.tls import Tls
     from nereid.tracing import Tracer
-    from services.executor.backends import InstanceSpec, Model
+    from services.executor.backends import InstanceSpec
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +88,8 @@ class Instance:
         self._stopping = threading.Event()
         self._stream: BlockingStream | None = None
         self._executing = False
+        # Of a model that answers requests in its own time.
+        self._requests: RequestRunner | None = None
         # How many batches it has answered; its thread alone writes.
         self.batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
@@ -105,8 +109,12 @@ class Instance:
         # A thread with a batch under way closes the stream itself, after answering. A batch that
         # arrives in this very moment is lost with the stream; the scheduler gives it to another.
         # A scheduler that vanished would keep a thread that answers waiting for many minutes.
-        if stream is not None and (unanswered or not self._executing):
+        if stream is not None and (unanswered or not self._busy):
             stream.close()
+
+    @property
+    def _busy(self) -> bool:
+        return self._executing or (self._requests is not None and self._requests.busy)
 
     def _run(self) -> None:
         fault: Fault | None = None
@@ -126,23 +134,47 @@ class Instance:
         with self._callbacks.loads:
             if self._stopping.is_set():
                 return
-            model: Model = backends.get(spec.config.backend).load(spec)
+            model = backends.get(spec.config.backend).load(spec)
         try:
-            runner = Runner(spec, model, self._callbacks.tracer)
-            warm_up(spec.config, spec.version_path.parent, runner.execute)
-            self._callbacks.loaded()
-            self._serve_streams(runner)
+            if isinstance(model, RequestModel):
+                self._serve_requests(model)
+            else:
+                runner = Runner(spec, model, self._callbacks.tracer)
+                warm_up(spec.config, spec.version_path.parent, runner.execute)
+                self._callbacks.loaded()
+                self._serve_streams(runner)
         finally:
             model.close()
 
-    def _serve_streams(self, runner: Runner) -> None:
+    def _serve_requests(self, model: RequestModel) -> None:
+        """As for other models, but this one may be lost, and comes back."""
+        spec = self.spec
+        runner = self._requests = RequestRunner(spec, model, self._callbacks.tracer)
+        try:
+            warm_up(spec.config, spec.version_path.parent, runner.execute)
+        except LostError as error:
+            raise Internal(f"it failed on its warm-up: {error}") from error
+        self._callbacks.loaded()
+        while True:
+            try:
+                self._serve_streams(runner)
+                return
+            except LostError:
+                # Its stream is closed: until the model is back, nobody gives it anything.
+                if not model.revive(self._stopping):
+                    return
+
+    def _serve_streams(self, runner: Runner | RequestRunner) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             try:
                 stream = self._dial()
                 pause_s = _FIRST_PAUSE_S
                 try:
-                    self._serve(stream, runner)
+                    if isinstance(runner, Runner):
+                        self._serve(stream, runner)
+                    else:
+                        runner.serve(stream, self._stopping.is_set, self._count)
                 finally:
                     stream.close()
                 # The scheduler ended the stream in good order: it says by its own stream what next.
@@ -159,13 +191,21 @@ class Instance:
             self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def _count(self) -> None:
+        self.batches += 1
+
     def _dial(self) -> BlockingStream:
+        metadata = [(INSTANCE_KEY, str(self.number))]
+        if self._requests is not None:
+            metadata.append((CONTROLS_KEY, "1"))
         stream = BlockingStream(
             self._scheduler.address,
             EXECUTE_PATH,
-            metadata=((INSTANCE_KEY, str(self.number)),),
+            metadata=metadata,
             timeout_s=DIAL_TIMEOUT_S,
             tls=self._scheduler.tls,
+            # What serves requests looks after its stream by itself.
+            attended=self._requests is None,
         )
         self._stream = stream
         self._executing = False
