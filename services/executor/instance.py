@@ -26,6 +26,7 @@ from services.executor import backends
 from services.executor.backends import LostError, RequestModel
 from services.executor.request_runner import RequestRunner
 from services.executor.runner import Runner
+from services.executor.slabs import Lender
 from services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
     from nereid.tls import Tls
     from nereid.tracing import Tracer
-    from services.executor.backends import InstanceSpec
+    from services.executor.assembly import View
+    from services.executor.backends import InstanceSpec, Model
+    from services.executor.slabs import Slabs
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +85,8 @@ class Instance:
         self, number: int, spec: InstanceSpec, scheduler: Scheduler, callbacks: Callbacks
     ) -> None:
         self.number = number
+        self._slabs: Slabs | None = None
+        self._lender: Lender | None = None
         self.spec = spec
         self._scheduler = scheduler
         self._callbacks = callbacks
@@ -98,6 +103,11 @@ class Instance:
     def version(self) -> tuple[str, int]:
         """Which model and version it is an instance of."""
         return self.spec.config.name, self.spec.version
+
+    def share(self, slabs: Slabs, *, lending: bool) -> None:
+        """Before the start: read tensors in shared memory; lending: and put answers there."""
+        self._slabs = slabs
+        self._lender = Lender(slabs) if lending else None
 
     def start(self) -> None:
         self._thread.start()
@@ -139,22 +149,23 @@ class Instance:
             if isinstance(model, RequestModel):
                 self._serve_requests(model)
             else:
-                runner = Runner(spec, model, self._callbacks.tracer)
-                warm_up(spec.config, spec.version_path.parent, runner.execute)
-                self._callbacks.loaded()
-                self._serve_streams(runner)
+                self._serve_batches(model)
         finally:
             model.close()
 
+    def _serve_batches(self, model: Model) -> None:
+        runner = Runner(self.spec, model, self._callbacks.tracer, self._view)
+        self._warm_up(runner)
+        self._serve_streams(runner)
+
     def _serve_requests(self, model: RequestModel) -> None:
         """As for other models, but this one may be lost, and comes back."""
-        spec = self.spec
-        runner = self._requests = RequestRunner(spec, model, self._callbacks.tracer)
+        runner = RequestRunner(self.spec, model, self._callbacks.tracer, self._view)
+        self._requests = runner
         try:
-            warm_up(spec.config, spec.version_path.parent, runner.execute)
+            self._warm_up(runner)
         except LostError as error:
             raise Internal(f"it failed on its warm-up: {error}") from error
-        self._callbacks.loaded()
         while True:
             try:
                 self._serve_streams(runner)
@@ -163,6 +174,16 @@ class Instance:
                 # Its stream is closed: until the model is back, nobody gives it anything.
                 if not model.revive(self._stopping):
                     return
+
+    @property
+    def _view(self) -> View | None:
+        return None if self._slabs is None else self._slabs.view
+
+    def _warm_up(self, runner: Runner | RequestRunner) -> None:
+        warm_up(self.spec.config, self.spec.version_path.parent, runner.execute)
+        # Not before: nobody would give back what a warm-up lends.
+        runner.lender = self._lender
+        self._callbacks.loaded()
 
     def _serve_streams(self, runner: Runner | RequestRunner) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -177,6 +198,8 @@ class Instance:
                         runner.serve(stream, self._stopping.is_set, self._count)
                 finally:
                     stream.close()
+                    if self._lender is not None and not self._stopping.is_set():
+                        self._lender.break_off()
                 # The scheduler ended the stream in good order: it says by its own stream what next.
                 self._stopping.wait()
             except RpcError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.errors import Internal, NereidError, Unimplemented
+from nereid.errors import Internal, NereidError
 from nereid.frames import read_parameters, write_fault, write_payloads
 from nereid.messages import Fault, fault_of
 from nereid.pb import kserve_pb2
@@ -25,11 +25,13 @@ from services.executor.backends import LostError, Request, RequestForm, Response
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
+    from services.executor.assembly import View
     from services.executor.backends import Collected, InstanceSpec, RequestModel
+    from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
 
@@ -59,8 +61,16 @@ class RequestRunner:
     """Executes batches on one loaded model; used by its instance's thread alone."""
 
     def __init__(
-        self, spec: InstanceSpec, model: RequestModel, tracer: Tracer | None = None
+        self,
+        spec: InstanceSpec,
+        model: RequestModel,
+        tracer: Tracer | None = None,
+        view: View | None = None,
     ) -> None:
+        """view: opens tensors that lie in shared memory."""
+        # Set where answers may be put in shared memory.
+        self.lender: Lender | None = None
+        self._view = view
         self._name = spec.name
         self._model = model
         self._tracer = tracer
@@ -176,7 +186,7 @@ class RequestRunner:
 
     def _request(self, member: pb.BatchMember) -> Request:
         form = self._forms.get(member.head) or self._form(member.head)
-        tensors = [_inline(payload) for payload in member.payloads]
+        tensors = [self._tensor(payload) for payload in member.payloads]
         if len(tensors) != len(form.inputs):
             raise Internal(f"a request has {len(form.inputs)} inputs but {len(tensors)} payloads")
         return Request(
@@ -188,6 +198,14 @@ class RequestRunner:
             member.remaining_us,
             member.timeout_us,
         )
+
+    def _tensor(self, payload: pb.Payload) -> bytes | memoryview:
+        if not payload.HasField("shared_memory"):
+            data: bytes = payload.inline
+            return data
+        if self._view is None:
+            raise Internal("a tensor in shared memory was sent to who cannot open it", late=True)
+        return self._view(payload.shared_memory)
 
     def _form(self, head: bytes) -> RequestForm:
         try:
@@ -218,7 +236,7 @@ class RequestRunner:
             if not response.more:
                 running.open.discard(response.member)
             if not self._model.decoupled:
-                running.answers[running.places[response.member]] = _answer(response)
+                running.answers[running.places[response.member]] = self._answer(response)
         free = collected.free and self._current == collected.batch
         if free and (self._model.decoupled or not running.open):
             self._current = self._until = None
@@ -257,8 +275,25 @@ class RequestRunner:
         for response in collected.responses:
             place = running.places[response.member]
             answer = executed.answers.add(id=place, more=response.more)
-            _fill(answer, response)
+            self._fill(answer, response)
         return executed.SerializeToString()
+
+    def _answer(self, response: Response) -> bytes:
+        """An Executed message that holds just this answer."""
+        executed = pb.Executed()
+        self._fill(executed.answers.add(), response)
+        return executed.SerializeToString()
+
+    def _fill(self, answer: pb.Answer, response: Response) -> None:
+        if response.fault is not None:
+            write_fault(response.fault, answer.error)
+        elif response.head:
+            answer.head = response.head
+            lent = None
+            if self.lender is not None:
+                lent = self.lender.lend(response.tensors)
+                self.lender.lent.clear()
+            write_payloads(lent or [*map(bytes, response.tensors)], answer.payloads)
 
     def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
         begun_ns = running.begun_ns or arrived_ns
@@ -314,25 +349,3 @@ class RequestRunner:
                 batch.answers = [each or failure(fault) for each in batch.answers]
                 yield self._executed(batch)
             self._tell(batch, perf_counter_ns())
-
-
-def _inline(payload: pb.Payload) -> bytes:
-    if payload.HasField("shared_memory"):
-        raise Unimplemented("this executor cannot read tensors from shared memory")
-    return payload.inline
-
-
-def _answer(response: Response) -> bytes:
-    """An Executed message that holds just this answer."""
-    executed = pb.Executed()
-    _fill(executed.answers.add(), response)
-    return executed.SerializeToString()
-
-
-def _fill(answer: pb.Answer, response: Response) -> None:
-    if response.fault is not None:
-        write_fault(response.fault, answer.error)
-    elif response.head:
-        answer.head = response.head
-        tensors: Sequence[bytes] = [bytes(tensor) for tensor in response.tensors]
-        write_payloads(tensors, answer.payloads)
