@@ -63,7 +63,7 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """The configuration to serve with.
+    """The configuration to serve with. One that nothing is described of is taken as written.
 
     Raises:
         NereidError: it is wrong in itself, does not fit the model file, or cannot be served.
@@ -72,7 +72,7 @@ def complete(
     if described is not None and described.HasField("config"):
         # The model has completed it itself, and knows best.
         draft = described.config
-    elif described is not None:
+    elif described is not None and (described.inputs or described.outputs):
         description = ModelDescription.from_proto(described)
     completed = complete_config(
         draft,
