@@ -22,7 +22,7 @@ from nereid.errors import InvalidArgument, NereidError, NotFound
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from services.executor import backends
-from services.executor.backends import UNSTATED, InstanceSpec
+from services.executor.backends import UNSTATED, InstanceSpec, Model, RequestModel
 from services.executor.runner import Runner
 from tests.unit.executor.onnx_models import answer_of, head, member, value, write
 
