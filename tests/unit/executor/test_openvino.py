@@ -94,14 +94,14 @@ def test_onnx_files_are_read(tmp_path: Path) -> None:
 def test_a_tensor_of_several_names_goes_by_the_configured_one(tmp_path: Path) -> None:
     path = save(tmp_path / "1", [-1, 2], ({"a", "x"}, {"b", "y"}))
     assert doubled(spec(path), 2)
-    (given,), (made,) = backend.describe(model_config_pb2.ModelConfig(name="m"), path)
-    assert (given.name, made.name) == ("a", "b")
+    described = backend.describe(model_config_pb2.ModelConfig(name="m"), path)
+    assert (described.inputs[0].name, described.outputs[0].name) == ("a", "b")
 
 
 def test_tensors_without_names_go_by_their_nodes(tmp_path: Path) -> None:
     path = save(tmp_path / "1", [-1, 2], (set(), set()))
-    (given,), _ = backend.describe(model_config_pb2.ModelConfig(name="m"), path)
-    assert given.name == "given"
+    described = backend.describe(model_config_pb2.ModelConfig(name="m"), path)
+    assert described.inputs[0].name == "given"
 
 
 @pytest.mark.parametrize(
