@@ -13,7 +13,9 @@ _BATCH: Final = re.compile(r"input '[^']*' batch size does not match")
 # The gateway counts strings before the scheduler looks at shapes.
 _STRINGS: Final = re.compile(r"string elements|string data|string length indicator")
 # What Nereid refuses on purpose; the last is Python's protobuf, which is stricter than C++'s.
-_OURS: Final = re.compile(r"surrogate pair in string is invalid|takes UTF-8 text only|Unable to parse request")
+_OURS: Final = re.compile(
+    r"surrogate pair in string is invalid|takes UTF-8 text only|Unable to parse request"
+)
 _RAW: Final = re.compile(r"mismatch for input '[^']*' for model")
 
 

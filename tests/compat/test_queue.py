@@ -17,7 +17,9 @@ from tests.protocol.grpc_infer import parameter, request, tensor
 from tests.protocol.http_infer import infer, one
 from tests.protocol.models import SLOW_TURNS
 
-_PENDING: Final = re.compile(r'^nv_inference_pending_request_count\{model="slow".*\} (\d+)', re.M)
+_PENDING: Final = re.compile(
+    r'^nv_inference_pending_request_count\{model="slow".*\} (\d+)', re.MULTILINE
+)
 
 
 def _http(turns: int, timeout_us: int) -> Step:
