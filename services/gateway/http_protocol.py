@@ -20,6 +20,7 @@ import httptools
 
 from nereid.errors import INTERNAL_MESSAGE
 from services.gateway.http_call import HttpCall
+from services.gateway.http_framing import read_head, without_upgrade
 from services.gateway.http_limits import Refused
 from services.gateway.known_head import KnownHead
 
@@ -136,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
         self._call = HttpCall(self._on_answered)
         self._in_headers = True
         self._chunks.clear()
-        self._body_bytes = self._chunk_count = 0
+        self._body_bytes = self._chunk_count = self._header_bytes = 0
         self._since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -153,15 +154,8 @@ class HttpConnection(asyncio.Protocol):
             # The parser skips the body of an upgrade; see _reread.
             self._upgrade = True
             return
-        call.method = parser.get_method()
-        call.keep_alive = parser.should_keep_alive() and not self._last_answers
-        call.http_1_0 = parser.get_http_version() == "1.0"
-        headers = call.headers
-        self._limits.check_body(int(headers.get(b"content-length", 0)))
-        if b"expect" in headers:
-            if headers[b"expect"].lower() != b"100-continue":
-                raise Refused(417, "only 100-continue may be expected")
-            self._continue_due = not call.http_1_0
+        self._continue_due = read_head(call, parser, self._limits)
+        call.keep_alive = call.keep_alive and not self._last_answers
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -220,29 +214,26 @@ class HttpConnection(asyncio.Protocol):
         return self._call
 
     def _feed(self, data: bytes) -> None:
+        if self._call is not None and not self._in_headers:
+            # Of a body all but its content counts as headers; this piece is still to be told apart.
+            self._limits.check_framing(self._header_bytes - self._body_bytes, self._chunk_count)
+            self._header_bytes += len(data)
         while data:
             try:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._reread() + data[upgrade.args[0] :]
-        self._header_bytes = self._header_bytes + len(data) if self._in_headers else 0
-        if self._header_bytes > self._limits.max_header_bytes:
-            self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
+        if self._in_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > self._limits.max_header_bytes:
+                self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
 
     def _reread(self) -> bytes:
-        """No other protocol is spoken here: the head of an offer to upgrade, without the offer."""
         call, method = self._current, self._parser.get_method()
         self._upgrade = False
         self._parser = httptools.HttpRequestParser(self)
-        if method == b"CONNECT":
-            raise Refused(405, "Method Not Allowed")
-        headers = b"".join(
-            b"%b: %b\r\n" % item
-            for item in call.headers.items()
-            if item[0] not in (b"connection", b"upgrade")
-        )
-        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, call.target, headers)
+        return without_upgrade(call, method)
 
     def _start(self, call: HttpCall) -> None:
         self._under_way.append(call)
