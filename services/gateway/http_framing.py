@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import httptools
 
     from services.gateway.http_call import HttpCall
-    from services.gateway.http_limits import HttpLimits
 
 
 class _Complete(dict[bytes, bytes]):
@@ -24,11 +23,11 @@ class _Complete(dict[bytes, bytes]):
         pass
 
 
-def read_head(call: HttpCall, parser: httptools.HttpRequestParser, limits: HttpLimits) -> bool:
+def read_head(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
     """Fill in what the head says; whether its client may want to be asked for the body.
 
     Raises:
-        Refused: the body is too large, or framed in a way that is not known.
+        Refused: its version, framing or expectation is not known here.
     """
     call.method = parser.get_method()
     call.keep_alive = parser.should_keep_alive()
@@ -38,7 +37,6 @@ def read_head(call: HttpCall, parser: httptools.HttpRequestParser, limits: HttpL
             raise Refused(505, "HTTP Version Not Supported")
         call.http_1_0 = True
     headers = call.headers
-    limits.check_body(int(headers.get(b"content-length", 0)))
     coding = headers.get(b"transfer-encoding")
     if coding is not None:
         if coding.lower() != b"chunked":

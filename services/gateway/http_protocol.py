@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 import httptools
 
 from nereid.errors import INTERNAL_MESSAGE
+from services.gateway.http_body import Body
 from services.gateway.http_call import HttpCall
 from services.gateway.http_framing import read_head, without_upgrade
 from services.gateway.http_limits import Refused
@@ -27,6 +28,7 @@ from services.gateway.known_head import KnownHead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from services.gateway.http_body import RoomFor
     from services.gateway.http_limits import HttpLimits
 
     Dispatch = Callable[[HttpCall], None]
@@ -54,8 +56,9 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self._call: HttpCall | None = None
-        self._chunks: list[bytes] = []
-        self._body_bytes = self._chunk_count = self._header_bytes = 0
+        self._body = Body(limits)
+        self.room_for: RoomFor | None = None
+        self._header_bytes = 0
         self._in_headers = self._upgrade = False
         # What the request being parsed began with; the last head that was worth remembering.
         self._beginning: bytes | None = None
@@ -100,6 +103,8 @@ class HttpConnection(asyncio.Protocol):
         elif not self._in_headers:
             self._since = self._loop.time()
         try:
+            if self._body.room is not None:
+                data = self._fill_room(data)
             self._feed(data)
         except Refused as refused:
             self._refuse(refused.status, refused.message)
@@ -136,8 +141,7 @@ class HttpConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._call = HttpCall(self._on_answered)
         self._in_headers = True
-        self._chunks.clear()
-        self._body_bytes = self._chunk_count = self._header_bytes = 0
+        self._body.clear()
         self._since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -154,27 +158,21 @@ class HttpConnection(asyncio.Protocol):
             # The parser skips the body of an upgrade; see _reread.
             self._upgrade = True
             return
-        self._continue_due = read_head(call, parser, self._limits)
+        self._continue_due = read_head(call, parser)
         call.keep_alive = call.keep_alive and not self._last_answers
+        self._body.announce(call, self.room_for)
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        self._limits.check_body(self._body_bytes)
-        self._chunks.append(body)
+        self._body.add(body)
 
     def on_chunk_header(self) -> None:
-        self._chunk_count += 1
-        if self._chunk_count > self._limits.max_chunks:
-            raise Refused(400, f"request body has more than {self._limits.max_chunks} chunks")
+        self._body.begin_chunk()
 
     def on_message_complete(self) -> None:
         if self._upgrade:
             return
         call, self._call = self._current, None
-        chunks = self._chunks
-        if chunks:
-            call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            chunks.clear()
+        self._body.hand_over(call)
         self._continue_due = False
         if self._beginning is not None:
             self._known = KnownHead.of(call, self._beginning)
@@ -213,21 +211,26 @@ class HttpConnection(asyncio.Protocol):
             raise Refused(400, "malformed HTTP request")
         return self._call
 
+    def _fill_room(self, data: bytes) -> bytes:
+        rest = self._body.take(data)
+        if self._body.whole:
+            # The parser still waits for what it was not shown.
+            self._parser = httptools.HttpRequestParser(self)
+            self.on_message_complete()
+        return rest
+
     def _feed(self, data: bytes) -> None:
         if self._call is not None and not self._in_headers:
-            # Of a body all but its content counts as headers; this piece is still to be told apart.
-            self._limits.check_framing(self._header_bytes - self._body_bytes, self._chunk_count)
-            self._header_bytes += len(data)
+            self._body.expect(len(data))
         while data:
             try:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 data = self._reread() + data[upgrade.args[0] :]
-        if self._in_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > self._limits.max_header_bytes:
-                self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
+        self._header_bytes = self._header_bytes + len(data) if self._in_headers else 0
+        if self._header_bytes > self._limits.max_header_bytes:
+            self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
 
     def _reread(self) -> bytes:
         call, method = self._current, self._parser.get_method()
@@ -252,7 +255,7 @@ class HttpConnection(asyncio.Protocol):
         call = self._call or HttpCall(self._on_answered)
         self._call = None
         self._in_headers = self._continue_due = False
-        self._chunks.clear()
+        self._body.clear()
         self._ending = self._unread = True
         call.keep_alive = False
         (self._waiting or self._under_way).append(call)

@@ -59,12 +59,14 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """The configuration to serve with.
+    """The configuration to serve with. One that nothing is described of is taken as written.
 
     Raises:
         NereidError: it is wrong in itself, does not fit the model file, or cannot be served.
     """
-    description = None if described is None else ModelDescription.from_proto(described)
+    description = None
+    if described is not None and (described.inputs or described.outputs):
+        description = ModelDescription.from_proto(described)
     completed = complete_config(
         draft,
         model_name=draft.name,

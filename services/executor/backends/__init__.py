@@ -3,16 +3,19 @@
 A backend is a module with the functions of Backend; it is imported when first used, since model
 runtimes are large. Backends know nothing of requests, batches' members or the scheduler: they get
 whole batches as numpy arrays (BF16 as uint16, BYTES as object arrays) and give such arrays back.
+docs/backends.md is the contract in full, for whoever writes one.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from nereid.errors import InvalidArgument
+from nereid.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
+
+_log = logging.getLogger(__name__)
+
+# Where installed packages name the backends that they bring.
+ENTRY_POINTS: Final = "nereid.backends"
 
 
 class TensorDescription(NamedTuple):
@@ -36,6 +44,10 @@ class Description(NamedTuple):
 
     inputs: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
+
+
+# The file says nothing of itself: the configuration is taken as it is written.
+UNSTATED: Final = Description((), ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +91,16 @@ class Backend(Protocol):
 
 
 # Name: module, and the package that must be there for the module to work.
-_MODULES = {"onnxruntime": ("services.executor.backends.onnx", "onnxruntime")}
+_MODULES = {
+    "identity": ("services.executor.backends.identity", "numpy"),
+    "onnxruntime": ("services.executor.backends.onnx", "onnxruntime"),
+}
 
 
 def available() -> tuple[str, ...]:
-    """The backends whose packages are installed."""
-    return tuple(
-        name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package)
-    )
+    """The backends that are installed: Nereid's whose packages are there, and other packages'."""
+    own = (name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package))
+    return tuple(sorted({*own, *_foreign()}))
 
 
 def get(name: str) -> Backend:
@@ -94,10 +108,34 @@ def get(name: str) -> Backend:
 
     Raises:
         InvalidArgument: there is none, with Triton's words for it.
+        Internal: there is one, and it cannot be imported.
     """
     if name not in available():
         raise InvalidArgument(
             f"unable to find backend library for backend '{name}', "
             "try specifying runtime on the model configuration."
         )
-    return cast("Backend", importlib.import_module(_MODULES[name][0]))
+    foreign = _foreign().get(name)
+    try:
+        # What was installed on purpose takes the place of what comes along.
+        backend = importlib.import_module(_MODULES[name][0]) if foreign is None else foreign.load()
+    except Exception as error:
+        _log.exception("backend '%s' cannot be imported", name)
+        raise Internal(f"unable to load backend library for backend '{name}': {error}") from error
+    return cast("Backend", backend)
+
+
+def _foreign() -> dict[str, EntryPoint]:
+    return {each.name: each for each in entry_points(group=ENTRY_POINTS)}
+
+
+def any_uses_gpus() -> bool:
+    """Whether some backend can, as installed here; one that cannot be imported cannot."""
+    return any(map(_uses_gpus, available()))
+
+
+def _uses_gpus(name: str) -> bool:
+    try:
+        return get(name).uses_gpus()
+    except Internal:
+        return False
