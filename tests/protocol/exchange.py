@@ -90,7 +90,15 @@ class Clear:
     """Unregisters all shared memory; again while a request that was answered still holds some."""
 
 
-Step = Http | Rpc | Stream | Region | Clear
+@dataclass(frozen=True)
+class Page:
+    """The metrics of families whose names begin so, once there are so many lines of them."""
+
+    prefix: str
+    least: int = 1
+
+
+Step = Http | Rpc | Stream | Region | Clear | Page
 
 
 class Server:
@@ -135,6 +143,8 @@ class Server:
                 return _region(step)
             case Clear():
                 return self._clear()
+            case Page():
+                return self._page(step)
 
     def _clear(self) -> Any:
         deadline = time.monotonic() + ANSWER_S
@@ -143,6 +153,14 @@ class Server:
             if time.monotonic() > deadline:
                 return answer
         return {}
+
+    def _page(self, page: Page) -> Any:
+        deadline = time.monotonic() + ANSWER_S
+        lines: list[str] = []
+        while len(lines) < page.least and time.monotonic() < deadline:
+            text = _ask_http(self.metrics_port, Http(target="/metrics"))["text"]
+            lines = [each for each in text.splitlines() if each.startswith(page.prefix)]
+        return sorted(lines)
 
     def _call(self, rpc: Rpc) -> Any:
         path = rpc.method if rpc.method.startswith("/") else _SERVICE + rpc.method
