@@ -298,8 +298,7 @@ class ModelVersion:
             self._fail_batch(batch, error, now_ns)
 
     def _set_timer(self, wake_ns: int | None, now_ns: int) -> None:
-        if wake_ns is None:
-            wake_ns = _NEVER
+        wake_ns = _NEVER if wake_ns is None else wake_ns
         if wake_ns == self._timer_ns:
             return
         self._timer_ns = wake_ns
@@ -339,6 +338,7 @@ class ModelVersion:
         for entry, answer in zip(entries, answers, strict=True):
             # Cancelled while it ran: there is nobody to tell.
             if entry.state is not State.ANSWERED:
+                entry.execution = execution
                 if entry.passage is not None:
                     entry.passage.computed_by = running.revision
                 self._close(entry, answer)
