@@ -17,6 +17,7 @@ from nereid.messages import (
     Fault,
     InferRequest,
     LogRules,
+    Release,
     SharedMemory,
     TraceRule,
     TraceRules,
@@ -45,7 +46,10 @@ class RequestCodec:
         self._clock = clock
 
     def size_bytes(self, item: ToScheduler) -> int:
-        return 0 if isinstance(item, Cancel) else len(item.head) + sum(map(len, item.payloads))
+        if isinstance(item, InferRequest):
+            # A reference counts for next to nothing, which is what it is.
+            return len(item.head) + sum(map(len, item.payloads))
+        return 0
 
     def encode(self, items: list[ToScheduler]) -> bytes:
         try:
@@ -58,8 +62,9 @@ class RequestCodec:
         try:
             self._frame([item])
         except Exception:
-            head = b"" if isinstance(item, Cancel) else item.head
-            kept = head if len(head) <= _LARGEST_KEPT_HEAD_BYTES else b""
+            if not isinstance(item, InferRequest):
+                raise
+            kept = item.head if len(item.head) <= _LARGEST_KEPT_HEAD_BYTES else b""
             return InferRequest(item.id, kept, [], fault=_UNWRITABLE)
         return item
 
@@ -67,10 +72,12 @@ class RequestCodec:
         frame = pb.RequestFrame()
         now = self._clock()
         for item in items:
-            if isinstance(item, Cancel):
+            if isinstance(item, InferRequest):
+                _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
+            elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
             else:
-                _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
+                frame.released_slabs.extend(item.slabs)
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[ToScheduler]:
@@ -79,6 +86,8 @@ class RequestCodec:
         now = self._clock()
         items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests]
         items.extend(map(Cancel, parsed.cancelled_ids))
+        if parsed.released_slabs:
+            items.append(Release(tuple(parsed.released_slabs)))
         return items
 
 
@@ -123,8 +132,9 @@ class AnswerCodec:
 def _write_notice(item: Notice, frame: pb.AnswerFrame) -> None:
     """Put a notice into frame; of each kind the last one counts."""
     if isinstance(item, CachedModels):
-        frame.cached_models.SetInParent()
+        frame.cached_models.memory_domain = item.memory_domain
         frame.cached_models.names[:] = item.names
+        frame.cached_models.SetInParent()
     elif isinstance(item, TraceRules):
         frame.trace_rules.Clear()
         _write_rule(item.default, frame.trace_rules.default_rule)
@@ -150,7 +160,8 @@ def read_log_rules(message: pb.LogRules) -> LogRules:
 
 def _read_notices(frame: pb.AnswerFrame) -> Iterator[Notice]:
     if frame.HasField("cached_models"):
-        yield CachedModels(tuple(frame.cached_models.names))
+        told = frame.cached_models
+        yield CachedModels(tuple(told.names), told.memory_domain)
     if frame.HasField("trace_rules"):
         rules = frame.trace_rules
         models = tuple((name, _read_rule(rule)) for name, rule in rules.models.items())
@@ -210,7 +221,12 @@ def read_answer(message: pb.Answer) -> Answer:
     """The answer that message holds."""
     if message.HasField("error"):
         return Answer(message.id, message.head, error=read_fault(message.error))
-    return Answer(message.id, message.head, read_payloads(message.payloads))
+    payloads = read_payloads(message.payloads)
+    answer = Answer(message.id, message.head, payloads)
+    # Of an answer's payloads all are shared, or none.
+    if payloads and type(payloads[0]) is SharedMemory:
+        answer.slab = payloads[0].slab
+    return answer
 
 
 def write_payloads(payloads: Sequence[Payload], messages: _Payloads) -> None:

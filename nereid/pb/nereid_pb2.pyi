@@ -122,16 +122,18 @@ class Fault(_message.Message):
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., late: bool = ...) -> None: ...
 
 class RequestFrame(_message.Message):
-    __slots__ = ("requests", "cancelled_ids", "paused_ids", "resumed_ids")
+    __slots__ = ("requests", "cancelled_ids", "paused_ids", "resumed_ids", "released_slabs")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_IDS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_IDS_FIELD_NUMBER: _ClassVar[int]
     RESUMED_IDS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_SLABS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[InferRequest]
     cancelled_ids: _containers.RepeatedScalarFieldContainer[int]
     paused_ids: _containers.RepeatedScalarFieldContainer[int]
     resumed_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    released_slabs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_slabs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
     __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "fault", "digest")
@@ -179,10 +181,12 @@ class AnswerFrame(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ...) -> None: ...
 
 class CachedModels(_message.Message):
-    __slots__ = ("names",)
+    __slots__ = ("names", "memory_domain")
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    memory_domain: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
 
 class TraceRules(_message.Message):
     __slots__ = ("default_rule", "models")
@@ -268,7 +272,7 @@ class MemberControl(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., member: _Optional[int] = ..., kind: _Optional[_Union[MemberControl.Kind, str]] = ...) -> None: ...
 
 class BatchMember(_message.Message):
-    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context")
+    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context", "timeout_us")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -282,13 +286,15 @@ class BatchMember(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     REMAINING_US_FIELD_NUMBER: _ClassVar[int]
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
     request_id: str
     parameters: _containers.MessageMap[str, _kserve_pb2.InferParameter]
     remaining_us: int
     trace_context: bytes
-    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ...) -> None: ...
+    timeout_us: int
+    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., timeout_us: _Optional[int] = ...) -> None: ...
 
 class Executed(_message.Message):
     __slots__ = ("id", "answers", "compute_input_ns", "compute_infer_ns", "compute_output_ns", "partial", "busy")
@@ -309,20 +315,53 @@ class Executed(_message.Message):
     def __init__(self, id: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_UNLOADED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_METRICS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
     instance_failed: InstanceFailed
     instance_unloaded: InstanceUnloaded
     leaving: Leaving
     usage: DeviceUsage
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ...) -> None: ...
+    custom_metrics: CustomMetrics
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ...) -> None: ...
+
+class CustomMetrics(_message.Message):
+    __slots__ = ("series",)
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    series: _containers.RepeatedCompositeFieldContainer[CustomSeries]
+    def __init__(self, series: _Optional[_Iterable[_Union[CustomSeries, _Mapping]]] = ...) -> None: ...
+
+class CustomSeries(_message.Message):
+    __slots__ = ("name", "description", "kind", "labels", "value", "bounds", "counts")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    kind: str
+    labels: _containers.ScalarMap[str, str]
+    value: float
+    bounds: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., value: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DeviceUsage(_message.Message):
     __slots__ = ("cpu_utilization", "memory_total_bytes", "memory_used_bytes", "gpus")
@@ -355,16 +394,20 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends")
+    __slots__ = ("name", "host", "devices", "backends", "memory_domain", "process")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     BACKENDS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     backends: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ...) -> None: ...
+    memory_domain: str
+    process: str
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
@@ -387,16 +430,18 @@ class Device(_message.Message):
     def __init__(self, kind: _Optional[_Union[Device.Kind, str]] = ..., id: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Described(_message.Message):
-    __slots__ = ("command", "inputs", "outputs", "error")
+    __slots__ = ("command", "inputs", "outputs", "error", "config")
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     command: int
     inputs: _containers.RepeatedCompositeFieldContainer[TensorDescription]
     outputs: _containers.RepeatedCompositeFieldContainer[TensorDescription]
     error: Fault
-    def __init__(self, command: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+    config: _model_config_pb2.ModelConfig
+    def __init__(self, command: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ...) -> None: ...
 
 class TensorDescription(_message.Message):
     __slots__ = ("name", "data_type", "dims", "unknown_rank", "optional")
@@ -431,16 +476,18 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
     LOG_RULES_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
     log_rules: LogRules
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ...) -> None: ...
+    release: Release
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
 
 class Describe(_message.Message):
     __slots__ = ("command", "config", "version_path")
@@ -453,7 +500,7 @@ class Describe(_message.Message):
     def __init__(self, command: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version_path: _Optional[str] = ...) -> None: ...
 
 class LoadInstance(_message.Message):
-    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings")
+    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "memory_domain")
     class BackendSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +516,7 @@ class LoadInstance(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     BACKEND_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
     instance: int
     config: _model_config_pb2.ModelConfig
     version: int
@@ -477,7 +525,16 @@ class LoadInstance(_message.Message):
     kind: Device.Kind
     device_id: int
     backend_settings: _containers.ScalarMap[str, str]
-    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    memory_domain: str
+    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("slabs", "discard")
+    SLABS_FIELD_NUMBER: _ClassVar[int]
+    DISCARD_FIELD_NUMBER: _ClassVar[int]
+    slabs: _containers.RepeatedScalarFieldContainer[str]
+    discard: bool
+    def __init__(self, slabs: _Optional[_Iterable[str]] = ..., discard: bool = ...) -> None: ...
 
 class UnloadInstance(_message.Message):
     __slots__ = ("instance",)

@@ -11,6 +11,8 @@ its id is at most the last one seen), or never seen (idle).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from nereid.rpc import wire
 from nereid.rpc.compression import decompress
 from nereid.rpc.control import Control, Limits
@@ -18,6 +20,9 @@ from nereid.rpc.framing import Assembly, check_head
 from nereid.rpc.sending import S
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
+
+if TYPE_CHECKING:
+    from nereid.rpc.call import MakeRoom
 
 _unpack_frame_head = wire.FRAME_HEAD.unpack_from
 _unpack_message_head = wire.MESSAGE_HEAD.unpack_from
@@ -38,6 +43,8 @@ class Connection(Control[S]):
         self._data_stream: S | None = None
         self._data_ends = 0
         self._unacked = 0
+        # Whether the connection's window is kept back; a role's decision.
+        self._withheld = False
         self._window = limits.connection_window_bytes
         self._half_window = limits.connection_window_bytes // 2
         self._stream_window = limits.stream_window_bytes
@@ -60,6 +67,10 @@ class Connection(Control[S]):
 
     def _on_message(self, stream: S, message: bytes) -> None:
         raise NotImplementedError
+
+    def _room_for(self, _stream: S) -> MakeRoom | None:
+        """Where messages that come in pieces are put together; None: in bytes."""
+        return None
 
     def _on_end(self, stream: S) -> None:
         """The peer finished its side, in good order."""
@@ -242,8 +253,8 @@ class Connection(Control[S]):
         if self._unacked >= self._half_window:
             if self._unacked > self._window:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "connection window exceeded")
-            self.write(wire.window_update(0, self._unacked))
-            self._unacked = 0
+            if not self._withheld:
+                self._give_back_connection()
         stream = self.streams.get(stream_id)
         if stream is None or stream.remote_closed:
             self._data_on_closed(stream_id)
@@ -257,6 +268,10 @@ class Connection(Control[S]):
                 return None
             self._give_back(stream)
         return stream
+
+    def _give_back_connection(self) -> None:
+        self.write(wire.window_update(0, self._unacked))
+        self._unacked = 0
 
     def _give_back(self, stream: S) -> None:
         if not stream.paused and stream.unacked >= self._half_stream_window:
@@ -297,11 +312,11 @@ class Connection(Control[S]):
     def _assemble(self, stream: S, data: bytes, start: int, stop: int) -> int:
         assembly = stream.assembly
         if assembly is None:
-            assembly = stream.assembly = Assembly(self._max_message_bytes)
+            assembly = stream.assembly = Assembly(self._max_message_bytes, self._room_for(stream))
         start = assembly.feed(data, start, stop)
         if assembly.complete:
             stream.assembly = None
-            message = assembly.message()
+            message: Any = assembly.message()
             if assembly.compressed:
                 message = self._unpacked(stream, assembly.compressed, message)
             self._on_message(stream, message)

@@ -26,6 +26,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.telemetry import follow_log_rules
 from services.executor import backends
 from services.executor.instance import Callbacks, Instance, Scheduler
+from services.executor.workers.custom_metrics import METRICS
 
 if TYPE_CHECKING:
     import threading
@@ -38,12 +39,15 @@ if TYPE_CHECKING:
     from nereid.tracing import Tracer
     from services.executor.backends import Description, TensorDescription
     from services.executor.settings import ExecutorSettings
+    from services.executor.slabs import Slabs
 
 _log = logging.getLogger(__name__)
 
 
 # After Leaving, batches that were on their way still arrive.
 LEAVING_GRACE_S: Final = 0.2
+# Models may change their metrics with each request.
+_METRICS_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Surroundings:
     tracer: Tracer | None = None
     # For the instances' streams; None: in clear.
     tls: Tls | None = None
+    # None: it shares no memory.
+    slabs: Slabs | None = None
     # Batches of instances that are no more, by model and version.
     batches: Counter[tuple[str, int]] = field(default_factory=Counter)
 
@@ -82,6 +88,7 @@ class Membership:
             JOIN_PATH, on_message=self._on_message, on_close=self._on_close
         )
         self._send(pb.ExecutorEvent(hello=surroundings.hello))
+        METRICS.on_change = lambda: self._from_thread(self._tell_metrics_soon)
 
     @property
     def instances(self) -> list[Instance]:
@@ -91,6 +98,12 @@ class Membership:
     def report(self, usage: pb.DeviceUsage) -> None:
         """Tell the scheduler how busy the devices are."""
         self._send(pb.ExecutorEvent(usage=usage))
+
+    def _tell_metrics_soon(self) -> None:
+        self._loop.call_later(_METRICS_PAUSE_S, self._tell_metrics)
+
+    def _tell_metrics(self) -> None:
+        self._send(pb.ExecutorEvent(custom_metrics=METRICS.read()))
 
     async def leave(self, timeout_s: float) -> bool:
         """Tell the scheduler, finish the batches under way, end; whether all came to an end."""
@@ -135,6 +148,9 @@ class Membership:
                 self._unload(command.unload.instance)
             case "log_rules":
                 follow_log_rules(read_log_rules(command.log_rules))
+            case "release":
+                if self._in.slabs is not None:
+                    self._in.slabs.release(command.release)
             case _:
                 _log.warning("the scheduler sent an unknown command; is it of a newer release?")
 
@@ -171,6 +187,9 @@ class Membership:
         )
         scheduler = Scheduler(self._in.settings.scheduler_address, self._in.tls)
         instance = Instance(number, spec, scheduler, callbacks)
+        slabs = self._in.slabs
+        if slabs is not None:
+            instance.share(slabs, lending=slabs.domain == command.memory_domain != "")
         self._instances[number] = instance
         self._empty.clear()
         instance.start()
@@ -213,6 +232,8 @@ def described(command: pb.Describe, version_path: Path) -> pb.Described:
         description: Description = backend.describe(command.config, version_path)
         answer.inputs.extend(_written(description.inputs))
         answer.outputs.extend(_written(description.outputs))
+        if description.config is not None:
+            answer.config.CopyFrom(description.config)
     except NereidError as error:
         write_fault(fault_of(error), answer.error)
     except Exception:

@@ -10,6 +10,8 @@ from services.gateway.json_text import error_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from services.gateway.slabs import Room
+
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
@@ -37,6 +39,7 @@ class HttpCall:
         "on_cancel",
         "received_ns",
         "response",
+        "room",
         "started",
         "streams",
         "target",
@@ -49,6 +52,8 @@ class HttpCall:
         # Lower-case names; of a repeated header the last one.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
+        # Set: the body lies here, and not in body.
+        self.room: Room | None = None
         self.keep_alive = True
         self.http_1_0 = False
         self.done = False

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 import httptools
 
 from nereid.errors import INTERNAL_MESSAGE
+from services.gateway.http_body import Body
 from services.gateway.http_call import HttpCall
 from services.gateway.http_limits import Refused
 from services.gateway.known_head import KnownHead
@@ -26,6 +27,7 @@ from services.gateway.known_head import KnownHead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from services.gateway.http_body import RoomFor
     from services.gateway.http_limits import HttpLimits
 
     Dispatch = Callable[[HttpCall], None]
@@ -53,8 +55,9 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self._call: HttpCall | None = None
-        self._chunks: list[bytes] = []
-        self._body_bytes = self._chunk_count = self._header_bytes = 0
+        self._body = Body(limits)
+        self.room_for: RoomFor | None = None
+        self._header_bytes = 0
         self._in_headers = self._upgrade = False
         # What the request being parsed began with; the last head that was worth remembering.
         self._beginning: bytes | None = None
@@ -99,6 +102,8 @@ class HttpConnection(asyncio.Protocol):
         elif not self._in_headers:
             self._since = self._loop.time()
         try:
+            if self._body.room is not None:
+                data = self._fill_room(data)
             self._feed(data)
         except Refused as refused:
             self._refuse(refused.status, refused.message)
@@ -135,8 +140,7 @@ class HttpConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._call = HttpCall(self._on_answered)
         self._in_headers = True
-        self._chunks.clear()
-        self._body_bytes = self._chunk_count = 0
+        self._body.clear()
         self._since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -157,30 +161,23 @@ class HttpConnection(asyncio.Protocol):
         call.keep_alive = parser.should_keep_alive() and not self._last_answers
         call.http_1_0 = parser.get_http_version() == "1.0"
         headers = call.headers
-        self._limits.check_body(int(headers.get(b"content-length", 0)))
+        self._body.announce(call, self.room_for)
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
                 raise Refused(417, "only 100-continue may be expected")
             self._continue_due = not call.http_1_0
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        self._limits.check_body(self._body_bytes)
-        self._chunks.append(body)
+        self._body.add(body)
 
     def on_chunk_header(self) -> None:
-        self._chunk_count += 1
-        if self._chunk_count > self._limits.max_chunks:
-            raise Refused(400, f"request body has more than {self._limits.max_chunks} chunks")
+        self._body.begin_chunk()
 
     def on_message_complete(self) -> None:
         if self._upgrade:
             return
         call, self._call = self._current, None
-        chunks = self._chunks
-        if chunks:
-            call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            chunks.clear()
+        self._body.hand_over(call)
         self._continue_due = False
         if self._beginning is not None:
             self._known = KnownHead.of(call, self._beginning)
@@ -218,6 +215,14 @@ class HttpConnection(asyncio.Protocol):
         if self._call is None:
             raise Refused(400, "malformed HTTP request")
         return self._call
+
+    def _fill_room(self, data: bytes) -> bytes:
+        rest = self._body.take(data)
+        if self._body.whole:
+            # The parser still waits for what it was not shown.
+            self._parser = httptools.HttpRequestParser(self)
+            self.on_message_complete()
+        return rest
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -261,7 +266,7 @@ class HttpConnection(asyncio.Protocol):
         call = self._call or HttpCall(self._on_answered)
         self._call = None
         self._in_headers = self._continue_due = False
-        self._chunks.clear()
+        self._body.clear()
         self._ending = self._unread = True
         call.keep_alive = False
         (self._waiting or self._under_way).append(call)

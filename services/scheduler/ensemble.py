@@ -18,14 +18,17 @@ from nereid.errors import (
     DeadlineExceeded,
     Internal,
     NereidError,
+    Unavailable,
     error_of,
 )
-from nereid.messages import Answer, InferRequest
+from nereid.messages import Answer, InferRequest, SharedMemory
 from nereid.metrics import CANCELED, OTHER
+from nereid.slab import LostError, exists
 from services.scheduler.ensemble_graph import EnsembleRun
-from services.scheduler.ensemble_tensors import EnsembleHeads, StepForm, Tensor
-from services.scheduler.entry import State, about
+from services.scheduler.ensemble_tensors import EnsembleHeads, Loan, StepForm, Tensor
+from services.scheduler.entry import about
 from services.scheduler.model import ModelVersion
+from services.scheduler.slabs import inline
 from services.scheduler.statistics import Execution
 
 if TYPE_CHECKING:
@@ -48,9 +51,22 @@ _now_ns = time.monotonic_ns
 
 
 class _Run:
-    """One request on its way. calls: the steps under way, and where each of them is queued."""
+    """One request on its way, and an attempt at it: when tensors were lost, there is another.
 
-    __slots__ = ("asked", "batch", "calls", "compute_ns", "entry", "graph", "started_ns", "trace")
+    calls: the steps under way, and where each of them is queued. loans: segments not given back.
+    """
+
+    __slots__ = (
+        "asked",
+        "batch",
+        "calls",
+        "compute_ns",
+        "entry",
+        "graph",
+        "loans",
+        "started_ns",
+        "trace",
+    )
 
     def __init__(self, batch: Batch, asked: Asked, started_ns: int) -> None:
         self.batch = batch
@@ -58,6 +74,7 @@ class _Run:
         self.asked = asked
         self.graph: EnsembleRun[Tensor] = EnsembleRun(asked.plan)
         self.calls: dict[Call[Tensor], tuple[StepForm, Entry]] = {}
+        self.loans: set[Loan] = set()
         self.started_ns = started_ns
         # Of all steps together: input, infer, output.
         self.compute_ns = [0, 0, 0]
@@ -121,26 +138,23 @@ class EnsembleVersion(ModelVersion):
         try:
             for call in moves.calls:
                 self._call(run, call)
+            if not run.graph.finished:
+                return
+            if run.graph.stuck:
+                self._fail(run.entry, Internal(_DEADLOCK, late=True), _now_ns())
+            else:
+                self._finish(run, moves.replies[-1])
         except NereidError as error:
             self._give_up(run, error.code, error.message)
-            return
         except Exception:
             _log.exception("a step of %r cannot be taken", self, extra=about(run.entry))
             self._give_up(run, Internal.code, INTERNAL_MESSAGE)
-            return
-        if not run.graph.finished:
-            return
-        if run.graph.stuck:
-            self._fail(run.entry, Internal(_DEADLOCK, late=True), _now_ns())
-            return
-        self._finish(run, moves.replies[-1])
 
     def _call(self, run: _Run, call: Call[Tensor]) -> None:
         step = call.step
         form = self._forms.get(step)
         if form is None:
-            form = StepForm(step, self.find_model(step), run.asked.classes)
-            self._forms[step] = form
+            form = self._forms[step] = StepForm(step, self.find_model(step), run.asked)
         asked = run.entry.request
         request = InferRequest(
             0,
@@ -160,23 +174,38 @@ class EnsembleVersion(ModelVersion):
 
     def _answered(self, run: _Run, call: Call[Tensor], answer: Answer) -> None:
         form, entry = run.calls.pop(call)
-        if run.entry.state is State.ANSWERED:
+        if self._runs.get(run.entry) is not run:
+            self.slabs.unwanted(answer)
             return
         if answer.error is not None:
-            self._give_up(run, answer.error.code, answer.error.message)
+            if self._has_lost(run, call.tensors.values()):
+                self._begin_again(run)
+            else:
+                self._give_up(run, answer.error.code, answer.error.message)
             return
         run.add(entry.execution)
-        self._go_on(run, run.graph.answered(call, form.outputs(answer)))
+        self._let_go(run, call.tensors.values())
+        outputs = form.outputs(answer)
+        if answer.slab:
+            self._borrow(run, outputs.values())
+        self._go_on(run, run.graph.answered(call, outputs))
 
     def _finish(self, run: _Run, reply: Sequence[Tensor]) -> None:
         entry = run.entry
         head = self._heads.reply(run.asked, reply, entry.request.parameters)
+        answer = Answer(0, head, [tensor.payload for tensor in reply])
+        if any(isinstance(each, SharedMemory) for each in answer.payloads):
+            try:
+                self._lend(run, answer, reply)
+            except LostError:
+                self._begin_again(run)
+                return
         execution = Execution(
             run.started_ns, _now_ns(), time.time_ns() // 1_000_000, *run.compute_ns
         )
         entry.execution = execution
         self.statistics.record_batch(run.batch, execution)
-        self._close(entry, Answer(0, head, [tensor.payload for tensor in reply]))
+        self._close(entry, answer)
 
     def _give_up(self, run: _Run, code: int, message: str) -> None:
         error = error_of(code, f"in ensemble '{self.name}', {message}", late=True)
@@ -184,10 +213,77 @@ class EnsembleVersion(ModelVersion):
 
     def _close(self, entry: Entry, answer: Answer | None) -> None:
         run = self._runs.pop(entry, None)
-        if run is not None and run.calls:
+        if run is not None:
+            self._drop(run)
+        super()._close(entry, answer)
+
+    def _drop(self, run: _Run) -> None:
+        """Nobody wants to know any more what comes of it."""
+        if run.calls:
             # Later: a model may be about to answer several of them right now.
             self._loop.call_soon(_cancel, list(run.calls.values()))
-        super()._close(entry, answer)
+        if run.loans:
+            # Steps under way may be reading them.
+            self.slabs.give_back({loan.slab for loan in run.loans}, discard=True)
+
+    # ---- tensors in executors' memory
+
+    def _borrow(self, run: _Run, tensors: Iterable[Tensor]) -> None:
+        """An answer's tensors lie in a segment, which is to be given back after the last use."""
+        for tensor in tensors:
+            loan = tensor.loan
+            if loan is not None and loan not in run.loans:
+                run.loans.add(loan)
+                if not loan.uses:
+                    self._end(run, loan)
+
+    def _let_go(self, run: _Run, tensors: Iterable[Tensor]) -> None:
+        """A step has read these."""
+        for tensor in tensors:
+            loan = tensor.loan
+            if loan is not None:
+                loan.uses -= 1
+                if not loan.uses:
+                    self._end(run, loan)
+
+    def _end(self, run: _Run, loan: Loan) -> None:
+        run.loans.discard(loan)
+        self.slabs.give_back((loan.slab,))
+
+    def _lend(self, run: _Run, answer: Answer, reply: Sequence[Tensor]) -> None:
+        """Hand on what lies in shared memory: as it is, if all of it is in one segment.
+
+        Raises:
+            LostError: the executor that it came from is gone.
+        """
+        loans = {tensor.loan for tensor in reply}
+        loan = loans.pop()
+        if loan is not None and not loans and run.entry.passage is None:
+            # From here on it is the gateway that gives it back.
+            run.loans.discard(loan)
+            answer.slab = loan.slab
+            return
+        answer.payloads = inline(answer.payloads)
+        self._let_go(run, reply)
+
+    def _has_lost(self, run: _Run, tensors: Iterable[Tensor]) -> bool:
+        """Whether a step failed for what was lost with an executor, and may be taken again."""
+        if run.entry.retries >= self._limits.max_retries:
+            return False
+        loans = {tensor.loan for tensor in tensors}
+        return any(loan is not None and not exists(loan.slab) for loan in loans)
+
+    def _begin_again(self, run: _Run) -> None:
+        entry = run.entry
+        now_ns = _now_ns()
+        if entry.retries >= self._limits.max_retries:
+            self._give_up(run, Unavailable.code, "an executor was lost with its answer")
+            return
+        _log.warning("tensors were lost with an executor: their ensemble begins again")
+        entry.retries += 1
+        self.statistics.retries += 1
+        self._drop(run)
+        self._begin(run.batch, now_ns)
 
 
 def _cancel(calls: Iterable[tuple[StepForm, Entry]]) -> None:

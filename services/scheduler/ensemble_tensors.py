@@ -33,12 +33,23 @@ _VARIABLE: Final = -1
 _Described = tuple[str, str, tuple[int, ...]]
 
 
+class Loan:
+    """An executor's segment that tensors lie in. uses: how often these will still be taken."""
+
+    __slots__ = ("slab", "uses")
+
+    def __init__(self, slab: str, uses: int) -> None:
+        self.slab = slab
+        self.uses = uses
+
+
 class Tensor(NamedTuple):
-    """A tensor on its way through the graph."""
+    """A tensor on its way through the graph. loan: where it lies, if not in the payload itself."""
 
     datatype: str
     shape: tuple[int, ...]
     payload: Payload
+    loan: Loan | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,13 +179,18 @@ def _told(parameters: Mapping[str, Parameter] | None) -> tuple[tuple[str, Parame
 class StepForm:
     """The form of one step's requests and answers, while one version of its model runs it."""
 
-    __slots__ = ("_classes", "_dims", "_heads", "_outputs", "model", "step")
+    __slots__ = ("_classes", "_dims", "_heads", "_outputs", "_uses", "model", "step")
 
-    def __init__(self, step: Step, model: ModelVersion, classes: Mapping[str, int]) -> None:
-        """classes: of the ensemble's outputs, see Asked."""
+    def __init__(self, step: Step, model: ModelVersion, asked: Asked) -> None:
         self.step = step
         self.model = model
-        self._classes = classes
+        self._classes = asked.classes
+        # How often each of the step's outputs is taken: by further steps, and into the reply.
+        plan = asked.plan
+        self._uses = {
+            name: len(plan.consumers.get(tensor, ())) + (tensor in plan.outputs)
+            for name, tensor in step.outputs
+        }
         self._dims = {spec.name: spec.dims for spec in model.config.inputs}
         self._heads: dict[Hashable, bytes] = {}
         self._outputs: dict[bytes, tuple[_Described, ...]] = {}
@@ -206,13 +222,16 @@ class StepForm:
 
     def outputs(self, answer: Answer) -> dict[str, Tensor]:
         """The tensors that an answer without an error brings, by the model's names."""
+        loan = Loan(answer.slab, 0) if answer.slab else None
         described = self._outputs.get(answer.head)
         if described is None:
             described = _described(answer.head)
             _make_room(self._outputs)
             self._outputs[answer.head] = described
+        if loan is not None:
+            loan.uses = sum(self._uses.get(name, 0) for name, _, _ in described)
         return {
-            name: Tensor(datatype, shape, payload)
+            name: Tensor(datatype, shape, payload, loan)
             for (name, datatype, shape), payload in zip(described, answer.payloads, strict=True)
         }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from nereid.frames import remaining_us, write_parameters, write_payloads
 from nereid.pb import nereid_pb2 as pb
 from nereid.tracing import is_sampled
+from services.scheduler.slabs import inline_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,30 +68,38 @@ class Instance:
     revision: bytes = b""
     # What is to be done when a batch is answered; something for the last one.
     on_idle: Callable[[], None] = _nothing
+    # Its executor can open the memory that requests lie in.
+    shares: bool = True
 
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""
         assert self.stream is not None, "a batch for an instance without a stream"  # noqa: S101
-        message = batch_message(self.batches + 1, batch, now_ns)
+        message = batch_message(self.batches + 1, batch, now_ns, inline=not self.shares)
         self.batches += 1
         self.running = Running(self.batches, batch, now_ns, self.revision)
         self.stream.send(message)
 
 
-def batch_message(number: int, batch: Batch, now_ns: int) -> bytes:
-    """A batch as it travels: its members' heads and payloads as the clients sent them."""
+def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:
+    """A batch as it travels: its members' heads and payloads as the clients sent them.
+
+    inline: with all bytes in it.
+    """
     message = pb.Batch(id=number)
     add = message.members.add
     for entry in batch.entries:
         request = entry.request
         member = add(head=request.head)
-        write_payloads(request.payloads, member.payloads)
+        payloads = inline_if_there(request.payloads) if inline else request.payloads
+        write_payloads(payloads, member.payloads)
         if request.request_id:
             member.request_id = request.request_id
         if request.parameters:
             write_parameters(request.parameters, member.parameters)
         if request.deadline is not None:
             member.remaining_us = remaining_us(request.deadline, now_ns / 1e9)
+        if request.timeout_us:
+            member.timeout_us = request.timeout_us
         if request.trace_context:
             trace = entry.trace
             if trace is None:

@@ -23,16 +23,17 @@ from nereid.errors import (
     Unavailable,
     error_of,
 )
-from nereid.messages import Answer, Cancel, fault_of
+from nereid.messages import Answer, Cancel, InferRequest, fault_of
 from nereid.pb import kserve_pb2
 from nereid.telemetry import about
 from nereid.tracing import is_sampled
+from services.scheduler.slabs import Slabs
 from services.scheduler.tracing import record_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.messages import InferRequest, ToScheduler
+    from nereid.messages import ToScheduler
     from nereid.tracing import Tracer
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.entry import Entry
@@ -257,8 +258,13 @@ class GatewaySession:
     link: GatewayLink
     _numbers = count(1)
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, slabs: Slabs | None = None, domain: str = "") -> None:
+        """domain: the memory that the gateway can share."""
         self._intake = intake
+        self._slabs = slabs or Slabs()
+        self._shares = self._slabs.shared_with(domain)
+        # The segments that its answers lie in, until it says that it has done with them.
+        self._lent: set[str] = set()
         # What tells this link from the others in metrics.
         self.number = next(self._numbers)
         self._pending: dict[int, Ticket] = {}
@@ -276,15 +282,21 @@ class GatewaySession:
         # A lone request to an idle model is sent on without waiting for the end of the loop turn.
         alone = len(items) == 1
         for item in items:
-            if isinstance(item, Cancel):
+            if isinstance(item, InferRequest):
+                self._submit(item, alone)
+            elif isinstance(item, Cancel):
                 self._cancel(item.id)
             else:
-                self._submit(item, alone)
+                done = self._lent.intersection(item.slabs)
+                self._lent -= done
+                self._slabs.give_back(done)
 
     def on_down(self) -> None:
         """The link broke: a gateway that is still there sends its requests again on a new one."""
         for number in list(self._pending):
             self._cancel(number)
+        self._slabs.give_back(self._lent, discard=True)
+        self._lent.clear()
 
     def _submit(self, request: InferRequest, at_once: bool) -> None:
         number = request.id
@@ -306,10 +318,20 @@ class GatewaySession:
     def _answer(self, answer: Answer) -> None:
         # Not here: cancelled meanwhile, and nobody wants the answer.
         if self._pending.pop(answer.id, None) is not None:
+            if answer.slab:
+                answer = self._lend(answer)
             self.link.send(answer)
             if not self._pending:
                 # Nothing else of this gateway's is under way that could share the frame.
                 self.link.flush()
+        else:
+            self._slabs.unwanted(answer)
+
+    def _lend(self, answer: Answer) -> Answer:
+        if not self._shares:
+            return self._slabs.bring_in(answer)
+        self._lent.add(answer.slab)
+        return answer
 
 
 def _named(head: bytes) -> tuple[str, str]:
