@@ -29,7 +29,7 @@ from services.scheduler.replacement import Replacement
 from services.scheduler.repository import FoundModel, NoVersion, Repositories
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from nereid.pb import kserve_pb2
     from services.scheduler.catalogue import Catalogue
@@ -78,6 +78,8 @@ class RepositoryControl:
         self._failed: set[str] = set()
         # Those that somebody asked for by name: they outlive the ensembles that need them.
         self._wanted: set[str] = set(rules.load)
+        # Of ensembles whose load is under way, the models that are loaded before.
+        self._waits: dict[str, set[str]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._first: list[asyncio.Task[bool]] = []
 
@@ -107,7 +109,7 @@ class RepositoryControl:
         if self._rules.mode != EXPLICIT or wanted == (ALL_MODELS,):
             return self._repositories.scan()
         found: dict[str, FoundModel] = {}
-        pending = list(reversed(wanted))
+        pending = [*reversed(wanted)]
         while pending:
             name = pending.pop()
             if name not in found:
@@ -169,7 +171,6 @@ class RepositoryControl:
             return await self._try(found, None)
 
     async def _load(self, name: str, override: Override | None) -> None:
-        await self._load_steps(await asyncio.to_thread(self._find, name, override))
         async with self._lock(name):
             found = await asyncio.to_thread(self._find, name, override)
             if isinstance(found.error, NoVersion):
@@ -180,6 +181,8 @@ class RepositoryControl:
             self._wanted.add(name)
             if override is None and self._is_current(found):
                 return
+            if is_ensemble(found.draft):
+                await self._load_steps(found)
             await self._apply(found, self._rules.patience_s)
 
     async def _load_steps(self, found: FoundModel) -> None:
@@ -191,15 +194,20 @@ class RepositoryControl:
                 if name not in models and not self._is_served(name):
                     models[name] = await asyncio.to_thread(self._find, name, None)
                     pending.append(models[name])
-        circle = circle_text(found.name, partial(self._models_in, models))
-        if circle:
-            raise InvalidArgument(f"load failed for model '{found.name}': {circle}\n")
+        _require_no_circle(found.name, partial(self._models_in, models))
         steps = [each for each in in_order(models.values()) if each is not found]
         plain = [each for each in steps if not is_ensemble(each.draft)]
-        await asyncio.gather(*map(self._load_step, plain))
-        for each in steps:
-            if is_ensemble(each.draft):
-                await self._load_step(each)
+        waits = self._waits.setdefault(found.name, set())
+        waits.update(each.name for each in steps)
+        try:
+            # Loads of configurations that clients sent could wait for each other.
+            _require_no_circle(found.name, lambda name: self._waits.get(name, ()))
+            await asyncio.gather(*map(self._load_step, plain))
+            for each in steps:
+                if is_ensemble(each.draft):
+                    await self._load_step(each)
+        finally:
+            del self._waits[found.name]
 
     async def _load_step(self, found: FoundModel) -> None:
         async with self._lock(found.name):
@@ -335,3 +343,9 @@ class RepositoryControl:
             error = task.exception()
             if not isinstance(error, NereidError):
                 _log.error("the control of models failed", exc_info=error)
+
+
+def _require_no_circle(name: str, models_in: Callable[[str], Iterable[str]]) -> None:
+    circle = circle_text(name, models_in)
+    if circle:
+        raise InvalidArgument(f"load failed for model '{name}': {circle}\n")
