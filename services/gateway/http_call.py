@@ -107,7 +107,17 @@ class HttpCall:
         self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
         """Answer with an error body."""
-        self.respond(status, (error_body(message),), content_type, extra)
+        body = error_body(message)
+        if self.method == b"HEAD":
+            # No content may follow, or the client would take it for the next answer's head.
+            about = b"Content-Type: %b\r\n%bContent-Length: %d\r\n" % (
+                content_type,
+                extra,
+                len(body),
+            )
+            self.respond_raw(_LINES[status] + about, ())
+        else:
+            self.respond(status, (body,), content_type, extra)
 
     def begin(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
         """Begin an answer in pieces. Where there are no chunks, the connection's end ends it."""
