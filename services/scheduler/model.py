@@ -300,8 +300,7 @@ class ModelVersion:
             self._fail_batch(batch, error, now_ns)
 
     def _set_timer(self, wake_ns: int | None, now_ns: int) -> None:
-        if wake_ns is None:
-            wake_ns = _NEVER
+        wake_ns = _NEVER if wake_ns is None else wake_ns
         if wake_ns == self._timer_ns:
             return
         self._timer_ns = wake_ns
@@ -334,6 +333,7 @@ class ModelVersion:
         )
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, answer in zip(entries, answers, strict=True):
+            entry.execution = execution
             if entry.state is State.ANSWERED:
                 # Cancelled while it ran: there is nobody to tell.
                 self.slabs.unwanted(answer)
