@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import struct
 
+import hpack
+
 from nereid.rpc.control import Limits
 from nereid.rpc.wire import PREFACE
 from tests.unit.rpc.frames_of import (
@@ -23,6 +25,7 @@ from tests.unit.rpc.frames_of import (
     REQUEST,
     RST,
     SETTINGS,
+    Fields,
     Frame,
     Side,
     frame,
@@ -41,14 +44,18 @@ _LIMITS = Limits(
     max_header_list_bytes=600,
     max_unsent_bytes=20,
 )
-_side = Side()
+
+
+def _headers(stream: int, fields: Fields, flags: int = END_HEADERS) -> bytes:
+    """Good on any connection: no block builds on what another one left in a table."""
+    return frame(HEADERS, flags, stream, hpack.Encoder().encode(fields))
 
 
 def _call(stream: int, path: str = "/test/Echo", body: bytes = b"hi") -> bytes:
-    return _side.request(stream, body, path)
+    return _headers(stream, to(path)) + frame(DATA, END_STREAM, stream, message(body))
 
 
-_BLOCK = _side.encoder.encode(REQUEST)
+_BLOCK = hpack.Encoder().encode(REQUEST)
 _FRAMES = [
     _call(1) + _call(3, "/test/Hold") + _call(5, "/test/Fail"),
     _call(1, "/test/Chat") + window(0, 5) + window(1, 5) + frame(RST, 0, 1, bytes(4)),
@@ -59,16 +66,16 @@ _FRAMES = [
     frame(HEADERS, 0, 1, _BLOCK[:9]) + frame(CONTINUATION, END_HEADERS, 1, _BLOCK[9:]),
     settings(window=0)
     + _call(1, body=bytes(25))
-    + _side.headers(3, to("/test/Raw"))
+    + _headers(3, to("/test/Raw"))
     + frame(DATA, 0, 3, message(b"abc"))
     + window(1, 20)
     + frame(DATA, 0, 3, message(b"abc")),
     settings(table=0, window=3, frame=16_384, list=9) + frame(SETTINGS, ACK) + _call(1),
     frame(PING, 0, 0, bytes(8)) + frame(PRIORITY, 0, 3, bytes(5)) + frame(GOAWAY, 0, 0, bytes(8)),
-    _side.headers(1, to("/test/Raw", ("grpc-timeout", "1S"), ("grpc-encoding", "gzip")))
+    _headers(1, to("/test/Raw", ("grpc-timeout", "1S"), ("grpc-encoding", "gzip")))
     + frame(DATA, 0, 1, message(b"abc") + b"\0\0")
     + frame(DATA, END_STREAM, 1, b"\0\0\x01x")
-    + _side.headers(1, [("late", "1")], END_HEADERS | END_STREAM),
+    + _headers(1, [("late", "1")], END_HEADERS | END_STREAM),
 ]
 
 
