@@ -15,6 +15,7 @@ from nereid.messages import (
     CachedModels,
     Cancel,
     Fault,
+    Flow,
     InferRequest,
     LogRules,
     SharedMemory,
@@ -45,7 +46,9 @@ class RequestCodec:
         self._clock = clock
 
     def size_bytes(self, item: ToScheduler) -> int:
-        return 0 if isinstance(item, Cancel) else len(item.head) + sum(map(len, item.payloads))
+        if not isinstance(item, InferRequest):
+            return 0
+        return len(item.head) + sum(map(len, item.payloads))
 
     def encode(self, items: list[ToScheduler]) -> bytes:
         try:
@@ -58,7 +61,7 @@ class RequestCodec:
         try:
             self._frame([item])
         except Exception:
-            head = b"" if isinstance(item, Cancel) else item.head
+            head = item.head if isinstance(item, InferRequest) else b""
             kept = head if len(head) <= _LARGEST_KEPT_HEAD_BYTES else b""
             return InferRequest(item.id, kept, [], fault=_UNWRITABLE)
         return item
@@ -66,19 +69,26 @@ class RequestCodec:
     def _frame(self, items: list[ToScheduler]) -> bytes:
         frame = pb.RequestFrame()
         now = self._clock()
+        flows: dict[int, bool] = {}
         for item in items:
-            if isinstance(item, Cancel):
+            if isinstance(item, InferRequest):
+                _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
+            elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
             else:
-                _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
+                flows[item.id] = item.paused  # the last word counts
+        for number, paused in flows.items():
+            (frame.paused_ids if paused else frame.resumed_ids).append(number)
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[ToScheduler]:
-        """Requests first, then cancellations: a cancellation never overtakes its request."""
+        """Requests first, then what became of them: a cancellation never overtakes its request."""
         parsed = pb.RequestFrame.FromString(frame)
         now = self._clock()
         items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests]
         items.extend(map(Cancel, parsed.cancelled_ids))
+        items.extend(Flow(number, paused=True) for number in parsed.paused_ids)
+        items.extend(Flow(number, paused=False) for number in parsed.resumed_ids)
         return items
 
 
@@ -180,6 +190,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         write_fault(item.fault, message.fault)
     if item.digest:
         message.digest = item.digest
+    if item.takes_many:
+        message.takes_many = True
 
 
 def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
@@ -194,12 +206,15 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     if message.HasField("fault"):
         request.fault = read_fault(message.fault)
     request.digest = message.digest
+    request.takes_many = message.takes_many
     return request
 
 
 def write_answer(item: Answer, message: pb.Answer) -> None:
     """Fill message with everything of item but its id."""
     message.head = item.head
+    if item.more:
+        message.more = True
     if item.error is not None:
         write_fault(item.error, message.error)
         return
@@ -209,8 +224,9 @@ def write_answer(item: Answer, message: pb.Answer) -> None:
 def read_answer(message: pb.Answer) -> Answer:
     """The answer that message holds."""
     if message.HasField("error"):
-        return Answer(message.id, message.head, error=read_fault(message.error))
-    return Answer(message.id, message.head, read_payloads(message.payloads))
+        fault = read_fault(message.error)
+        return Answer(message.id, message.head, error=fault, more=message.more)
+    return Answer(message.id, message.head, read_payloads(message.payloads), more=message.more)
 
 
 def write_payloads(payloads: Sequence[Payload], messages: _Payloads) -> None:
