@@ -77,7 +77,8 @@ class Connection(Control[S]):
         try:
             if self._preface:
                 data = self._take_preface(data)
-            self._parse(data)
+            if not self._preface:
+                self._parse(data)
         except ConnectionFault as fault:
             self.fail(fault)
 
@@ -119,8 +120,6 @@ class Connection(Control[S]):
         return data[len(preface) :]
 
     def _parse(self, data: bytes) -> None:
-        if self._preface:
-            return
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -139,6 +138,12 @@ class Connection(Control[S]):
                 pos = self._data_frame(stream_id & 0x7FFFFFFF, flags & 1, data, start, stop)
                 continue
             if stop > end:
+                if kind > wire.CONTINUATION:
+                    # An extension's: whatever it holds is passed over as it comes.
+                    self._whole_frame(kind, flags, stream_id & 0x7FFFFFFF, b"")
+                    self._data_left = stop - end
+                    pos = end
+                    break
                 self._check_size(kind, size)
                 break
             if kind == 1 and flags & 0x2C == 4 and self._settled and not self._header_stream:
@@ -155,7 +160,7 @@ class Connection(Control[S]):
         if kind in {wire.HEADERS, wire.CONTINUATION}:
             if size > self._largest_block_bytes:
                 raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
-        elif kind != wire.DATA and size > _LARGEST_CONTROL_BYTES:
+        elif wire.DATA < kind <= wire.CONTINUATION and size > _LARGEST_CONTROL_BYTES:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "control frame too large")
 
     def _whole_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
@@ -178,6 +183,9 @@ class Connection(Control[S]):
         if stream is not None:
             self.reset(stream, fault.code)
             self._on_reset(stream, fault.code)
+        elif self._is_idle(stream_id):
+            # Of such a stream nothing may be said.
+            raise ConnectionFault(fault.code, fault.message)
         else:
             self._remember_reset(stream_id)
             self.write(wire.rst_stream(stream_id, fault.code))

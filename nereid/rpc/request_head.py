@@ -232,8 +232,11 @@ def _check_regular(name: bytes, value: bytes) -> None:
 
 
 def _read_pseudo(head: RequestHead, pseudo: dict[bytes, bytes]) -> None:
-    method, path = pseudo.get(b":method"), pseudo.get(b":path")
-    if not method or not path or not pseudo.get(b":scheme"):
+    method, path = pseudo.get(b":method"), pseudo.get(b":path", b"")
+    if method == b"CONNECT":
+        if not pseudo.get(b":authority") or len(pseudo) > 2:
+            raise StreamFault(Code.PROTOCOL_ERROR, "malformed CONNECT")
+    elif not method or not path or not pseudo.get(b":scheme"):
         raise StreamFault(Code.PROTOCOL_ERROR, "missing pseudo-header")
     head.path = path.decode("latin-1")
     if method != b"POST":

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # zlib's numbers for the two formats.
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
+# Each is also taken for the other, as its own header tells.
+_EITHER: Final = 47
 # A fast level: clients ask for compression without meaning to (aiohttp always does).
 _LEVEL: Final = 1
 _PIECE_BYTES: Final = 65536
@@ -34,12 +36,11 @@ def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
     """
     if encoding == b"identity":
         return body
-    bits = _WINDOW_BITS.get(encoding)
-    if bits is None:
+    if encoding not in _WINDOW_BITS:
         raise Unimplemented(UNSUPPORTED_MESSAGE, late=True)
     if not body:
         raise InvalidArgument("nothing to be decompressed", late=True)
-    stream = zlib.decompressobj(bits)
+    stream = zlib.decompressobj(_EITHER)
     parts: list[bytes] = []
     room = limit_bytes
     for start in range(0, len(body), _PIECE_BYTES):

@@ -127,8 +127,14 @@ def _write_log(request: kserve_pb2.LogSettingsRequest, members: dict[str, Any]) 
     for name in _LOG_ORDER:
         if name not in members:
             continue
-        value, setting = members[name], request.settings[name]
-        if name in ("log_file", "log_format"):
+        value = members[name]
+        if value is None:
+            continue
+        setting = request.settings[name]
+        if name == "log_file":
+            # Any file is refused, whatever names it.
+            setting.string_param = value if type(value) is str else "?"
+        elif name == "log_format":
             setting.string_param = _text(value)
         elif name == "log_verbose_level":
             if type(value) is not int or not 0 <= value <= _UINT32:

@@ -36,6 +36,10 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         Internal: the data is not what the datatype and the shape say.
         InvalidArgument: the datatype is unknown, or has no JSON form.
     """
+    count = prod(shape)
+    if not count:
+        # What is given for no elements is not looked at.
+        return b""
     if type(data) is not list:
         json_text.refuse("data", "array")
     types = set(map(type, data))
@@ -48,7 +52,13 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
             )
         return join_bytes(map(json_text.utf8, data))
-    if len(data) != prod(shape):
+    if len(data) != count:
+        if not shape:
+            # Whether the model takes no dimensions is the first question.
+            return b""
+        wanted = data[:count]
+        # An element of the wrong kind is told first.
+        _numbers(wanted, set(map(type, wanted)), name, datatype)
         raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return _numbers(data, types, name, datatype)
 

@@ -29,7 +29,7 @@ _REASONS: Final = (
     ("Unterminated string", "Missing a closing quotation mark in string."),
     ("Extra data", "The document root must not be followed by other values."),
     ("Invalid \\", "Invalid escape character in string."),
-    ("Invalid control character", "Invalid encoding in string."),
+    ("Invalid control character", "Invalid escape character in string."),
 )
 
 
@@ -105,22 +105,31 @@ def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
         if error.msg.startswith(start):
             if reason.startswith("Missing a closing"):
                 position = len(document)
-            elif reason == "Invalid value." and document[position : position + 1] in _BEGINNINGS:
-                position += 1
+            elif reason == "Invalid value.":
+                position += _begun(document, position)
             return reason, position
     if error.msg.startswith("Expecting ','"):
         if _FRACTION.match(document, position):
             return "Miss fraction part in number.", position + 1
+        if exponent := _EXPONENT.match(document, position):
+            return "Miss exponent in number.", exponent.end()
         bracket = _enclosing(document, error.pos)
         kind = "an array element" if bracket == "]" else "an object member"
         return f"Missing a comma or '{bracket}' after {kind}.", position
     return "Invalid value.", position
 
 
-# A point behind a number, and no digit.
+def _begun(document: str, position: int) -> int:
+    """How many characters of a value are there before the one that cannot belong to it."""
+    begun = _BEGUN.match(document, position)
+    return len(begun[0]) if begun else 0
+
+
+# A point behind a number, and no digit; an exponent without digits.
 _FRACTION: Final = re.compile(r"(?<=[0-9])\.(?![0-9])")
+_EXPONENT: Final = re.compile(r"(?<=[0-9])[eE][+-]?(?![0-9])")
 # Of null, true, false, a negative number.
-_BEGINNINGS: Final = frozenset("ntf-")
+_BEGUN: Final = re.compile(r"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|-")
 # Strings, so that nothing in them is touched, and spellings that only Triton's parser knows.
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:Inf|NaN)\b')
 _SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}

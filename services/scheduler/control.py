@@ -71,7 +71,9 @@ class Control:
     def _metadata(self, request: kserve_pb2.ModelMetadataRequest) -> Message:
         served = self._catalogue.find(request.name, request.version)
         assert served.runtime is not None, "ready, but not in service"  # noqa: S101
-        ready = self._catalogue.ready_versions(request.name)
+        ready = (
+            [served.runtime] if request.version else self._catalogue.ready_versions(request.name)
+        )
         return metadata(served.runtime.config, [each.number for each in ready])
 
     def _config(self, request: kserve_pb2.ModelConfigRequest) -> Message:

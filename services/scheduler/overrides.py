@@ -6,6 +6,7 @@ who holds its keeper; executors on this machine find it by its path. The texts a
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import weakref
@@ -80,8 +81,11 @@ def parse_override(text: str) -> model_config_pb2.ModelConfig:
     if not text:
         raise InvalidArgument("Load parameter 'config' must be specified for model file override")
     try:
-        return json_format.Parse(text, model_config_pb2.ModelConfig())
-    except (json_format.ParseError, UnicodeEncodeError) as error:
+        document = json.loads(text)
+        if type(document) is not dict:
+            raise InvalidArgument("Invalid config override: it must be a JSON object")
+        return json_format.ParseDict(document, model_config_pb2.ModelConfig())
+    except (json_format.ParseError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"Invalid config override: {error}") from error
 
 

@@ -232,6 +232,11 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
         }
         for text, message in texts.items():
             assert fault_of(await gateway.ask(version=text)).message == message
+        for text, told in (("", ["1", "3"]), ("1", ["1"]), ("3", ["3"])):
+            request = kserve.ModelMetadataRequest(name="doubler", version=text)
+            metadata = await it.control("ModelMetadata", request, kserve.ModelMetadataResponse)
+            assert isinstance(metadata, kserve.ModelMetadataResponse)
+            assert list(metadata.versions) == told
         statistics = await it.control(
             "ModelStatistics", kserve.ModelStatisticsRequest(), kserve.ModelStatisticsResponse
         )

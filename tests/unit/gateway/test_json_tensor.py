@@ -88,11 +88,24 @@ def test_integers_out_of_range_wrap(datatype: str) -> None:
         ("BYTES", "x", "non-array as array"),
         ("FP32", [1, 2], "Shape does not match true shape of 'data' field"),
         ("FP32", [], "Shape does not match true shape of 'data' field"),
+        ("FP32", ["a", 1], "non-number as double"),
+        ("FP32", [1, "a"], "Shape does not match true shape of 'data' field"),
     ],
 )
 def test_wrong_elements_are_refused(datatype: str, data: Any, words: str) -> None:
     with pytest.raises(Internal, match=words):
         json_tensor.to_raw(data, "X", datatype, [1])
+
+
+@pytest.mark.parametrize("data", [[1], "x", None, [[[]]], [{}]])
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
+def test_what_no_elements_are_given_is_not_looked_at(datatype: str, data: Any) -> None:
+    assert json_tensor.to_raw(data, "X", datatype, [2, 0]) == b""
+
+
+def test_more_than_one_element_without_dimensions_is_left_to_the_models_shape() -> None:
+    assert json_tensor.to_raw([7], "X", "UINT8", []) == b"\7"
+    assert json_tensor.to_raw([7, 8], "X", "UINT8", []) == b""
 
 
 def test_datatypes_without_a_json_form() -> None:

@@ -103,3 +103,24 @@ def test_what_is_refused_stays_refused(life: VersionLife) -> None:
 )
 def test_reasons_read_as_tritons(code: int, text: str) -> None:
     assert reason_of(code, "x") == text
+
+
+def test_an_unload_has_two_steps_and_nothing_reported_matters_to_it(life: VersionLife) -> None:
+    life.report("a", UP)
+    life.begin_unload()
+    assert (life.state, life.gone, life.refused) == (VersionState.UNLOADING, True, False)
+    life.report("a", FAILED, "too late")
+    assert life.state is VersionState.UNLOADING
+    life.end_unload()
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "unloaded")
+    assert (life.gone, life.unloaded, life.refused) == (True, True, True)
+
+
+def test_it_is_decided_when_all_who_try_have_ended(life: VersionLife) -> None:
+    assert (life.decided, life.attempted) == (False, False)
+    life.report("a", LOADING)
+    life.report("b", LOADING)
+    life.report("a", UP)
+    assert (life.decided, life.attempted) == (False, True)
+    life.report("b", FAILED, "no GPU")
+    assert (life.decided, life.attempted) == (True, False)
