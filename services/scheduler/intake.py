@@ -23,16 +23,17 @@ from nereid.errors import (
     Unavailable,
     error_of,
 )
-from nereid.messages import Answer, Cancel, fault_of
+from nereid.messages import Answer, Cancel, InferRequest, fault_of
 from nereid.pb import kserve_pb2
 from nereid.telemetry import about
 from nereid.tracing import is_sampled
+from services.scheduler.decoupled import DecoupledVersion, check_taker
 from services.scheduler.tracing import record_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.messages import InferRequest, ToScheduler
+    from nereid.messages import Flow, ToScheduler
     from nereid.tracing import Tracer
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.entry import Entry
@@ -210,10 +211,11 @@ class Intake:
 
     def _find(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         served = self._catalogue.find(name, version)
+        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
         if request.fault is not None:
+            check_taker(served.runtime.config, request)
             code, message, late = request.fault
             raise error_of(code, message, late=late)
-        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
         if not self._stopping and len(request.head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
             if len(self._by_head) >= _MOST_HEADS:
                 self._by_head.clear()
@@ -276,10 +278,12 @@ class GatewaySession:
         # A lone request to an idle model is sent on without waiting for the end of the loop turn.
         alone = len(items) == 1
         for item in items:
-            if isinstance(item, Cancel):
+            if isinstance(item, InferRequest):
+                self._submit(item, alone)
+            elif isinstance(item, Cancel):
                 self._cancel(item.id)
             else:
-                self._submit(item, alone)
+                self._set_flow(item)
 
     def on_down(self) -> None:
         """The link broke: a gateway that is still there sends its requests again on a new one."""
@@ -303,7 +307,16 @@ class GatewaySession:
             owner, what = ticket
             owner.cancel(what)  # type: ignore[arg-type]
 
+    def _set_flow(self, flow: Flow) -> None:
+        owner, what = self._pending.get(flow.id, (None, None))
+        if isinstance(owner, DecoupledVersion):
+            owner.set_flow(what, paused=flow.paused)  # type: ignore[arg-type]
+
     def _answer(self, answer: Answer) -> None:
+        if answer.more:
+            if answer.id in self._pending:
+                self.link.send(answer)
+            return
         # Not here: cancelled meanwhile, and nobody wants the answer.
         if self._pending.pop(answer.id, None) is not None:
             self.link.send(answer)
