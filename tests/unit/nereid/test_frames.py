@@ -17,6 +17,7 @@ from nereid.messages import (
     LogRules,
     Parameter,
     SharedMemory,
+    ToScheduler,
     TraceRule,
     TraceRules,
 )
@@ -58,9 +59,14 @@ answers = st.one_of(
 
 def test_of_what_a_frame_says_of_a_clients_pace_the_last_word_counts() -> None:
     codec = RequestCodec()
-    said: list[Flow | Cancel] = [Flow(1, paused=True), Flow(2, paused=True), Cancel(3)]
-    said += [Flow(1, paused=False)]
-    said += [Flow(4, paused=False), Flow(4, paused=True)]
+    said: list[ToScheduler] = [
+        Flow(1, paused=True),
+        Flow(2, paused=True),
+        Cancel(3),
+        Flow(1, paused=False),
+        Flow(4, paused=False),
+        Flow(4, paused=True),
+    ]
     assert codec.decode(codec.encode(said)) == [
         Cancel(3),
         Flow(2, paused=True),
