@@ -1,60 +1,23 @@
 """NVIDIA's own clients against the whole mesh, on both edge engines."""
 
-import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc
-import tritonclient.grpc.aio
-import tritonclient.http
-import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
+from tests.e2e.clients import FLAVOURS, Client, connected
 from tests.e2e.mesh import Mesh
 from tests.e2e.models import DATATYPES
 
-FLAVOURS = {
-    "http": tritonclient.http,
-    "grpc": tritonclient.grpc,
-    "http.aio": tritonclient.http.aio,
-    "grpc.aio": tritonclient.grpc.aio,
-}
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("flavour", FLAVOURS)]
 
 
-class Client:
-    """One face on the four flavours: every call is blocking."""
-
-    def __init__(self, mesh: Mesh, flavour: str) -> None:
-        self.module = FLAVOURS[flavour]
-        self._url = mesh.http if flavour.startswith("http") else mesh.grpc
-        self._is_async = flavour.endswith("aio")
-        self.is_http = flavour.startswith("http")
-
-    def __call__(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        if self._is_async:
-            return asyncio.run(self._call(method, *args, **kwargs))
-        with self.module.InferenceServerClient(self._url) as client:
-            return getattr(client, method)(*args, **kwargs)
-
-    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        async with self.module.InferenceServerClient(self._url) as client:
-            return await getattr(client, method)(*args, **kwargs)
-
-    def infer(self, model: str, arrays: dict[str, np.ndarray[Any, Any]], **kwargs: Any) -> Any:
-        inputs = []
-        for name, array in arrays.items():
-            datatype = tritonclient.utils.np_to_triton_dtype(array.dtype)
-            each = self.module.InferInput(name, list(array.shape), datatype)
-            each.set_data_from_numpy(array)
-            inputs.append(each)
-        return self("infer", model, inputs, **kwargs)
-
-
 @pytest.fixture
-def client(mesh: Mesh, flavour: str) -> Client:
-    return Client(mesh, flavour)
+def client(mesh: Mesh, flavour: str) -> Iterator[Client]:
+    with connected(mesh, flavour) as made:
+        yield made
 
 
 def sample(datatype: str) -> np.ndarray[Any, Any]:
@@ -176,14 +139,3 @@ def test_bad_requests_are_told_why(
 ) -> None:
     with pytest.raises(InferenceServerException, match=text):
         client.infer(model, {"INPUT0": array})
-
-
-def test_what_is_yet_to_come_says_so(client: Client) -> None:
-    with pytest.raises(InferenceServerException) as error_info:
-        client("load_model", "add_sub")
-    assert error_info.value.status() in (
-        "StatusCode.UNIMPLEMENTED",
-        "501",
-        "503",
-        "StatusCode.UNAVAILABLE",
-    )
