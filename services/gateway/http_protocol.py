@@ -5,7 +5,8 @@ under way at once, the rest wait, and reading stops while they do or while the c
 its answers. An answer in pieces is written as it comes; a client that leaves too much of it is cut
 off. A half-closed connection still gets its answers. A closed one looks the same to the kernel
 until something is written to it, so an interim 102 is written after a while: a live client skips
-it, a dead one's kernel resets the connection, and that cancels what is under way. A request whose
+it, a dead one's kernel resets the connection, and that cancels what is under way; of an answer in
+pieces it is a piece that means nothing. A request whose
 head is the last one's, byte by byte, needs no parser (known_head). Knows no routes.
 """
 
@@ -124,10 +125,12 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._set_pace()
         self._settle()
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._set_pace()
         self._settle()
 
     # --- the parser's callbacks -----------------------------------------------------------------
@@ -287,6 +290,7 @@ class HttpConnection(asyncio.Protocol):
                     self._start(self._waiting.popleft())
             if under_way and under_way[0].response:
                 self._on_piece(transport)
+                self._set_pace()
         finally:
             self._flushing = False
         self._settle()
@@ -301,6 +305,11 @@ class HttpConnection(asyncio.Protocol):
             waiting_bytes = max(call.waiting_bytes for call in self._under_way)
         if waiting_bytes > self._limits.max_unsent_bytes:
             transport.abort()
+
+    def _set_pace(self) -> None:
+        """Tell the one whose answer is being written how the client takes it."""
+        if self._under_way:
+            self._under_way[0].set_pace(paused=not self._writable)
 
     def _write(self, call: HttpCall, transport: asyncio.Transport) -> None:
         response, call.response = call.response, []
@@ -351,7 +360,9 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is None or not self._under_way:
             return
         head = self._under_way[0]
-        if not (head.http_1_0 or head.started):
+        if head.started:
+            head.send(head.filler)
+        elif not head.http_1_0:
             self._transport.write(_PROCESSING)
         self._probe = self._loop.call_later(self._limits.probe_interval_s, self._probe_peer)
 

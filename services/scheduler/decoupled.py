@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nereid.errors import Internal, Unavailable, Unimplemented
 from nereid.frames import read_answer
-from nereid.messages import DECOUPLED
+from nereid.messages import DECOUPLED, Answer
 from nereid.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.entry import State, tell
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nereid.errors import NereidError
-    from nereid.messages import Answer, InferRequest
+    from nereid.messages import InferRequest
     from nereid.model_config import ModelConfig
     from services.scheduler.entry import Batch, Entry
     from services.scheduler.instance import Instance, Running
@@ -184,6 +184,9 @@ class DecoupledVersion(ModelVersion):
     def _take(self, member: _Member, answer: Answer, now_ns: int) -> None:
         entry, given = member.entry, member.given
         wanted = entry.state is not State.ANSWERED
+        if wanted and not member.answers and not answer.more:
+            # Says what kind of model this is: its answers wait for no other request's.
+            self._tell(entry, Answer(0, more=True))
         if answer.head or answer.error is not None or not answer.more:
             self._count_answer(member, answer, now_ns)
         if answer.more:

@@ -321,10 +321,14 @@ class Gateway:
         self.link.send(Cancel(self._last_id))
 
     async def told(self, count: int) -> list[tuple[int, float | str | None, bool]]:
-        """Of the next answers the request, what they say as in Instance.tell, and `more`."""
-        told = []
-        for _ in range(count):
+        """Of the next answers the request, what they say as in Instance.tell, and `more`; passed
+        over are those that say nothing but `more`.
+        """
+        told: list[tuple[int, float | str | None, bool]] = []
+        while len(told) < count:
             answer = await asyncio.wait_for(self.arrivals.get(), LIMIT_S)
+            if answer.more and not answer.head and answer.error is None:
+                continue
             what: float | str | None = None
             if answer.error is not None:
                 what = answer.error.message

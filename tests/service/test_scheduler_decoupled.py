@@ -90,6 +90,8 @@ async def test_one_answer_may_be_the_first_and_the_last(tmp_path: Path, what: An
         instance, batch = await executor.batch()
         instance.tell(batch, (0, what))
         assert await gateway.told(1) == [(1, what, False)]
+        # Ahead of it goes the word that this is a model of many answers.
+        assert [(each.more, each.head) for each in gateway.answers[1][:-1]] == [(True, b"")]
         stats = (await statistics(it)).inference_stats
         assert (stats.success.count, stats.fail.count) == (1, 0)
 
