@@ -38,6 +38,8 @@ class Connection(Control[S]):
         self._data_stream: S | None = None
         self._data_ends = 0
         self._unacked = 0
+        # Whether the connection's window is kept back; a role's decision.
+        self._withheld = False
         self._window = limits.connection_window_bytes
         self._half_window = limits.connection_window_bytes // 2
         self._stream_window = limits.stream_window_bytes
@@ -242,8 +244,8 @@ class Connection(Control[S]):
         if self._unacked >= self._half_window:
             if self._unacked > self._window:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "connection window exceeded")
-            self.write(wire.window_update(0, self._unacked))
-            self._unacked = 0
+            if not self._withheld:
+                self._give_back_connection()
         stream = self.streams.get(stream_id)
         if stream is None or stream.remote_closed:
             self._data_on_closed(stream_id)
@@ -257,6 +259,10 @@ class Connection(Control[S]):
                 return None
             self._give_back(stream)
         return stream
+
+    def _give_back_connection(self) -> None:
+        self.write(wire.window_update(0, self._unacked))
+        self._unacked = 0
 
     def _give_back(self, stream: S) -> None:
         if not stream.paused and stream.unacked >= self._half_stream_window:

@@ -15,7 +15,8 @@ from nereid.rpc.control import Limits
 from nereid.rpc.deadlines import Deadlines
 from nereid.rpc.dispatch import Tasks, routes_of
 from nereid.rpc.listening import Listener, listen
-from nereid.rpc.server_connection import ServerCall, ServerConnection, Service
+from nereid.rpc.server_connection import ServerCall, ServerConnection
+from nereid.rpc.service import Service
 from nereid.rpc.stall import StallWatch
 from nereid.rpc.transport import Shell
 

@@ -14,7 +14,7 @@ from nereid.rpc import wire
 from nereid.rpc.call import Call
 from nereid.rpc.connection import Connection
 from nereid.rpc.dispatch import Route, guarded, log, report
-from nereid.rpc.header_block import Field, HeaderDecoder
+from nereid.rpc.header_block import HeaderDecoder
 from nereid.rpc.metadata import encode_message, encode_metadata, literal
 from nereid.rpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
 from nereid.rpc.sending import Stream
@@ -23,11 +23,10 @@ from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from nereid.rpc.call import AsyncUnaryHandler
     from nereid.rpc.control import Limits
-    from nereid.rpc.deadlines import Deadlines
+    from nereid.rpc.service import Service
 
 # :status 200 is the static table's entry 8; content-type is its name 31.
 HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
@@ -45,32 +44,6 @@ _pack_ok_tail = _OK_TAIL.pack
 _HEAD_SIZE = len(HEAD_BLOCK)
 _OK_SIZE = len(_OK_BLOCK)
 _TAIL_FLAGS = wire.END_HEADERS | wire.END_STREAM
-
-
-class Service:
-    """What all connections of a server share."""
-
-    def __init__(
-        self,
-        routes: dict[str, Route],
-        deadlines: Deadlines[ServerCall],
-        now: Callable[[], float],
-        spawn: Callable[[Call, AsyncUnaryHandler, bytes], None],
-    ) -> None:
-        self.routes = routes
-        self.heads: dict[tuple[Field | None, ...], RequestHead] = {}
-        self.deadlines = deadlines
-        self.now = now
-        self.spawn = spawn
-        # The level at which answers of compressible methods are compressed.
-        self.compression = "none"
-        self.compressing_call = ServerCall
-        # Called when the earliest deadline changed.
-        self.arm: Callable[[], None] = _nothing
-
-
-def _nothing() -> None:
-    pass
 
 
 def _encode_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> bytes:
@@ -261,17 +234,39 @@ class ServerConnection(Connection[ServerCall]):
         if not call.remote_closed:
             self._give_back(call)
 
+    def _untaken_calls(self) -> list[ServerCall]:
+        """The unary calls whose answers wait for the client."""
+        waiting = [each for each in self.streams.values() if each.tail is not None]
+        return [call for call in waiting if call.route is None or call.route.stream is None]
+
     def end_untaken(self, now: float) -> None:
         """Give up unary answers that wait for a window which the client does not open."""
         watches = {}
-        for call in [each for each in self.streams.values() if each.tail is not None]:
-            if call.route is None or call.route.stream is None:
-                watch = self._untaken.get(call.id) or StallWatch(self.limits.write_timeout_s)
-                if watch.stalled(call.queued_bytes, now):
-                    self.reset(call, Code.CANCEL)
-                else:
-                    watches[call.id] = watch
+        for call in self._untaken_calls():
+            watch = self._untaken.get(call.id) or StallWatch(self.limits.write_timeout_s)
+            if watch.stalled(call.queued_bytes, now):
+                self.reset(call, Code.CANCEL)
+            else:
+                watches[call.id] = watch
         self._untaken = watches
+
+    def tick(self, now: float) -> bool:
+        if self._withheld:
+            # Calls may have ended without a word of ours.
+            self._give_back_connection()
+        return super().tick(now)
+
+    def _pump(self) -> None:
+        super()._pump()
+        if self._withheld:
+            self._give_back_connection()
+
+    def _give_back_connection(self) -> None:
+        limit = self.limits.max_unsent_bytes
+        unsent = 0 if limit is None else sum(each.queued_bytes for each in self._untaken_calls())
+        self._withheld = limit is not None and unsent > limit
+        if not self._withheld:
+            super()._give_back_connection()
 
     def lost_calls(self) -> None:
         """The transport is gone."""

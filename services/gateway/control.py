@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     Response = TypeVar("Response", bound=Message)
 
 _LOAD: Final = "RepositoryModelLoad"
-# What the scheduler offers besides the infer link.
-METHODS: Final = (
-    "ServerReady",
-    "ModelReady",
-    "ModelMetadata",
-    "ModelConfig",
-    "ModelStatistics",
-    "RepositoryIndex",
-    "TraceSetting",
-    "LogSettings",
-    _LOAD,
-    "RepositoryModelUnload",
-    "Metrics",
-)
 
 
 class Control:

@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 # Of the time to drain, the part in which new HTTP requests are still taken, as Triton does.
 _OPEN_SHARE: Final = 0.2
 _SCRAPE_LIMIT_S: Final = 5.0
+# Of one gRPC client that does not take its answers.
+_MOST_UNSENT_BYTES: Final = 64 << 20
 
 
 class LinkCodec:
@@ -220,6 +222,7 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
         compression=settings.grpc_infer_response_compression_level,
         write_timeout_s=settings.write_timeout_secs or None,
         max_connections=settings.max_connections,
+        max_unsent_bytes=_MOST_UNSENT_BYTES,
     )
     if settings.grpc_engine == "nereid":
         return rpc.Server(handlers, options)

@@ -76,7 +76,14 @@ class Mesh:
         return page.decode()
 
     def index(self) -> dict[str, dict[str, Any]]:
-        _, body = self.get("/v2/repository/index", "POST")
+        """Each model's entry.
+
+        Raises:
+            HTTPException: a gateway of its own has no scheduler yet, or no longer.
+        """
+        status, body = self.get("/v2/repository/index", "POST")
+        if status != http.HTTPStatus.OK:
+            raise http.client.HTTPException(body.decode())
         return {entry["name"]: entry for entry in json.loads(body)}
 
     def await_settled(self, instances: int = 1) -> None:

@@ -63,11 +63,16 @@ class Peer:
 
     async def expect(self, kind: int) -> tuple[int, int, bytes]:
         """The next frame of this kind."""
+        _, flags, stream, payload = await self.next_of(kind)
+        return flags, stream, payload
+
+    async def next_of(self, *kinds: int) -> tuple[int, int, int, bytes]:
+        """The next frame of one of these kinds."""
         async with asyncio.timeout(LIMIT_S):
-            async for each, flags, stream, payload in self.frames():
-                if each == kind:
-                    return flags, stream, payload
-        raise AssertionError(f"the connection ended without a frame of kind {kind}")
+            async for found in self.frames():
+                if found[0] in kinds:
+                    return found
+        raise AssertionError(f"the connection ended without a frame of {kinds}")
 
     async def expect_goaway(self, code: int | None = None) -> None:
         _, _, payload = await self.expect(GOAWAY)

@@ -12,7 +12,8 @@ from nereid.rpc.call import Call, Handlers
 from nereid.rpc.control import Limits
 from nereid.rpc.deadlines import Deadlines
 from nereid.rpc.dispatch import routes_of
-from nereid.rpc.server_connection import ServerCall, ServerConnection, Service
+from nereid.rpc.server_connection import ServerCall, ServerConnection
+from nereid.rpc.service import Service
 from nereid.rpc.wire import PREFACE
 
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
