@@ -18,6 +18,7 @@ from nereid.messages import (
     Flow,
     InferRequest,
     LogRules,
+    Release,
     SharedMemory,
     TraceRule,
     TraceRules,
@@ -46,9 +47,10 @@ class RequestCodec:
         self._clock = clock
 
     def size_bytes(self, item: ToScheduler) -> int:
-        if not isinstance(item, InferRequest):
-            return 0
-        return len(item.head) + sum(map(len, item.payloads))
+        if isinstance(item, InferRequest):
+            # A reference counts for next to nothing, which is what it is.
+            return len(item.head) + sum(map(len, item.payloads))
+        return 0
 
     def encode(self, items: list[ToScheduler]) -> bytes:
         try:
@@ -61,8 +63,9 @@ class RequestCodec:
         try:
             self._frame([item])
         except Exception:
-            head = item.head if isinstance(item, InferRequest) else b""
-            kept = head if len(head) <= _LARGEST_KEPT_HEAD_BYTES else b""
+            if not isinstance(item, InferRequest):
+                raise
+            kept = item.head if len(item.head) <= _LARGEST_KEPT_HEAD_BYTES else b""
             return InferRequest(item.id, kept, [], fault=_UNWRITABLE)
         return item
 
@@ -75,8 +78,10 @@ class RequestCodec:
                 _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
             elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
-            else:
+            elif isinstance(item, Flow):
                 flows[item.id] = item.paused  # the last word counts
+            else:
+                frame.released_slabs.extend(item.slabs)
         for number, paused in flows.items():
             (frame.paused_ids if paused else frame.resumed_ids).append(number)
         return frame.SerializeToString()
@@ -89,6 +94,8 @@ class RequestCodec:
         items.extend(map(Cancel, parsed.cancelled_ids))
         items.extend(Flow(number, paused=True) for number in parsed.paused_ids)
         items.extend(Flow(number, paused=False) for number in parsed.resumed_ids)
+        if parsed.released_slabs:
+            items.append(Release(tuple(parsed.released_slabs)))
         return items
 
 
@@ -133,8 +140,9 @@ class AnswerCodec:
 def _write_notice(item: Notice, frame: pb.AnswerFrame) -> None:
     """Put a notice into frame; of each kind the last one counts."""
     if isinstance(item, CachedModels):
-        frame.cached_models.SetInParent()
+        frame.cached_models.memory_domain = item.memory_domain
         frame.cached_models.names[:] = item.names
+        frame.cached_models.SetInParent()
     elif isinstance(item, TraceRules):
         frame.trace_rules.Clear()
         _write_rule(item.default, frame.trace_rules.default_rule)
@@ -160,7 +168,8 @@ def read_log_rules(message: pb.LogRules) -> LogRules:
 
 def _read_notices(frame: pb.AnswerFrame) -> Iterator[Notice]:
     if frame.HasField("cached_models"):
-        yield CachedModels(tuple(frame.cached_models.names))
+        told = frame.cached_models
+        yield CachedModels(tuple(told.names), told.memory_domain)
     if frame.HasField("trace_rules"):
         rules = frame.trace_rules
         models = tuple((name, _read_rule(rule)) for name, rule in rules.models.items())
@@ -226,7 +235,12 @@ def read_answer(message: pb.Answer) -> Answer:
     if message.HasField("error"):
         fault = read_fault(message.error)
         return Answer(message.id, message.head, error=fault, more=message.more)
-    return Answer(message.id, message.head, read_payloads(message.payloads), more=message.more)
+    payloads = read_payloads(message.payloads)
+    answer = Answer(message.id, message.head, payloads, more=message.more)
+    # Of an answer's payloads all are shared, or none.
+    if payloads and type(payloads[0]) is SharedMemory:
+        answer.slab = payloads[0].slab
+    return answer
 
 
 def write_payloads(payloads: Sequence[Payload], messages: _Payloads) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from nereid.errors import NereidError
+    from nereid.slab import Lease
 
 Parameter = bool | int | float | str
 
@@ -23,14 +24,15 @@ DECOUPLED: Final = "doesn't support models with decoupled transaction policy"
 
 
 class SharedMemory(NamedTuple):
-    """A range of a slab that both ends of a hop can map."""
+    """A range of a segment (nereid.slab) that both ends of a hop can map; slab is its name."""
 
     slab: str
     offset: int
     size_bytes: int
 
 
-Payload = bytes | SharedMemory
+# A view only where the gateway has an answer's tensors in hand.
+Payload = bytes | memoryview | SharedMemory
 
 
 class Fault(NamedTuple):
@@ -76,6 +78,8 @@ class InferRequest:
     placements: list[Any] | None = None
     # The gateway's own, never sent: an empty reply shall tell the end of a decoupled model's.
     empty_final: bool = False
+    # In the gateway: the segment that payloads lie in. It never travels.
+    lease: Lease | None = None
 
 
 class Cancel(NamedTuple):
@@ -91,12 +95,19 @@ class Flow(NamedTuple):
     paused: bool
 
 
+class Release(NamedTuple):
+    """The gateway has done with these segments, which answers came in."""
+
+    slabs: tuple[str, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Answer:
     """The answer to the request of the same id: outputs, or an error.
 
     head is a ModelInferResponse without id and tensor data; payloads holds one raw tensor for each
-    of its outputs. With an error, head names the model if the request had been accepted.
+    of its outputs: all of them inline, or all in the one segment that slab names. With an error,
+    head names the model if the request had been accepted.
     A decoupled model's request has any number of answers, of which the last one alone lacks `more`;
     that one may be without head and error, and then says only that there are no more.
     """
@@ -105,13 +116,17 @@ class Answer:
     head: bytes = b""
     payloads: list[Payload] = field(default_factory=list)
     error: Fault | None = None
+    slab: str = ""
     more: bool = False
 
 
 class CachedModels(NamedTuple):
-    """The models whose requests the scheduler wants a digest of; what it said before is void."""
+    """The models whose requests the scheduler wants a digest of, and the memory that it can share
+    (nereid.slab.memory_domain); what it said before is void.
+    """
 
     names: tuple[str, ...]
+    memory_domain: str = ""
     # As if it were an answer to a request that never is: whoever reads answers needs no extra test.
     id: int = 0
 
@@ -147,5 +162,5 @@ class LogRules(NamedTuple):
 
 # What concerns the mesh and no request. All have the id 0, as CachedModels has.
 Notice = CachedModels | TraceRules | LogRules
-ToScheduler = InferRequest | Cancel | Flow
+ToScheduler = InferRequest | Cancel | Flow | Release
 FromScheduler = Answer | Notice

@@ -13,3 +13,5 @@ EXECUTE_PATH: Final = SCHEDULER + "Execute"
 INSTANCE_KEY: Final = "nereid-instance"
 # Present where the instance heeds MemberControls.
 CONTROLS_KEY: Final = "nereid-controls"
+# The metadata by which an Infer link says what memory its gateway can share.
+DOMAIN_KEY: Final = "nereid-memory-domain"

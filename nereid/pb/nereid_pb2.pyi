@@ -122,16 +122,18 @@ class Fault(_message.Message):
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., late: bool = ...) -> None: ...
 
 class RequestFrame(_message.Message):
-    __slots__ = ("requests", "cancelled_ids", "paused_ids", "resumed_ids")
+    __slots__ = ("requests", "cancelled_ids", "paused_ids", "resumed_ids", "released_slabs")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_IDS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_IDS_FIELD_NUMBER: _ClassVar[int]
     RESUMED_IDS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_SLABS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[InferRequest]
     cancelled_ids: _containers.RepeatedScalarFieldContainer[int]
     paused_ids: _containers.RepeatedScalarFieldContainer[int]
     resumed_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    released_slabs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_slabs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
     __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "fault", "digest", "takes_many")
@@ -181,10 +183,12 @@ class AnswerFrame(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ...) -> None: ...
 
 class CachedModels(_message.Message):
-    __slots__ = ("names",)
+    __slots__ = ("names", "memory_domain")
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    memory_domain: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
 
 class TraceRules(_message.Message):
     __slots__ = ("default_rule", "models")
@@ -357,16 +361,20 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends")
+    __slots__ = ("name", "host", "devices", "backends", "memory_domain", "process")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     BACKENDS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     backends: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ...) -> None: ...
+    memory_domain: str
+    process: str
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
@@ -433,16 +441,18 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
     LOG_RULES_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
     log_rules: LogRules
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ...) -> None: ...
+    release: Release
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
 
 class Describe(_message.Message):
     __slots__ = ("command", "config", "version_path")
@@ -455,7 +465,7 @@ class Describe(_message.Message):
     def __init__(self, command: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version_path: _Optional[str] = ...) -> None: ...
 
 class LoadInstance(_message.Message):
-    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings")
+    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "memory_domain")
     class BackendSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -471,6 +481,7 @@ class LoadInstance(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     BACKEND_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
     instance: int
     config: _model_config_pb2.ModelConfig
     version: int
@@ -479,7 +490,16 @@ class LoadInstance(_message.Message):
     kind: Device.Kind
     device_id: int
     backend_settings: _containers.ScalarMap[str, str]
-    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    memory_domain: str
+    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("slabs", "discard")
+    SLABS_FIELD_NUMBER: _ClassVar[int]
+    DISCARD_FIELD_NUMBER: _ClassVar[int]
+    slabs: _containers.RepeatedScalarFieldContainer[str]
+    discard: bool
+    def __init__(self, slabs: _Optional[_Iterable[str]] = ..., discard: bool = ...) -> None: ...
 
 class UnloadInstance(_message.Message):
     __slots__ = ("instance",)

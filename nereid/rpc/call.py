@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from nereid.rpc.status import Status
 
@@ -56,6 +57,10 @@ class Call:
         """Unary: the answer and OK, in one piece."""
         raise NotImplementedError
 
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Unary: an answer given in parts, which are not joined where that can be avoided."""
+        self.reply(b"".join(parts))
+
     def accept(self) -> None:
         """Streams: send the response's head now, so that the client knows the stream is open."""
         raise NotImplementedError
@@ -85,7 +90,17 @@ class Call:
         raise NotImplementedError
 
 
-UnaryHandler = Callable[[Call, bytes], None]
+class Room(Protocol):
+    """Memory that a large message is put together in."""
+
+    # As long as the message.
+    view: memoryview
+
+
+# Given the size of a message that comes in pieces, and the first of them: where to put it, or None.
+MakeRoom = Callable[[int, memoryview], Room | None]
+# With a Room in the place of the bytes where its path has rooms and the message came in one.
+UnaryHandler = Callable[[Call, Any], None]
 AsyncUnaryHandler = Callable[[Call, bytes], Awaitable[bytes]]
 StreamHandler = Callable[[Call], None]
 
@@ -101,3 +116,5 @@ class Handlers:
     stream: Mapping[str, StreamHandler] = field(default_factory=dict)
     # Methods whose answers are worth compressing, where the server's options ask for it.
     compressible: frozenset[str] = frozenset()
+    # For unary paths whose large messages shall not be put together in bytes.
+    rooms: Mapping[str, MakeRoom] = field(default_factory=dict)

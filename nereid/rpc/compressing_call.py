@@ -12,6 +12,8 @@ from nereid.rpc.metadata import literal
 from nereid.rpc.server_connection import HEAD_BLOCK, ServerCall
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nereid.rpc.request_head import RequestHead
     from nereid.rpc.server_connection import ServerConnection
 
@@ -28,6 +30,9 @@ class CompressingCall(ServerCall):
     def reply(self, message: bytes) -> None:
         self.send(message)
         self.finish()
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.reply(b"".join(parts))
 
     def accept(self) -> None:
         if not self.head_sent and not self.done:

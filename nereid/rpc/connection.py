@@ -11,6 +11,8 @@ its id is at most the last one seen), or never seen (idle).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from nereid.rpc import wire
 from nereid.rpc.compression import decompress
 from nereid.rpc.control import Control, Limits
@@ -18,6 +20,9 @@ from nereid.rpc.framing import Assembly, check_head
 from nereid.rpc.sending import S
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
+
+if TYPE_CHECKING:
+    from nereid.rpc.call import MakeRoom
 
 _unpack_frame_head = wire.FRAME_HEAD.unpack_from
 _unpack_message_head = wire.MESSAGE_HEAD.unpack_from
@@ -62,6 +67,10 @@ class Connection(Control[S]):
 
     def _on_message(self, stream: S, message: bytes) -> None:
         raise NotImplementedError
+
+    def _room_for(self, _stream: S) -> MakeRoom | None:
+        """Where messages that come in pieces are put together; None: in bytes."""
+        return None
 
     def _on_end(self, stream: S) -> None:
         """The peer finished its side, in good order."""
@@ -303,11 +312,11 @@ class Connection(Control[S]):
     def _assemble(self, stream: S, data: bytes, start: int, stop: int) -> int:
         assembly = stream.assembly
         if assembly is None:
-            assembly = stream.assembly = Assembly(self._max_message_bytes)
+            assembly = stream.assembly = Assembly(self._max_message_bytes, self._room_for(stream))
         start = assembly.feed(data, start, stop)
         if assembly.complete:
             stream.assembly = None
-            message = assembly.message()
+            message: Any = assembly.message()
             if assembly.compressed:
                 message = self._unpacked(stream, assembly.compressed, message)
             self._on_message(stream, message)

@@ -15,7 +15,14 @@ from nereid.rpc.status import RpcError, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.rpc.call import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
+    from nereid.rpc.call import (
+        AsyncUnaryHandler,
+        Call,
+        Handlers,
+        MakeRoom,
+        StreamHandler,
+        UnaryHandler,
+    )
 
 log = logging.getLogger("nereid.rpc")
 
@@ -25,7 +32,7 @@ INTERNAL_TEXT = "internal error"
 class Route:
     """One method's handler; exactly one of the three is set."""
 
-    __slots__ = ("compressible", "coroutine", "stream", "unary")
+    __slots__ = ("compressible", "coroutine", "room", "stream", "unary")
 
     def __init__(
         self,
@@ -37,6 +44,8 @@ class Route:
         self.coroutine = coroutine
         self.stream = stream
         self.compressible = False
+        # Where its large messages are put together; None: in bytes.
+        self.room: MakeRoom | None = None
 
 
 def routes_of(handlers: Handlers) -> dict[str, Route]:
@@ -45,6 +54,8 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
     routes.update({path: Route(stream=item) for path, item in handlers.stream.items()})
     for path in handlers.compressible:
         routes[path].compressible = True
+    for path, room in handlers.rooms.items():
+        routes[path].room = room
     return routes
 
 

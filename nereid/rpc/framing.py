@@ -6,8 +6,13 @@ input.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import MESSAGE_HEAD
+
+if TYPE_CHECKING:
+    from nereid.rpc.call import MakeRoom, Room
 
 _HEAD_BYTES = MESSAGE_HEAD.size
 # A bytes object costs some 40 bytes beside its content; crumbs smaller than this are copied
@@ -18,9 +23,22 @@ _CRUMB_BYTES = 1024
 class Assembly:
     """Collects one message: its five-byte head, then its body."""
 
-    __slots__ = ("_head", "_max_bytes", "_missing", "_pieces", "compressed")
+    __slots__ = (
+        "_head",
+        "_make_room",
+        "_max_bytes",
+        "_missing",
+        "_pieces",
+        "_room",
+        "_size",
+        "compressed",
+    )
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, make_room: MakeRoom | None = None) -> None:
+        """make_room: says where a message may go instead of into bytes."""
+        self._make_room = make_room
+        self._room: Room | None = None
+        self._size = 0
         self._head = b""
         self._max_bytes = max_bytes
         self._missing = -1
@@ -37,10 +55,20 @@ class Assembly:
                 return start
             self.compressed, self._missing = MESSAGE_HEAD.unpack(self._head)
             check_head(self.compressed, self._missing, self._max_bytes)
+            self._size = self._missing
+            if self.compressed:
+                self._make_room = None
         take = min(stop - start, self._missing)
         if take:
+            if self._make_room is not None:
+                self._room = self._make_room(self._size, memoryview(data)[start : start + take])
+                self._make_room = None
+            if self._room is not None:
+                place = self._size - self._missing
+                self._room.view[place : place + take] = memoryview(data)[start : start + take]
+            else:
+                self._add(data[start : start + take])
             self._missing -= take
-            self._add(data[start : start + take])
         return start + take
 
     def _add(self, piece: bytes) -> None:
@@ -56,8 +84,8 @@ class Assembly:
     def complete(self) -> bool:
         return self._missing == 0
 
-    def message(self) -> bytes:
-        return b"".join(self._pieces)
+    def message(self) -> bytes | Room:
+        return b"".join(self._pieces) if self._room is None else self._room
 
 
 def check_head(compressed: int, size: int, max_bytes: int) -> None:

@@ -16,7 +16,7 @@ from nereid.rpc import wire
 from nereid.rpc.wire import Code, ConnectionFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nereid.rpc.framing import Assembly
 
@@ -133,7 +133,11 @@ class Outbound(Generic[S]):
                 message,
             )
             return
-        self._enqueue(stream, message, compressed)
+        self._enqueue(stream, (message,), compressed)
+
+    def send_parts(self, stream: S, parts: Sequence[bytes | memoryview]) -> None:
+        """One message, given in parts that are not worth joining."""
+        self._enqueue(stream, parts, 0)
 
     def header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
         """A header block ready to write; to be written before any other."""
@@ -173,17 +177,18 @@ class Outbound(Generic[S]):
         slow = self._blocked or self._block_prefix
         self.quick_bytes = 0 if slow else min(self.peer_frame_bytes, _LARGEST_QUICK_BYTES)
 
-    def _enqueue(self, stream: S, message: bytes, compressed: int) -> None:
+    def _enqueue(self, stream: S, parts: Sequence[bytes | memoryview], compressed: int) -> None:
         queue = stream.queue
         if queue is None:
             queue = stream.queue = deque()
-        head = wire.MESSAGE_HEAD.pack(compressed, len(message))
-        if len(message) < _LARGEST_QUICK_BYTES:
-            queue.append(memoryview(head + message))
+        size = sum(map(len, parts))
+        head = wire.MESSAGE_HEAD.pack(compressed, size)
+        if size < _LARGEST_QUICK_BYTES:
+            queue.append(memoryview(b"".join((head, *parts))))
         else:
             queue.append(memoryview(head))
-            queue.append(memoryview(message))
-        stream.queued_bytes += len(message) + 5
+            queue.extend(memoryview(part) for part in parts if part)
+        stream.queued_bytes += size + 5
         if stream.queued_bytes > LOW_WATER_BYTES:
             stream.above_low_water = True
         self._make_ready(stream)

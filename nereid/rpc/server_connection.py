@@ -23,8 +23,9 @@ from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from nereid.rpc.call import MakeRoom
     from nereid.rpc.control import Limits
     from nereid.rpc.service import Service
 
@@ -128,6 +129,12 @@ class ServerCall(Stream, Call):
             _pack_ok_tail(0, _OK_SIZE, 1, _TAIL_FLAGS, stream_id, _OK_BLOCK),
         )
         self.on_cancel = None
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        if not self.done:
+            self.accept()
+            self.connection.send_parts(self, parts)
+            self.finish()
 
     def accept(self) -> None:
         if not self.head_sent and not self.done:
@@ -342,6 +349,9 @@ class ServerConnection(Connection[ServerCall]):
         call.deadline = service.now() + timeout_s
         if service.deadlines.add(call, call.deadline):
             service.arm()
+
+    def _room_for(self, stream: ServerCall) -> MakeRoom | None:
+        return None if stream.done or stream.route is None else stream.route.room
 
     def _on_message(self, stream: ServerCall, message: bytes) -> None:
         if stream.done:

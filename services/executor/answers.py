@@ -32,6 +32,8 @@ class Form(NamedTuple):
     # What stands in the frame before each output, and the output's place. None: there is no output,
     # or one is BYTES, so that lengths differ from answer to answer.
     parts: tuple[tuple[bytes, int], ...] | None
+    # Of all outputs together, where parts are known.
+    size_bytes: int = 0
 
 
 def answer_head(

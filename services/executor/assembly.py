@@ -7,6 +7,7 @@ One Python-level pass per member each way: this is the executor's share of a req
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,8 @@ import numpy as np
 from nereid import datatypes, tensor
 from nereid.datatypes import BYTES
 from nereid.errors import Internal, InvalidArgument, NereidError, Unimplemented
-from nereid.messages import Fault, fault_of
+from nereid.messages import Fault, SharedMemory, fault_of
+from nereid.slab import THRESHOLD_BYTES
 from nereid.tensor import NUMPY_TYPE, Array
 from services.executor.answers import Form, answer, answer_head, failure, prefixes
 from services.executor.classification import classify
@@ -30,8 +32,12 @@ if TYPE_CHECKING:
     from services.executor.plan import Plan, Planner, Signature
 
 # Raw bytes of one input, or the elements of a BYTES input.
-Raw = bytes | list[Any]
+Raw = bytes | memoryview | list[Any]
 Piece = bytes | memoryview
+
+# Opens a tensor in shared memory; puts outputs there.
+View = Callable[["pb.SharedMemory"], memoryview]
+Lend = Callable[[list[Piece]], list[SharedMemory] | None]
 
 # A model's output shapes may vary without end.
 MAX_FORMS = 256
@@ -53,8 +59,12 @@ class Gathered(NamedTuple):
     names: list[str]
 
 
-def gather(planner: Planner, members: Sequence[pb.BatchMember]) -> Gathered:
+def gather(
+    planner: Planner, members: Sequence[pb.BatchMember], view: View | None = None
+) -> Gathered:
     """Find each member's plan and tensors; a defective member is a fault and spares the others.
+
+    view: opens tensors that lie in shared memory; None: nobody may send such here.
 
     Raises:
         Internal: there are several members, and the model does not batch.
@@ -79,7 +89,8 @@ def gather(planner: Planner, members: Sequence[pb.BatchMember]) -> Gathered:
                 else [payloads[place].inline for place in range(count)]
             )
             if [*map(len, raws)] != plan.sizes:
-                raws = _checked(signature, plan, payloads)
+                # It has BYTES, or shared memory, or a wrong size.
+                raws = _checked(signature, plan, payloads, view)
             if plan is not first:
                 if first is None:
                     first = plan
@@ -109,8 +120,10 @@ def _unlike(signature: Signature) -> Internal:
     )
 
 
-def _checked(signature: Signature, plan: Plan, payloads: Sequence[pb.Payload]) -> list[Raw]:
-    """The tensors of a member that needs a closer look: it has BYTES, or a wrong size."""
+def _checked(
+    signature: Signature, plan: Plan, payloads: Sequence[pb.Payload], view: View | None
+) -> list[Raw]:
+    """The tensors of a member that needs a closer look."""
     if len(payloads) != len(plan.columns):
         raise Internal(
             f"a request for model '{signature.model_name}' has {len(plan.columns)} inputs "
@@ -118,9 +131,11 @@ def _checked(signature: Signature, plan: Plan, payloads: Sequence[pb.Payload]) -
         )
     raws: list[Raw] = []
     for index, (column, payload) in enumerate(zip(plan.columns, payloads, strict=True)):
+        raw: bytes | memoryview = payload.inline
         if payload.HasField("shared_memory"):
-            raise Unimplemented("this executor cannot read tensors from shared memory")
-        raw = payload.inline
+            if view is None:
+                raise Unimplemented("this executor cannot read tensors from shared memory")
+            raw = view(payload.shared_memory)
         if column.datatype == BYTES:
             raws.append(_elements(signature, column.name, plan.counts[index], raw))
         elif len(raw) != plan.sizes[index]:
@@ -133,7 +148,7 @@ def _checked(signature: Signature, plan: Plan, payloads: Sequence[pb.Payload]) -
     return raws
 
 
-def _elements(signature: Signature, name: str, count: int, raw: bytes) -> list[Any]:
+def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryview) -> list[Any]:
     where = f"for inference input '{name}' for model '{signature.model_name}'"
     try:
         elements = tensor.split_bytes(raw)
@@ -162,6 +177,9 @@ def stack(signature: Signature, gathered: Gathered) -> dict[str, Array]:
             array[:] = raw
         else:
             array = np.frombuffer(raw, column.dtype)
+            if not array.flags.aligned:
+                # Part of a larger body; model runtimes take any address for a good one.
+                array = array.copy()
         shape = column.shape
         inputs[column.name] = array.reshape(
             (gathered.rows, *shape) if signature.batching else shape
@@ -175,8 +193,15 @@ def _join(raws: tuple[Raw, ...]) -> Raw:
     return b"".join(raws)  # type: ignore[arg-type]
 
 
-def split(signature: Signature, gathered: Gathered, arrays: Sequence[Array]) -> list[Piece]:
+def split(
+    signature: Signature,
+    gathered: Gathered,
+    arrays: Sequence[Array],
+    lend: Lend | None = None,
+) -> list[Piece]:
     """The pieces of the Executed message that hold the answers, in the members' order.
+
+    lend: puts an answer's outputs in shared memory, or says that they are to go inline.
 
     Raises:
         Internal: the model produced something else than the configuration says.
@@ -194,11 +219,15 @@ def split(signature: Signature, gathered: Gathered, arrays: Sequence[Array]) -> 
         end = row + plan.rows
         if form.parts is None:
             rows = slice(row, end) if signature.batching else slice(None)
-            raws = [
+            raws: list[Piece] = [
                 _raw(signature, plan, index, arrays[place][rows])
                 for index, place in zip(plan.outputs, form.places, strict=True)
             ]
-            append(answer(form.head, raws))
+            append(answer(form.head, (lend and lend(raws)) or raws))
+        elif form.size_bytes >= THRESHOLD_BYTES and (
+            lent := lend and lend([_rows(views[place], row, end) for place in form.places])
+        ):
+            append(answer(form.head, lent))
         else:
             for prefix, place in form.parts:
                 view, size = views[place]
@@ -257,6 +286,11 @@ def _row_bytes(array: Array, rows: int) -> tuple[memoryview, int]:
     return array.reshape(-1).view(np.uint8).data, array.nbytes // rows if rows else 0
 
 
+def _rows(view_and_size: tuple[memoryview, int], row: int, end: int) -> memoryview:
+    view, size = view_and_size
+    return view[row * size : end * size]
+
+
 def _make_form(
     signature: Signature, plan: Plan, key: tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 ) -> Form:
@@ -285,5 +319,5 @@ def _make_form(
         parts = tuple(zip(prefixes(head, fixed), places, strict=True))
     if len(plan.forms) >= MAX_FORMS:
         plan.forms.clear()
-    form = plan.forms[key] = Form(head, places, parts)
+    form = plan.forms[key] = Form(head, places, parts, sum(fixed))
     return form

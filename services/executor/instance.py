@@ -24,6 +24,7 @@ from nereid.paths import EXECUTE_PATH, INSTANCE_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
 from services.executor import backends
 from services.executor.runner import Runner
+from services.executor.slabs import Lender
 from services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from nereid.tls import Tls
     from nereid.tracing import Tracer
     from services.executor.backends import InstanceSpec, Model
+    from services.executor.slabs import Slabs
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ class Instance:
         self, number: int, spec: InstanceSpec, scheduler: Scheduler, callbacks: Callbacks
     ) -> None:
         self.number = number
+        self._slabs: Slabs | None = None
+        self._lender: Lender | None = None
         self.spec = spec
         self._scheduler = scheduler
         self._callbacks = callbacks
@@ -94,6 +98,11 @@ class Instance:
     def version(self) -> tuple[str, int]:
         """Which model and version it is an instance of."""
         return self.spec.config.name, self.spec.version
+
+    def share(self, slabs: Slabs, *, lending: bool) -> None:
+        """Before the start: read tensors in shared memory; lending: and put answers there."""
+        self._slabs = slabs
+        self._lender = Lender(slabs) if lending else None
 
     def start(self) -> None:
         self._thread.start()
@@ -128,8 +137,11 @@ class Instance:
                 return
             model: Model = backends.get(spec.config.backend).load(spec)
         try:
-            runner = Runner(spec, model, self._callbacks.tracer)
+            view = None if self._slabs is None else self._slabs.view
+            runner = Runner(spec, model, self._callbacks.tracer, view)
             warm_up(spec.config, spec.version_path.parent, runner.execute)
+            # Not before: nobody would give back what a warm-up lends.
+            runner.lender = self._lender
             self._callbacks.loaded()
             self._serve_streams(runner)
         finally:
@@ -145,6 +157,8 @@ class Instance:
                     self._serve(stream, runner)
                 finally:
                     stream.close()
+                    if self._lender is not None and not self._stopping.is_set():
+                        self._lender.break_off()
                 # The scheduler ended the stream in good order: it says by its own stream what next.
                 self._stopping.wait()
             except RpcError as error:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nereid.tracing import Tracer
     from services.executor.backends import Description, TensorDescription
     from services.executor.settings import ExecutorSettings
+    from services.executor.slabs import Slabs
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class Surroundings:
     tracer: Tracer | None = None
     # For the instances' streams; None: in clear.
     tls: Tls | None = None
+    # None: it shares no memory.
+    slabs: Slabs | None = None
     # Batches of instances that are no more, by model and version.
     batches: Counter[tuple[str, int]] = field(default_factory=Counter)
 
@@ -135,6 +138,9 @@ class Membership:
                 self._unload(command.unload.instance)
             case "log_rules":
                 follow_log_rules(read_log_rules(command.log_rules))
+            case "release":
+                if self._in.slabs is not None:
+                    self._in.slabs.release(command.release)
             case _:
                 _log.warning("the scheduler sent an unknown command; is it of a newer release?")
 
@@ -171,6 +177,9 @@ class Membership:
         )
         scheduler = Scheduler(self._in.settings.scheduler_address, self._in.tls)
         instance = Instance(number, spec, scheduler, callbacks)
+        slabs = self._in.slabs
+        if slabs is not None:
+            instance.share(slabs, lending=slabs.domain == command.memory_domain != "")
         self._instances[number] = instance
         self._empty.clear()
         instance.start()

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.tracing import Tracer
-    from services.executor.assembly import Gathered, Piece
+    from services.executor.assembly import Gathered, Piece, View
     from services.executor.backends import InstanceSpec, Model
+    from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,14 @@ LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
 class Runner:
     """Executes batches on one loaded model; used by its instance's thread alone."""
 
-    def __init__(self, spec: InstanceSpec, model: Model, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        spec: InstanceSpec,
+        model: Model,
+        tracer: Tracer | None = None,
+        view: View | None = None,
+    ) -> None:
+        """view: opens tensors that lie in shared memory."""
         self._name = spec.name
         self._model = model
         self.signature = signature_of(
@@ -47,27 +55,36 @@ class Runner:
         )
         self._planner = Planner(self.signature)
         self._tracer = tracer
+        self._view = view
+        # Set where answers may be put in shared memory.
+        self.lender: Lender | None = None
         # The last batch, if it had sampled members; to be told of once its answers are written.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
         """Run a serialised Batch; the answer is a serialised Executed with one answer a member."""
         started = perf_counter_ns()
+        lender = self.lender
         batch = pb.Batch.FromString(frame)
         gathered: Gathered | None = None
         stacked = ran = 0
         failed: str | None = None
         try:
-            gathered = gather(self._planner, batch.members)
+            gathered = gather(self._planner, batch.members, self._view)
             inputs = stack(self.signature, gathered)
             stacked = perf_counter_ns()
             outputs = self._model.execute(inputs, gathered.names) if gathered.first else ()
             ran = perf_counter_ns()
-            pieces = split(self.signature, gathered, outputs)
+            lend = None if lender is None else lender.lend
+            pieces = split(self.signature, gathered, outputs, lend)
             self._check_size(pieces)
         except Exception as error:
+            if lender is not None:
+                lender.take_back()
             pieces = self._failures(error, gathered, batch.members)
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
+        if lender is not None and lender.lent:
+            lender.lent.clear()
         ended = perf_counter_ns()
         stacked = stacked or ended
         ran = ran or ended

@@ -20,6 +20,7 @@ from nereid.tracing import open_tracer
 from services.executor import backends, devices, metrics
 from services.executor.membership import Membership, Surroundings
 from services.executor.settings import visible_gpus
+from services.executor.slabs import Slabs
 
 if TYPE_CHECKING:
     from nereid.metrics import Page
@@ -33,6 +34,7 @@ _LONGEST_PAUSE_S: Final = 2.0
 _CHANNEL: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # A model that is stuck must not keep the executor from joining again.
 _DROP_TIMEOUT_S: Final = 5.0
+_TIDY_S: Final = 5.0
 
 
 class ExecutorService:
@@ -60,14 +62,18 @@ class ExecutorService:
         # Large files are read here, one at a time so that memory holds.
         describers = ThreadPoolExecutor(1, "describe")
         loads = threading.Semaphore(self._settings.model_load_thread_count)
+        slabs = Slabs(self._settings.slab_limit_bytes)
         said = hello(self._settings)
+        said.memory_domain, said.process = slabs.domain, slabs.process
         tracer = open_tracer(self._settings, "executor", said.name)
         surroundings = Surroundings(
-            self._settings, said, channel, describers, loads, tracer, tls, self._batches
+            self._settings, said, channel, describers, loads, tracer, tls, slabs, self._batches
         )
+        tidying = asyncio.ensure_future(_tidy(slabs))
         try:
             return await self._stays(surroundings)
         finally:
+            tidying.cancel()
             describers.shutdown(wait=False, cancel_futures=True)
             await channel.close()
             if tracer is not None:
@@ -84,6 +90,8 @@ class ExecutorService:
             if self._leaving.is_set():
                 return await stay.leave(self._settings.exit_timeout_secs)
             await stay.drop(_DROP_TIMEOUT_S, unanswered=True)
+            if surroundings.slabs is not None:
+                surroundings.slabs.forget()
             if stay.welcomed:
                 pause_s, told = _FIRST_PAUSE_S, ""
             elif stay.end_reason != told:
@@ -107,6 +115,12 @@ class ExecutorService:
                 _log.exception("this machine's usage cannot be told")
                 return
             await asyncio.sleep(interval_s)
+
+
+async def _tidy(slabs: Slabs) -> None:
+    while True:
+        await asyncio.sleep(_TIDY_S)
+        slabs.tidy()
 
 
 def hello(settings: ExecutorSettings) -> pb.Hello:

@@ -67,6 +67,7 @@ class DataPlane:
         self.tracing: Tracing | None = None
         # Clients' shared memory; the same for both fronts.
         self.regions: Regions = NO_REGIONS
+        self.slabs = upstream.slabs
         # Bound once: the hot path of both fronts.
         self.infer: Callable[[InferRequest, Callable[[Answer], None]], UnderWay] = upstream.submit
 

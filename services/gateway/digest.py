@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 import xxhash
 from google.protobuf.message import DecodeError
 
+from nereid.messages import SharedMemory
 from nereid.pb import kserve_pb2
+from services.gateway.slabs import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,10 +49,11 @@ class Digester:
             hasher.update(b"p%d:" % len(text))
             hasher.update(text)
         for payload in request.payloads:
-            if not isinstance(payload, bytes):
+            if isinstance(payload, SharedMemory) and request.lease is None:
                 return b""
-            hasher.update(b"i%d:" % len(payload))
-            hasher.update(payload)
+            raw = payload if isinstance(payload, bytes) else tensor_bytes(request, payload)
+            hasher.update(b"i%d:" % len(raw))
+            hasher.update(raw)
         return hasher.digest()
 
     def _look(self, head: bytes) -> bool:

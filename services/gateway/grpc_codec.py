@@ -14,12 +14,20 @@ from google.protobuf.message import DecodeError
 from nereid.errors import Internal, InvalidArgument, NereidError
 from nereid.messages import InferRequest, Parameter, fault_of
 from nereid.pb import kserve_pb2
-from services.gateway import grpc_shared_memory, grpc_typed, request_head, string_elements
+from services.gateway import (
+    grpc_shared_memory,
+    grpc_typed,
+    grpc_wire,
+    request_head,
+    string_elements,
+)
 from services.gateway.request_head import CheckedHead, HeadInput
 from services.gateway.shared_memory import NO_REGIONS, Regions
+from services.gateway.slabs import tensor_bytes
 
 if TYPE_CHECKING:
     from nereid.messages import Answer
+    from services.gateway.slabs import Room
 
     Message = kserve_pb2.ModelInferRequest
 
@@ -65,7 +73,25 @@ class GrpcDecoder:
         payloads: list[Any] = list(message.raw_input_contents)
         if payloads:
             message.ClearField("raw_input_contents")
-        request = InferRequest(0, b"", payloads)
+        return self._take(message, InferRequest(0, b"", payloads))
+
+    def decode_room(self, room: Room) -> InferRequest:
+        """As decode, of a large message; its tensors stay where they are.
+
+        Raises:
+            Internal: as decode.
+        """
+        try:
+            rest, places = grpc_wire.split(room.view)
+            message = _parse(rest)
+        except DecodeError:
+            # Damaged, or unusual: protobuf shall say.
+            return self.decode(bytes(room.view))
+        payloads: list[Any] = [room[start:end] for start, end in places]
+        return self._take(message, InferRequest(0, b"", payloads, lease=room.lease))
+
+    def _take(self, message: Message, request: InferRequest) -> InferRequest:
+        payloads = request.payloads
         if message.id:
             request.request_id = message.id
             message.ClearField("id")
@@ -85,7 +111,8 @@ class GrpcDecoder:
             if len(payloads) != count:
                 _fit(request, checked, message.model_name)
             for about in checked.strings:
-                string_elements.check(request.payloads[about.position], about, request.request_id)  # type: ignore[arg-type]
+                raw = tensor_bytes(request, request.payloads[about.position])
+                string_elements.check(raw, about, request.request_id)
         except NereidError as error:
             request.head = request_head.naming(message.model_name, message.model_version)
             request.payloads = []

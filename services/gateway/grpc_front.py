@@ -17,7 +17,14 @@ from nereid.errors import NereidError
 from nereid.messages import DECOUPLED
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
-from services.gateway import grpc_codec, grpc_shared_memory, health, reflection, trace_context
+from services.gateway import (
+    grpc_codec,
+    grpc_shared_memory,
+    grpc_wire,
+    health,
+    reflection,
+    trace_context,
+)
 from services.gateway.grpc_stream import InferStreams
 
 if TYPE_CHECKING:
@@ -25,10 +32,11 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.messages import Answer
+    from nereid.messages import Answer, InferRequest
     from nereid.rpc import Call
     from services.gateway.data_plane import DataPlane
     from services.gateway.header_forwarding import HeaderForwarding
+    from services.gateway.slabs import Room
 
     Respond = Callable[[bytes], Awaitable[bytes]]
 
@@ -79,6 +87,7 @@ class GrpcFront:
             asynchronous[_SERVICE + method] = respond
         return Handlers(
             unary={_SERVICE + "ModelInfer": self._infer},
+            rooms={_SERVICE + "ModelInfer": self._room},
             async_unary={path: self._guard(respond) for path, respond in asynchronous.items()},
             stream={
                 _SERVICE + "ModelStreamInfer": self._stream_infer,
@@ -89,7 +98,17 @@ class GrpcFront:
 
     # --- infer ----------------------------------------------------------------------------------
 
-    def _infer(self, call: Call, message: bytes) -> None:
+    def _room(self, size_bytes: int, beginning: memoryview) -> Room | None:
+        """Where a message goes that comes in pieces."""
+        header_bytes = grpc_wire.first_tensor(beginning)
+        return self._data_plane.slabs.room(size_bytes, header_bytes)
+
+    def _decode(self, message: bytes | Room) -> InferRequest:
+        if isinstance(message, bytes):
+            return self._decoder.decode(message)
+        return self._decoder.decode_room(message)
+
+    def _infer(self, call: Call, message: bytes | Room) -> None:
         data_plane, statuses = self._data_plane, self.statuses
         if data_plane.draining:
             statuses[Status.UNAVAILABLE] += 1
@@ -98,7 +117,7 @@ class GrpcFront:
         tracing = data_plane.tracing
         received_ns = 0 if tracing is None else monotonic_ns()
         try:
-            request = self._decoder.decode(message)
+            request = self._decode(message)
         except NereidError as error:
             statuses[error.code] += 1
             call.fail(Status(error.code), error.message)
@@ -115,7 +134,7 @@ class GrpcFront:
             fault = answer.error
             if fault is None:
                 statuses[0] += 1
-                call.reply(grpc_codec.encode(answer, request.request_id))
+                _reply(call, answer, request.request_id)
             else:
                 statuses[fault.code] += 1
                 rpc = "ModelInfer RPC " if fault.message == DECOUPLED else ""
@@ -206,3 +225,10 @@ def _check(kind: type[Message], message: bytes) -> None:
         kind.FromString(message)
     except DecodeError as error:
         raise RpcError(Status.INTERNAL, "Unable to parse request") from error
+
+
+def _reply(call: Call, answer: Answer, request_id: str) -> None:
+    if answer.slab:
+        call.reply_parts(grpc_codec.parts_of(answer, request_id))
+    else:
+        call.reply(grpc_codec.encode(answer, request_id))

@@ -10,10 +10,13 @@ from services.gateway.json_text import error_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from services.gateway.slabs import Room
+
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
 
+_PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 # Pieces of an answer that waits behind others on its connection.
 _MOST_WAITING_BYTES: Final = 65536
 
@@ -44,6 +47,7 @@ class HttpCall:
         "paused",
         "received_ns",
         "response",
+        "room",
         "started",
         "streams",
         "target",
@@ -56,6 +60,8 @@ class HttpCall:
         # Lower-case names; of a repeated header the last one.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
+        # Set: the body lies here, and not in body.
+        self.room: Room | None = None
         self.keep_alive = True
         self.http_1_0 = False
         self.done = False
@@ -74,6 +80,13 @@ class HttpCall:
         # When it began to be read as a request for inference; set only where requests are traced.
         self.received_ns = 0
         self._finished = finished
+
+    def head_without(self, method: bytes, *left_out: bytes) -> bytes:
+        """Its head as bytes, less these headers."""
+        headers = b"".join(
+            b"%b: %b\r\n" % item for item in self.headers.items() if item[0] not in left_out
+        )
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self.target, headers)
 
     def respond(
         self,
@@ -144,6 +157,13 @@ class HttpCall:
         if self.paused is not paused and self.on_pace is not None and not self.done:
             self.paused = paused
             self.on_pace(paused)
+
+    def probe(self, write: Callable[[bytes], None]) -> None:
+        """Write something that a client passes over, if there is anything."""
+        if self.started:
+            self.send(self.filler)
+        elif not self.http_1_0:
+            write(_PROCESSING)
 
     def finish(self) -> None:
         """The end of an answer that was begun."""

@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from nereid.messages import Answer
     from services.gateway.data_plane import DataPlane, UnderWay
     from services.gateway.header_forwarding import HeaderForwarding
+    from services.gateway.slabs import Room
 
 _log = logging.getLogger(__name__)
 
 # Bodies past this are compressed and decompressed beside the event loop.
 _INLINE_BYTES: Final = 262144
+_HEADER_LENGTH: Final = b"inference-header-content-length"
 # Targets and models remembered; past this the table starts anew.
 _TABLE_LIMIT: Final = 1024
 _TARGET_LIMIT_BYTES: Final = 1024
@@ -95,14 +97,15 @@ class HttpFront:
     # --- infer ----------------------------------------------------------------------------------
 
     def _infer(self, call: HttpCall, decoder: HttpDecoder) -> None:
-        headers, body = call.headers, call.body
+        headers = call.headers
+        body = call.body if call.room is None else call.room
         if self._data_plane.tracing is not None and not call.received_ns:
             call.received_ns = monotonic_ns()
         if b"content-encoding" in headers:
             self._spawn(call, self._infer_compressed(call, decoder))
             return
         try:
-            length = header_length(headers.get(b"inference-header-content-length"), len(body))
+            length = header_length(headers.get(_HEADER_LENGTH), len(body))
         except NereidError as error:
             self._submit_infer(call, decoder.faulty(error), ReplyForm())
             return
@@ -140,7 +143,21 @@ class HttpFront:
             call.on_cancel = under_way.cancel
         # What the connection holds on to while the answer is awaited needs no body.
         call.body = b""
+        call.room = None
         return under_way
+
+    def room(self, call: HttpCall, size_bytes: int) -> Room | None:
+        """Where to put the body of a request that begins; None: in bytes."""
+        if b"content-encoding" in call.headers:
+            return None
+        try:
+            length = int(call.headers.get(_HEADER_LENGTH, b""))
+        except ValueError:
+            return None
+        # All JSON, or nothing but a tensor: these are read as bytes.
+        if not 0 < length < size_bytes:
+            return None
+        return self._data_plane.slabs.room(size_bytes, length)
 
     def _reply(self, call: HttpCall, answer: Answer, request_id: str, form: ReplyForm) -> None:
         try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 import httptools
 
 from nereid.errors import INTERNAL_MESSAGE
+from services.gateway.http_body import Body
 from services.gateway.http_call import HttpCall
 from services.gateway.http_limits import Refused
 from services.gateway.known_head import KnownHead
@@ -27,6 +28,7 @@ from services.gateway.known_head import KnownHead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from services.gateway.http_body import RoomFor
     from services.gateway.http_limits import HttpLimits
 
     Dispatch = Callable[[HttpCall], None]
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 # Responses up to this are joined: vectors cost more than the copy.
 _JOIN_BYTES: Final = 65536
 
@@ -54,8 +55,9 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self._call: HttpCall | None = None
-        self._chunks: list[bytes] = []
-        self._body_bytes = self._chunk_count = self._header_bytes = 0
+        self._body = Body(limits)
+        self.room_for: RoomFor | None = None
+        self._header_bytes = 0
         self._in_headers = self._upgrade = False
         # What the request being parsed began with; the last head that was worth remembering.
         self._beginning: bytes | None = None
@@ -100,6 +102,8 @@ class HttpConnection(asyncio.Protocol):
         elif not self._in_headers:
             self._since = self._loop.time()
         try:
+            if self._body.room is not None:
+                data = self._fill_room(data)
             self._feed(data)
         except Refused as refused:
             self._refuse(refused.status, refused.message)
@@ -124,22 +128,17 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        self._writable = False
-        self._set_pace()
-        self._settle()
+        self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self._writable = True
-        self._set_pace()
-        self._settle()
+        self._set_writable(True)
 
     # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._call = HttpCall(self._on_answered)
         self._in_headers = True
-        self._chunks.clear()
-        self._body_bytes = self._chunk_count = 0
+        self._body.clear()
         self._since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -160,30 +159,23 @@ class HttpConnection(asyncio.Protocol):
         call.keep_alive = parser.should_keep_alive() and not self._last_answers
         call.http_1_0 = parser.get_http_version() == "1.0"
         headers = call.headers
-        self._limits.check_body(int(headers.get(b"content-length", 0)))
+        self._body.announce(call, self.room_for)
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
                 raise Refused(417, "only 100-continue may be expected")
             self._continue_due = not call.http_1_0
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        self._limits.check_body(self._body_bytes)
-        self._chunks.append(body)
+        self._body.add(body)
 
     def on_chunk_header(self) -> None:
-        self._chunk_count += 1
-        if self._chunk_count > self._limits.max_chunks:
-            raise Refused(400, f"request body has more than {self._limits.max_chunks} chunks")
+        self._body.begin_chunk()
 
     def on_message_complete(self) -> None:
         if self._upgrade:
             return
         call, self._call = self._current, None
-        chunks = self._chunks
-        if chunks:
-            call.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            chunks.clear()
+        self._body.hand_over(call)
         self._continue_due = False
         if self._beginning is not None:
             self._known = KnownHead.of(call, self._beginning)
@@ -222,6 +214,14 @@ class HttpConnection(asyncio.Protocol):
             raise Refused(400, "malformed HTTP request")
         return self._call
 
+    def _fill_room(self, data: bytes) -> bytes:
+        rest = self._body.take(data)
+        if self._body.whole:
+            # The parser still waits for what it was not shown.
+            self._parser = httptools.HttpRequestParser(self)
+            self.on_message_complete()
+        return rest
+
     def _feed(self, data: bytes) -> None:
         while data:
             try:
@@ -234,18 +234,13 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
 
     def _reread(self) -> bytes:
-        """No other protocol is spoken here: the head of an offer to upgrade, without the offer."""
+        """No other protocol is spoken here: an offer to upgrade is read again without the offer."""
         call, method = self._current, self._parser.get_method()
         self._upgrade = False
         self._parser = httptools.HttpRequestParser(self)
         if method == b"CONNECT":
             raise Refused(405, "Method Not Allowed")
-        headers = b"".join(
-            b"%b: %b\r\n" % item
-            for item in call.headers.items()
-            if item[0] not in (b"connection", b"upgrade")
-        )
-        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, call.target, headers)
+        return call.head_without(method, b"connection", b"upgrade")
 
     def _start(self, call: HttpCall) -> None:
         self._under_way.append(call)
@@ -264,7 +259,7 @@ class HttpConnection(asyncio.Protocol):
         call = self._call or HttpCall(self._on_answered)
         self._call = None
         self._in_headers = self._continue_due = False
-        self._chunks.clear()
+        self._body.clear()
         self._ending = self._unread = True
         call.keep_alive = False
         (self._waiting or self._under_way).append(call)
@@ -290,7 +285,7 @@ class HttpConnection(asyncio.Protocol):
                     self._start(self._waiting.popleft())
             if under_way and under_way[0].response:
                 self._on_piece(transport)
-                self._set_pace()
+                under_way[0].set_pace(paused=not self._writable)
         finally:
             self._flushing = False
         self._settle()
@@ -306,10 +301,11 @@ class HttpConnection(asyncio.Protocol):
         if waiting_bytes > self._limits.max_unsent_bytes:
             transport.abort()
 
-    def _set_pace(self) -> None:
-        """Tell the one whose answer is being written how the client takes it."""
+    def _set_writable(self, writable: bool) -> None:
+        self._writable = writable
         if self._under_way:
-            self._under_way[0].set_pace(paused=not self._writable)
+            self._under_way[0].set_pace(paused=not writable)
+        self._settle()
 
     def _write(self, call: HttpCall, transport: asyncio.Transport) -> None:
         response, call.response = call.response, []
@@ -359,11 +355,7 @@ class HttpConnection(asyncio.Protocol):
         self._probe = None
         if self._transport is None or not self._under_way:
             return
-        head = self._under_way[0]
-        if head.started:
-            head.send(head.filler)
-        elif not head.http_1_0:
-            self._transport.write(_PROCESSING)
+        self._under_way[0].probe(self._transport.write)
         self._probe = self._loop.call_later(self._limits.probe_interval_s, self._probe_peer)
 
     # --- for the server -------------------------------------------------------------------------
@@ -386,9 +378,7 @@ class HttpConnection(asyncio.Protocol):
             if quiet_s > self._limits.idle_timeout_s:
                 # Not close: it would wait for a client that does not take its answers.
                 self._transport.abort()
-        elif quiet_s > (
-            self._limits.header_timeout_s if self._in_headers else self._limits.body_timeout_s
-        ):
+        elif quiet_s > self._limits.silence_s(in_headers=self._in_headers):
             self._refuse(408, "the request did not arrive in time")
 
     def say_goodbye(self) -> None:

@@ -23,6 +23,7 @@ from services.gateway import (
 )
 from services.gateway.request_head import CheckedHead, HeadInput
 from services.gateway.shared_memory import NO_REGIONS, Range, Regions, RegionUse
+from services.gateway.slabs import Room, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +103,7 @@ class HttpDecoder:
         self._named = request_head.naming(model, version)
         self._table = table
 
-    def decode(self, body: bytes, length: int) -> tuple[InferRequest, ReplyForm]:
+    def decode(self, body: bytes | Room, length: int) -> tuple[InferRequest, ReplyForm]:
         """The request whose header is the first length bytes of body; a defect is its fault."""
         request = InferRequest(0, self._named, [])
         try:
@@ -117,8 +118,12 @@ class HttpDecoder:
         fault = fault._replace(message=json_text.printable(fault.message))
         return InferRequest(0, self._named, [], request_id, fault=fault)
 
-    def _fill(self, request: InferRequest, body: bytes, length: int) -> ReplyForm:
-        text = body if length == len(body) else body[:length]
+    def _fill(self, request: InferRequest, body: bytes | Room, length: int) -> ReplyForm:
+        if isinstance(body, Room):
+            text = bytes(body.view[:length])
+            request.lease = body.lease
+        else:
+            text = body if length == len(body) else body[:length]
         match = _ID.match(text)
         if match:
             # The id is the part of a header that changes: what is left of it is one that repeats.
@@ -138,12 +143,12 @@ class HttpDecoder:
         if header.checked.regions is not None:
             self._regions.use(request, header.checked.regions)
         for about in header.checked.strings:
-            payload = request.payloads[about.position]
-            string_elements.check(payload, about, request.request_id)  # type: ignore[arg-type]
+            raw = tensor_bytes(request, request.payloads[about.position])
+            string_elements.check(raw, about, request.request_id)
         return header.form
 
     def _take_payloads(
-        self, request: InferRequest, header: Header, body: bytes, position: int
+        self, request: InferRequest, header: Header, body: bytes | Room, position: int
     ) -> None:
         append = request.payloads.append
         end = len(body)

@@ -14,6 +14,7 @@ from services.gateway.http_protocol import HttpConnection
 
 if TYPE_CHECKING:
     from nereid.tls import Tls
+    from services.gateway.http_body import RoomFor
     from services.gateway.http_call import HttpCall
     from services.gateway.http_limits import HttpLimits
     from services.gateway.http_protocol import Dispatch
@@ -37,7 +38,9 @@ class HttpServer:
         dispatch: Dispatch,
         limits: HttpLimits,
         protocol: type[HttpConnection] = HttpConnection,
+        room_for: RoomFor | None = None,
     ) -> None:
+        self._room_for = room_for
         self._dispatch = dispatch
         self._protocol = protocol
         self._limits = limits
@@ -73,6 +76,7 @@ class HttpServer:
         dispatch = _turn_away if full else self._dispatch
         connection = self._protocol(dispatch, self._limits, self._made, self._gone)
         connection.statuses = self.statuses
+        connection.room_for = self._room_for
         return connection
 
     def _made(self, connection: HttpConnection) -> None:

@@ -13,7 +13,8 @@ from nereid import rpc
 from nereid.errors import Unavailable
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.messages import LogRules, TraceRules
-from nereid.paths import INFER_PATH
+from nereid.paths import DOMAIN_KEY, INFER_PATH
+from nereid.slab import memory_domain
 from nereid.telemetry import follow_log_rules
 from nereid.tracing import open_tracer, parse_trace_config
 from services.gateway import restrictions
@@ -30,6 +31,7 @@ from services.gateway.restrictions import RestrictedHttp, restricted_grpc
 from services.gateway.sampling import Sampling
 from services.gateway.shared_memory import Regions
 from services.gateway.shared_memory_outputs import Outputs
+from services.gateway.slabs import Slabs
 from services.gateway.tracing import Tracing
 from services.gateway.upstream import Limits, Upstream
 
@@ -57,11 +59,12 @@ class LinkCodec:
         self.decode = AnswerCodec().decode
 
 
-def dialled(channel: rpc.Channel) -> OpenLink:
+def dialled(channel: rpc.Channel, slab_limit_bytes: int = 0) -> OpenLink:
     """A link over a channel; it dials again for as long as it is open."""
+    metadata = ((DOMAIN_KEY, memory_domain(slab_limit_bytes)),)
 
     def open_link(**callbacks: Any) -> SchedulerLink:
-        return rpc.dial_link(channel, INFER_PATH, LinkCodec(), **callbacks)
+        return rpc.dial_link(channel, INFER_PATH, LinkCodec(), metadata=metadata, **callbacks)
 
     return open_link
 
@@ -92,6 +95,7 @@ class GatewayService:
                 settings.reconnect_timeout_secs,
                 settings.max_pending_bytes,
             ),
+            Slabs(settings.slab_limit_bytes),
         )
         control = Control(channel, settings.control_timeout_secs)
         self._data_plane = DataPlane(self._upstream, control, settings.server_id)
@@ -126,7 +130,7 @@ class GatewayService:
             protocol = SpeltConnection
         restricted = restrictions.gather(settings.http_restricted_api)
         dispatch = RestrictedHttp(front, restricted) if restricted else front
-        return HttpServer(dispatch, _http_limits(settings), protocol)
+        return HttpServer(dispatch, _http_limits(settings), protocol, front.room)
 
     async def start(self) -> None:
         """Bind the ports, then open the link.

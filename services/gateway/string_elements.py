@@ -27,7 +27,7 @@ def prefix(request_id: str) -> str:
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
-def check(raw: bytes, about: StringInput, request_id: str) -> None:
+def check(raw: bytes | memoryview, about: StringInput, request_id: str) -> None:
     """Refuse raw unless it frames exactly the elements that the shape asks for.
 
     Raises:

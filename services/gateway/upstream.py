@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.messages import Answer, CachedModels, Cancel, Fault, Flow, InferRequest, fault_of
+from nereid.slab import THRESHOLD_BYTES, LostError
 from nereid.telemetry import about
 from services.gateway.digest import Digester
+from services.gateway.slabs import Slabs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.messages import FromScheduler, Notice, ToScheduler
+    from nereid.messages import FromScheduler, Notice, Release, ToScheduler
 
     OnAnswer = Callable[[Answer], None]
 
@@ -30,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 _UNREACHABLE = "the scheduler cannot be reached"
 _BROKE = "the link to the scheduler broke"
+_ANSWER_LOST = "the executor was lost with its answer"
+_MOST_LOST = 2
 
 
 class SchedulerLink(Protocol):
@@ -73,7 +77,7 @@ class Limits:
 class Pending:
     """One request under way; whoever started it may cancel it."""
 
-    __slots__ = ("_upstream", "answers", "on_answer", "request", "size_bytes")
+    __slots__ = ("_upstream", "answers", "lost", "on_answer", "request", "size_bytes")
 
     def __init__(self, upstream: Upstream, request: InferRequest, on_answer: OnAnswer) -> None:
         self._upstream = upstream
@@ -83,6 +87,8 @@ class Pending:
         self.size_bytes = sum(map(len, request.payloads))
         # How many it has had; there is more to come.
         self.answers = 0
+        # How often its answer was lost with the executor that had made it.
+        self.lost = 0
 
     def cancel(self) -> None:
         """The client is gone: no answer will be delivered. Harmless after the answer."""
@@ -96,7 +102,8 @@ class Pending:
 class Upstream:
     """The owner of the table and of the link."""
 
-    def __init__(self, open_link: OpenLink, limits: Limits) -> None:
+    def __init__(self, open_link: OpenLink, limits: Limits, slabs: Slabs | None = None) -> None:
+        self.slabs = Slabs(0) if slabs is None else slabs
         self._open_link = open_link
         self._limits = limits
         self._pending: dict[int, Pending] = {}
@@ -126,6 +133,7 @@ class Upstream:
     def start(self) -> None:
         """Open the link; call from the event loop."""
         self._watch()
+        self.slabs.start(self._release)
         self._link = self._open_link(
             on_items=self._on_answers, on_up=self._on_up, on_down=self._on_down
         )
@@ -140,6 +148,9 @@ class Upstream:
         self._last_id += 1
         request.id = self._last_id
         pending = Pending(self, request, on_answer)
+        if pending.size_bytes >= THRESHOLD_BYTES:
+            self.slabs.stage(request)
+            pending.size_bytes = sum(map(len, request.payloads))
         if self._lost:
             _deliver(pending, _failure(request.id, Unavailable(_UNREACHABLE)))
             return pending
@@ -156,6 +167,8 @@ class Upstream:
         self._pending[request.id] = pending
         if self._digester is not None:
             request.digest = self._digester.digest(request)
+        if request.lease is not None and not self.slabs.shared:
+            self.slabs.bring_in(request)
         if self._up and self._link is not None:
             self._link.send(request)
             if len(self._pending) == 1:
@@ -195,6 +208,7 @@ class Upstream:
         """End the link; what is still under way fails with reason."""
         self._lost = True
         self._unwatch()
+        self.slabs.close()
         if self._link is not None:
             self._link.close()
         self._up = False
@@ -214,12 +228,15 @@ class Upstream:
             _log.info("the scheduler is linked; %d requests waited for it", len(self._pending))
         if self._link is not None:
             for pending in self._pending.values():
+                if pending.request.lease is not None:
+                    # This scheduler may be another one.
+                    self.slabs.bring_in(pending.request)
                 self._link.send(pending.request)
 
     def _on_down(self) -> None:
         if not self._up:
             return
-        self._up = False
+        self._up = self.slabs.shared = False
         self._fail_begun()
         _log.warning("the link to the scheduler broke; %d requests wait", len(self._pending))
         self._watch()
@@ -267,14 +284,58 @@ class Upstream:
                     pending.answers += 1
                 else:
                     self._pending_bytes -= pending.size_bytes
-                _deliver(pending, answer)  # type: ignore[arg-type]
+                if answer.slab or pending.request.lease is not None:  # type: ignore[union-attr]
+                    self._deliver_shared(pending, answer)  # type: ignore[arg-type]
+                else:
+                    _deliver(pending, answer)  # type: ignore[arg-type]
             elif isinstance(answer, CachedModels):
                 self._digester = Digester(answer.names) if answer.names else None
+                domain = self.slabs.domain
+                self.slabs.shared = bool(domain) and answer.memory_domain == domain
             elif not isinstance(answer, Answer):
                 self.on_notice(answer)
-            # Else: cancelled in the meantime, its answer has no taker.
+            elif answer.slab:
+                # Cancelled in the meantime, its answer has no taker.
+                self.slabs.give_back(answer.slab)
         if self._idle is not None:
             self._check_idle()
+
+    def _deliver_shared(self, pending: Pending, answer: Answer) -> None:
+        """Deliver an answer that lies in shared memory, or whose request does."""
+        request = pending.request
+        if answer.slab:
+            try:
+                self.slabs.open(answer)
+            except LostError as error:
+                self.slabs.give_back(answer.slab)
+                self._lose(pending, error)
+                return
+        if request.lease is not None and not answer.more:
+            if answer.error is None and not pending.answers:
+                # Else it may be that some executor is still at it.
+                request.lease.free()
+            request.lease = None
+            request.payloads = []
+        _deliver(pending, answer)
+
+    def _lose(self, pending: Pending, error: LostError) -> None:
+        """The executor died between its answer and our look at it: ask again, if that may be."""
+        request = pending.request
+        pending.lost += 1
+        known = about(request.request_id, request.trace_context)
+        _log.warning("an answer is lost: %s", error, extra=known)
+        if pending.answers or pending.lost > _MOST_LOST:
+            self.cancel(request.id)  # there may be more to come
+            _deliver(pending, _failure(request.id, Unavailable(_ANSWER_LOST, late=True)))
+            return
+        self._pending[request.id] = pending
+        self._pending_bytes += pending.size_bytes
+        if self._up and self._link is not None:
+            self._link.send(request)
+
+    def _release(self, release: Release) -> None:
+        if self._up and self._link is not None:
+            self._link.send(release)
 
     def _check_idle(self) -> None:
         if self._idle is not None and not self._pending and not self._idle.done():

@@ -189,6 +189,8 @@ class DecoupledVersion(ModelVersion):
             self._tell(entry, Answer(0, more=True))
         if answer.head or answer.error is not None or not answer.more:
             self._count_answer(member, answer, now_ns)
+        if not wanted:
+            self.slabs.unwanted(answer)
         if answer.more:
             if wanted:
                 self._tell(entry, answer)

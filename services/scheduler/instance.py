@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from nereid.frames import remaining_us, write_parameters, write_payloads
 from nereid.pb import nereid_pb2 as pb
 from nereid.tracing import is_sampled
+from services.scheduler.slabs import inline_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +72,8 @@ class Instance:
     # what became of them.
     open_members: int = 0
     heeds_controls: bool = False
+    # Its executor can open the memory that requests lie in.
+    shares: bool = True
 
     @property
     def at_work(self) -> bool:
@@ -80,7 +83,7 @@ class Instance:
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""
         assert self.stream is not None, "a batch for an instance without a stream"  # noqa: S101
-        message = batch_message(self.batches + 1, batch, now_ns)
+        message = batch_message(self.batches + 1, batch, now_ns, inline=not self.shares)
         self.batches += 1
         self.running = Running(self.batches, batch, now_ns, self.revision)
         self.stream.send(message)
@@ -93,14 +96,18 @@ def control_message(batch: int, member: int, kind: pb.MemberControl.Kind) -> byt
     return message.SerializeToString()
 
 
-def batch_message(number: int, batch: Batch, now_ns: int) -> bytes:
-    """A batch as it travels: its members' heads and payloads as the clients sent them."""
+def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:
+    """A batch as it travels: its members' heads and payloads as the clients sent them.
+
+    inline: with all bytes in it.
+    """
     message = pb.Batch(id=number)
     add = message.members.add
     for entry in batch.entries:
         request = entry.request
         member = add(head=request.head)
-        write_payloads(request.payloads, member.payloads)
+        payloads = inline_if_there(request.payloads) if inline else request.payloads
+        write_payloads(payloads, member.payloads)
         if request.request_id:
             member.request_id = request.request_id
         if request.parameters:

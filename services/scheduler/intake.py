@@ -23,17 +23,18 @@ from nereid.errors import (
     Unavailable,
     error_of,
 )
-from nereid.messages import Answer, Cancel, InferRequest, fault_of
+from nereid.messages import Answer, Cancel, Flow, InferRequest, fault_of
 from nereid.pb import kserve_pb2
 from nereid.telemetry import about
 from nereid.tracing import is_sampled
 from services.scheduler.decoupled import DecoupledVersion, check_taker
+from services.scheduler.slabs import Slabs
 from services.scheduler.tracing import record_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.messages import Flow, ToScheduler
+    from nereid.messages import ToScheduler
     from nereid.tracing import Tracer
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.entry import Entry
@@ -259,8 +260,13 @@ class GatewaySession:
     link: GatewayLink
     _numbers = count(1)
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, slabs: Slabs | None = None, domain: str = "") -> None:
+        """domain: the memory that the gateway can share."""
         self._intake = intake
+        self._slabs = slabs or Slabs()
+        self._shares = self._slabs.shared_with(domain)
+        # The segments that its answers lie in, until it says that it has done with them.
+        self._lent: set[str] = set()
         # What tells this link from the others in metrics.
         self.number = next(self._numbers)
         self._pending: dict[int, Ticket] = {}
@@ -282,13 +288,19 @@ class GatewaySession:
                 self._submit(item, alone)
             elif isinstance(item, Cancel):
                 self._cancel(item.id)
-            else:
+            elif isinstance(item, Flow):
                 self._set_flow(item)
+            else:
+                done = self._lent.intersection(item.slabs)
+                self._lent -= done
+                self._slabs.give_back(done)
 
     def on_down(self) -> None:
         """The link broke: a gateway that is still there sends its requests again on a new one."""
         for number in list(self._pending):
             self._cancel(number)
+        self._slabs.give_back(self._lent, discard=True)
+        self._lent.clear()
 
     def _submit(self, request: InferRequest, at_once: bool) -> None:
         number = request.id
@@ -313,16 +325,25 @@ class GatewaySession:
             owner.set_flow(what, paused=flow.paused)  # type: ignore[arg-type]
 
     def _answer(self, answer: Answer) -> None:
-        if answer.more:
-            if answer.id in self._pending:
-                self.link.send(answer)
+        pending = self._pending
+        if answer.id not in pending:
+            # Cancelled meanwhile: nobody wants the answer.
+            self._slabs.unwanted(answer)
             return
-        # Not here: cancelled meanwhile, and nobody wants the answer.
-        if self._pending.pop(answer.id, None) is not None:
-            self.link.send(answer)
-            if not self._pending:
+        if answer.slab:
+            answer = self._lend(answer)
+        self.link.send(answer)
+        if not answer.more:
+            del pending[answer.id]
+            if not pending:
                 # Nothing else of this gateway's is under way that could share the frame.
                 self.link.flush()
+
+    def _lend(self, answer: Answer) -> Answer:
+        if not self._shares:
+            return self._slabs.bring_in(answer)
+        self._lent.add(answer.slab)
+        return answer
 
 
 def _named(head: bytes) -> tuple[str, str]:

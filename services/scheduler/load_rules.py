@@ -16,6 +16,7 @@ from services.scheduler.decoupled import DecoupledVersion
 from services.scheduler.latencies import MetricsConfig
 from services.scheduler.model import ModelVersion, QueueLimits
 from services.scheduler.response_cache import ResponseCache
+from services.scheduler.slabs import Slabs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ class LoadRules:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
     cache: CacheClient | None = None
+    slabs: Slabs = field(default_factory=Slabs)
 
     def make_runtime(self, served: ServedVersion, described: pb.Described | None) -> ModelVersion:
         """A version's queue, once its configuration is whole.
@@ -50,6 +52,7 @@ class LoadRules:
         runtime = kind(config, served.number, self.limits, self.tracer)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
+        runtime.slabs = self.slabs
         runtime.statistics.latencies = self.metrics.latencies_of(config)
         return runtime
 
@@ -66,6 +69,7 @@ class LoadRules:
             kind=slot.kind,
             device_id=slot.device_id,
             backend_settings=self.backend_settings(config.backend),
+            memory_domain=self.slabs.domain,
         )
         return pb.ExecutorCommand(load=load)
 

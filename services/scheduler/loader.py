@@ -141,6 +141,7 @@ class Loader:
         self._sessions[session.name] = session
         for command in self.greeting():
             session.send(command)
+        self._rules.slabs.joined(session)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
         for served in list(self._versions):
@@ -162,6 +163,7 @@ class Loader:
         """Its control stream is at its end; so is the executor, unless it was leaving in peace."""
         if not session.leaving:
             _log.warning("executor '%s' is gone", session.name)
+        self._rules.slabs.left(session)
         self._forget(session)
         for part in session.parts.values():
             for instance in list(part.instances.values()):
@@ -328,6 +330,7 @@ class Loader:
         placed = []
         for slot in slots:
             instance = Instance(next(self._ids), slot.name, session.name, revision=revision)
+            instance.shares = self._rules.slabs.shared_with(session.hello.memory_domain)
             placed.append(Placed(instance, served, session, slot))
             session.parts[served].instances[instance.id] = instance
             self._placed[instance.id] = placed[-1]

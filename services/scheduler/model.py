@@ -20,6 +20,7 @@ from services.scheduler.batcher import make_batcher
 from services.scheduler.entry import Entry, State, about, tell
 from services.scheduler.ordering import ReplyOrder
 from services.scheduler.router import Router
+from services.scheduler.slabs import Slabs
 from services.scheduler.statistics import Execution, ModelStatistics
 from services.scheduler.stranding import overdue
 from services.scheduler.tracing import end_attempts, trace_of
@@ -70,6 +71,7 @@ class ModelVersion:
         self.name = config.name
         self.statistics = ModelStatistics()
         self.cache: ResponseCache | None = None  # set where it may answer requests
+        self.slabs = Slabs()
         self._limits = limits
         self._tracer = tracer  # None: no request is traced
         self._validator = Validator(config)
@@ -321,13 +323,8 @@ class ModelVersion:
 
     def _answer_batch(self, running: Running, reply: pb.Executed, finished_ns: int) -> None:
         entries = running.batch.entries
-        failed = []
-        answers = []
-        for entry, message in zip(entries, reply.answers, strict=True):
-            answer = read_answer(message)
-            answers.append(answer)
-            if answer.error is not None:
-                failed.append(entry)
+        answers = list(map(read_answer, reply.answers))
+        failed = [entry for entry, answer in zip(entries, answers, strict=True) if answer.error]
         execution = Execution(
             running.started_ns,
             finished_ns,
@@ -338,11 +335,14 @@ class ModelVersion:
         )
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, answer in zip(entries, answers, strict=True):
-            # Cancelled while it ran: there is nobody to tell.
-            if entry.state is not State.ANSWERED:
-                if entry.passage is not None:
-                    entry.passage.computed_by = running.revision
+            if entry.state is State.ANSWERED:
+                # Cancelled while it ran: there is nobody to tell.
+                self.slabs.unwanted(answer)
+            elif entry.passage is None:
                 self._close(entry, answer)
+            else:
+                entry.passage.computed_by = running.revision
+                self._close(entry, self.slabs.bring_in(answer))
 
     def _fail_batch(self, batch: Batch, error: NereidError, now_ns: int) -> None:
         for entry in batch.entries:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.errors import Unavailable
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.messages import CachedModels
-from nereid.paths import EXECUTE_PATH, INFER_PATH, JOIN_PATH
+from nereid.paths import DOMAIN_KEY, EXECUTE_PATH, INFER_PATH, JOIN_PATH
 from nereid.rpc import (
     ChannelOptions,
     Handlers,
@@ -24,6 +24,7 @@ from nereid.rpc import (
     SocketChannel,
     accept_link,
 )
+from nereid.slab import memory_domain
 from nereid.tracing import open_tracer
 from services.scheduler.cache_client import CacheClient, dial_cache
 from services.scheduler.catalogue import Catalogue
@@ -39,6 +40,7 @@ from services.scheduler.model import QueueLimits
 from services.scheduler.repository import Repositories
 from services.scheduler.repository_calls import repository_calls
 from services.scheduler.repository_control import ControlRules, RepositoryControl
+from services.scheduler.slabs import Slabs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +70,7 @@ class SchedulerService:
     def __init__(self, settings: Settings, cache_link: CacheLink | None = None) -> None:
         """cache_link: to a cache in this process; else settings say where one is, if any is."""
         self._settings = settings
+        self._slabs = Slabs(memory_domain(settings.slab_limit_bytes))
         self._tracer = open_tracer(settings, "scheduler")
         self._catalogue = Catalogue()
         self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
@@ -90,6 +93,7 @@ class SchedulerService:
             metrics_config,
             self._tracer,
             self._cache,
+            self._slabs,
         )
         self._loader = Loader(rules, self._models_changed)
         repositories = Repositories(settings.model_repository, settings.model_config_name)
@@ -131,7 +135,7 @@ class SchedulerService:
 
     def attach(self, link: Link[FromScheduler]) -> None:
         """Serve a gateway whose link lies in this process. Call before items come in."""
-        session = GatewaySession(self._intake)
+        session = GatewaySession(self._intake, self._slabs, self._slabs.domain)
         link.on_items = session.on_items
         link.on_down = partial(self._gateway_lost, session)
         self._add(session, link)
@@ -210,8 +214,8 @@ class SchedulerService:
 
     def _cached_models(self) -> CachedModels:
         if self._cache is None:
-            return CachedModels(())
-        return CachedModels(self._catalogue.cached())
+            return CachedModels((), self._slabs.domain)
+        return CachedModels(self._catalogue.cached(), self._slabs.domain)
 
     def _models_changed(self) -> None:
         self._intake.models_changed()
@@ -220,7 +224,8 @@ class SchedulerService:
             self._tell_gateways(self._cached_models())
 
     def _accept_gateway(self, call: Call) -> None:
-        session = GatewaySession(self._intake)
+        domain = call.get(DOMAIN_KEY)
+        session = GatewaySession(self._intake, self._slabs, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
         link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
         self._add(session, link)

@@ -12,6 +12,7 @@ from typing import Final
 
 from nereid.flags import address, boolean, choice, flag, integer, own_port, seconds
 from nereid.mesh_tls import MeshTlsSettings
+from nereid.slab import SlabSettings
 from nereid.telemetry import LogSettings
 from nereid.tracing import TraceSettings
 from services.scheduler.latencies import setting
@@ -36,7 +37,7 @@ def _plain_name(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(MeshTlsSettings, TraceSettings, LogSettings):
+class Settings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings):
     """The scheduler: model repositories, models' lives, queues and batches."""
 
     model_repository: tuple[str, ...] = flag(

@@ -20,6 +20,7 @@ from services.gateway.settings import GatewaySettings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from nereid.messages import ToScheduler
     from nereid.rpc import Call
 
 MODELS = ("echo", "hold", "fail")
@@ -42,7 +43,7 @@ class EchoScheduler:
         self.flows: asyncio.Queue[Flow] = asyncio.Queue()
         self.link: Any = None
 
-    def on_items(self, items: list[InferRequest | Cancel | Flow]) -> None:
+    def on_items(self, items: list[ToScheduler]) -> None:
         for item in items:
             if isinstance(item, Cancel):
                 self.cancelled.put_nowait(item.id)
@@ -50,6 +51,7 @@ class EchoScheduler:
             if isinstance(item, Flow):
                 self.flows.put_nowait(item)
                 continue
+            assert isinstance(item, InferRequest), "nothing was lent that could come back"
             self.received.append(item)
             name = kserve_pb2.ModelInferRequest.FromString(item.head).model_name
             if name == "hold":

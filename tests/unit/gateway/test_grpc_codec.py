@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from nereid.datatypes import NAMES
 from nereid.errors import Internal
-from nereid.messages import Answer, InferRequest
+from nereid.messages import Answer, InferRequest, SharedMemory
 from nereid.pb import kserve_pb2
 from nereid.tensor import NUMPY_TYPE
+from services.gateway import grpc_wire
 from services.gateway.grpc_codec import GrpcDecoder, encode
+from services.gateway.slabs import Slabs, tensor_bytes
 
 P = kserve_pb2.InferParameter
 C = kserve_pb2.InferTensorContents
@@ -326,3 +328,34 @@ def test_every_datatype_travels_raw(datatype: str) -> None:
     raw = np.arange(3).astype(NUMPY_TYPE[datatype]).tobytes()
     tensor = {"name": "X", "datatype": datatype, "shape": [3]}
     assert decode(message(tensor, raw=(raw,))).payloads == [raw]
+
+
+def test_a_large_message_is_decoded_where_it_lies() -> None:
+    slabs = Slabs(8 << 20)
+    slabs.shared = True
+    tensors = (bytes(range(256)) * 400, FLOATS * 40)
+    wide = {**X, "shape": [25600]}
+    built = message(wide, {**Y, "shape": [160]}, raw=tensors, id="mine").SerializeToString()
+    room = slabs.room(len(built), grpc_wire.first_tensor(memoryview(built)[:200]))
+    assert room is not None
+    room.view[:] = built
+    request = GrpcDecoder().decode_room(room)
+    assert request.request_id == "mine"
+    assert request.head == GrpcDecoder().decode(built).head
+    assert [bytes(tensor_bytes(request, each)) for each in request.payloads] == list(tensors)
+    assert isinstance(request.payloads[0], SharedMemory)
+    assert request.payloads[0].offset % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("noise", "text"),
+    [(b"\xff" * 100_000, "Unable to parse request"), (b"\x3a\xff\xff\x7f" * 30_000, "Unable to")],
+)
+def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes, text: str) -> None:
+    slabs = Slabs(8 << 20)
+    slabs.shared = True
+    room = slabs.room(len(noise))
+    assert room is not None
+    room.view[:] = noise
+    with pytest.raises(Internal, match=text):
+        GrpcDecoder().decode_room(room)

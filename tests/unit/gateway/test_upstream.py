@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nereid.errors import Unavailable
-from nereid.messages import Answer, CachedModels, Cancel, Fault, Flow, FromScheduler, InferRequest
+from nereid.messages import (
+    Answer,
+    CachedModels,
+    Cancel,
+    Fault,
+    Flow,
+    FromScheduler,
+    InferRequest,
+    Release,
+)
 from nereid.pb import kserve_pb2
 from services.gateway.upstream import Limits, Upstream
 
@@ -41,7 +50,8 @@ class FakeLink:
 
     def sent_ids(self) -> list[int]:
         sent, self.sent = self.sent, []
-        return [-item.id if isinstance(item, Cancel) else item.id for item in sent]
+        assert not any(isinstance(item, Release) for item in sent)
+        return [-item.id if isinstance(item, Cancel) else item.id for item in sent]  # type: ignore[union-attr]
 
 
 class Table:

@@ -16,6 +16,8 @@ from nereid.messages import (
     InferRequest,
     LogRules,
     Parameter,
+    Payload,
+    Release,
     SharedMemory,
     ToScheduler,
     TraceRule,
@@ -52,7 +54,13 @@ requests = st.builds(
     takes_many=st.booleans(),
 )
 answers = st.one_of(
-    st.builds(Answer, id=ids, head=st.binary(max_size=30), payloads=payloads, more=st.booleans()),
+    st.builds(
+        Answer,
+        id=ids,
+        head=st.binary(max_size=30),
+        payloads=st.lists(st.binary(max_size=30), max_size=4),
+        more=st.booleans(),
+    ),
     st.builds(Answer, id=ids, head=st.binary(max_size=30), error=faults, more=st.booleans()),
 )
 
@@ -106,6 +114,22 @@ def test_answers_survive_the_wire(items: list[Answer]) -> None:
     ]
 
 
+def test_an_answer_in_shared_memory_names_its_segment() -> None:
+    codec = AnswerCodec()
+    payloads: list[Payload] = [SharedMemory("1.2.3", 0, 5), SharedMemory("1.2.3", 64, 7)]
+    (back,) = codec.decode(codec.encode([Answer(1, b"head", payloads)]))
+    assert isinstance(back, Answer)
+    assert (back.payloads, back.slab) == (payloads, "1.2.3")
+
+
+def test_releases_follow_requests() -> None:
+    codec = RequestCodec()
+    release = Release(("1.2.3", "1.4.5"))
+    back = codec.decode(codec.encode([release, InferRequest(1, b"", []), Cancel(2)]))
+    assert back[1:] == [Cancel(2), release]
+    assert codec.size_bytes(release) == 0
+
+
 def test_every_kind_of_parameter_survives_the_wire() -> None:
     parameters: dict[str, Parameter] = {"b": True, "i": -1, "u": 2**64 - 1, "d": 1.5, "s": "x"}
     codec = RequestCodec()
@@ -143,7 +167,7 @@ def test_an_answer_that_cannot_be_written_travels_as_a_fault() -> None:
 
 
 def test_sizes_count_what_may_be_large() -> None:
-    payloads: list[bytes | SharedMemory] = [b"12345", b"123"]
+    payloads: list[Payload] = [b"12345", b"123"]
     assert RequestCodec().size_bytes(InferRequest(1, b"head", payloads)) == 12
     assert RequestCodec().size_bytes(Cancel(1)) == 0
     assert AnswerCodec().size_bytes(Answer(1, b"head", payloads)) == 12
@@ -155,6 +179,8 @@ def test_the_cached_models_travel_beside_answers() -> None:
     assert [item.id for item in back] == [1, 0]
     assert back[1] == CachedModels(("m", "n"))
     assert codec.decode(codec.encode([CachedModels(())])) == [CachedModels(())]
+    told = CachedModels(("m",), "kernel/1/2")
+    assert codec.decode(codec.encode([told])) == [told]
     assert codec.size_bytes(CachedModels(("m", "no"))) == 0
 
 

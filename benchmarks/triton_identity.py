@@ -1,0 +1,19 @@
+"""An identity for Triton's Python backend. Runs inside Triton's stub process."""
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+
+
+class TritonPythonModel:
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [
+            pb_utils.InferenceResponse(
+                [
+                    pb_utils.Tensor(
+                        "OUTPUT", pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+                    )
+                ]
+            )
+            for request in requests
+        ]

@@ -1,0 +1,96 @@
+"""Tensors in shared memory, as an executor sees them: it reads requests in place, lends answers.
+
+What it has lent comes back when the scheduler says so. What an instance has lent when its stream
+breaks is let go of: whoever has it open keeps it, and whoever has not asks again. Used by the
+instances' threads and by the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nereid.errors import Unavailable
+from nereid.messages import SharedMemory
+from nereid.slab import THRESHOLD_BYTES, LostError, Mappings, Segments, aligned, memory_domain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.pb import nereid_pb2 as pb
+
+    Piece = bytes | memoryview
+
+
+class Slabs:
+    """The executor's segments and its view of others'."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.domain = memory_domain(limit_bytes)
+        self.process = str(os.getpid())
+        self.segments = Segments(limit_bytes)
+        self._mappings = Mappings()
+
+    def view(self, memory: pb.SharedMemory) -> memoryview:
+        """A request's tensor, in place.
+
+        Raises:
+            Unavailable: its gateway is gone, or has given the request up.
+        """
+        try:
+            return self._mappings.view(SharedMemory(memory.slab, memory.offset, memory.size_bytes))
+        except LostError as error:
+            raise Unavailable(f"the data of the request is gone: {error}", late=True) from error
+
+    def release(self, release: pb.Release) -> None:
+        """What was lent comes back."""
+        give_back = self.segments.discard if release.discard else self.segments.free
+        for slab in release.slabs:
+            give_back(slab)
+
+    def forget(self) -> None:
+        """The scheduler is gone: nobody will give back what is lent."""
+        self.segments.discard_all()
+
+    def tidy(self) -> None:
+        """Let go of what nobody has used for a while. Call it every few seconds."""
+        self.segments.trim()
+        self._mappings.sweep()
+
+
+class Lender:
+    """One instance's way of lending its answers."""
+
+    def __init__(self, slabs: Slabs) -> None:
+        self._segments = slabs.segments
+        # Of the batch under way.
+        self.lent: list[str] = []
+
+    def lend(self, outputs: Sequence[Piece]) -> list[SharedMemory] | None:
+        """An answer's outputs, copied to a segment; None: they are small, or there is no room."""
+        offsets, end = [], 0
+        for output in outputs:
+            offsets.append(end)
+            end += aligned(len(output))
+        if end < THRESHOLD_BYTES:
+            return None
+        segment = self._segments.take(end, self)
+        if segment is None:
+            return None
+        self.lent.append(segment.name)
+        view = segment.view
+        references = []
+        for output, offset in zip(outputs, offsets, strict=True):
+            size = len(output)
+            view[offset : offset + size] = output
+            references.append(segment.range(offset, size))
+        return references
+
+    def take_back(self) -> None:
+        """The batch under way failed: nobody has heard of what it lent."""
+        for name in self.lent:
+            self._segments.free(name)
+
+    def break_off(self) -> None:
+        """Nobody can be told any more that answers were lent, or will say that they come back."""
+        self._segments.discard_of(self)
