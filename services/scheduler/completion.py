@@ -89,5 +89,3 @@ def check_servable(draft: config_pb.ModelConfig) -> None:
         raise Unimplemented(f"model '{draft.name}': ensembles are not offered yet")
     if draft.HasField("sequence_batching"):
         raise Unimplemented(f"model '{draft.name}': sequence batching is not offered yet")
-    if draft.model_transaction_policy.decoupled:
-        raise Unimplemented(f"model '{draft.name}': decoupled models are not offered yet")

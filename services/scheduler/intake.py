@@ -23,10 +23,11 @@ from nereid.errors import (
     Unavailable,
     error_of,
 )
-from nereid.messages import Answer, Cancel, InferRequest, fault_of
+from nereid.messages import Answer, Cancel, Flow, InferRequest, fault_of
 from nereid.pb import kserve_pb2
 from nereid.telemetry import about
 from nereid.tracing import is_sampled
+from services.scheduler.decoupled import DecoupledVersion, check_taker
 from services.scheduler.slabs import Slabs
 from services.scheduler.tracing import record_refusal
 
@@ -211,10 +212,11 @@ class Intake:
 
     def _find(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         served = self._catalogue.find(name, version)
+        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
         if request.fault is not None:
+            check_taker(served.runtime.config, request)
             code, message, late = request.fault
             raise error_of(code, message, late=late)
-        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
         if not self._stopping and len(request.head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
             if len(self._by_head) >= _MOST_HEADS:
                 self._by_head.clear()
@@ -286,6 +288,8 @@ class GatewaySession:
                 self._submit(item, alone)
             elif isinstance(item, Cancel):
                 self._cancel(item.id)
+            elif isinstance(item, Flow):
+                self._set_flow(item)
             else:
                 done = self._lent.intersection(item.slabs)
                 self._lent -= done
@@ -315,17 +319,25 @@ class GatewaySession:
             owner, what = ticket
             owner.cancel(what)  # type: ignore[arg-type]
 
+    def _set_flow(self, flow: Flow) -> None:
+        owner, what = self._pending.get(flow.id, (None, None))
+        if isinstance(owner, DecoupledVersion):
+            owner.set_flow(what, paused=flow.paused)  # type: ignore[arg-type]
+
     def _answer(self, answer: Answer) -> None:
-        # Not here: cancelled meanwhile, and nobody wants the answer.
-        if self._pending.pop(answer.id, None) is not None:
-            if answer.slab:
-                answer = self._lend(answer)
-            self.link.send(answer)
-            if not self._pending:
+        pending = self._pending
+        if answer.id not in pending:
+            # Cancelled meanwhile: nobody wants the answer.
+            self._slabs.unwanted(answer)
+            return
+        if answer.slab:
+            answer = self._lend(answer)
+        self.link.send(answer)
+        if not answer.more:
+            del pending[answer.id]
+            if not pending:
                 # Nothing else of this gateway's is under way that could share the frame.
                 self.link.flush()
-        else:
-            self._slabs.unwanted(answer)
 
     def _lend(self, answer: Answer) -> Answer:
         if not self._shares:

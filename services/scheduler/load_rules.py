@@ -12,6 +12,7 @@ from nereid.model_config import freeze_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.completion import complete
+from services.scheduler.decoupled import DecoupledVersion
 from services.scheduler.latencies import MetricsConfig
 from services.scheduler.model import ModelVersion, QueueLimits
 from services.scheduler.response_cache import ResponseCache
@@ -47,7 +48,8 @@ class LoadRules:
             NereidError: the configuration is wrong, or does not fit the model file.
         """
         config = complete(served.draft, described, self.completion)
-        runtime = ModelVersion(config, served.number, self.limits, self.tracer)
+        kind = DecoupledVersion if config.decoupled else ModelVersion
+        runtime = kind(config, served.number, self.limits, self.tracer)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
         runtime.slabs = self.slabs

@@ -167,7 +167,7 @@ class Loader:
         self._forget(session)
         for part in session.parts.values():
             for instance in list(part.instances.values()):
-                if not (session.leaving and instance.running is not None):
+                if not (session.leaving and instance.at_work):
                     self._drop(part, instance, f"executor '{session.name}' was lost")
         self._forget_standing(session)
         for command, (served, describer) in list(self._describing.items()):
