@@ -55,6 +55,8 @@ class _Running:
     open: set[int]
     contexts: list[bytes] = field(default_factory=list)
     failed: str | None = None
+    # Something was said of it.
+    told: bool = False
 
 
 class RequestRunner:
@@ -270,8 +272,10 @@ class RequestRunner:
 
     def _partial(self, running: _Running, collected: Collected, arrived_ns: int) -> bytes:
         executed = self._times(running, arrived_ns)
-        executed.partial = True
         executed.busy = self._current == collected.batch
+        # A batch that failed as a whole before it had any answer is told as such.
+        executed.partial = executed.busy or running.told or not _is_failure(running, collected)
+        running.told = True
         for response in collected.responses:
             place = running.places[response.member]
             answer = executed.answers.add(id=place, more=response.more)
@@ -349,3 +353,10 @@ class RequestRunner:
                 batch.answers = [each or failure(fault) for each in batch.answers]
                 yield self._executed(batch)
             self._tell(batch, perf_counter_ns())
+
+
+def _is_failure(running: _Running, collected: Collected) -> bool:
+    responses = collected.responses
+    if [response.member for response in responses] != [*range(len(running.answers))]:
+        return False
+    return all(response.fault is not None and not response.more for response in responses)

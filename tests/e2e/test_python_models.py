@@ -45,8 +45,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     python_models.save(root, "identity")
     python_models.save(root, "concurrent", 'backend: "python"')
     python_models.save(root, "talk", python_models.TALK)
-    limit = 'parameters { key: "execute-timeout-seconds" value { string_value: "1" } }\n'
-    python_models.save(root, "talk", python_models.TALK + limit, "impatient")
+    python_models.save(root, "talk", python_models.TALK + python_models.LIMIT, "impatient")
     for name, source in {
         "no_class": "x = 1",
         "no_execute": "class TritonPythonModel:\n    pass",

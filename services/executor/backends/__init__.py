@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_che
 from nereid.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from threading import Event
 
-    from nereid.messages import Fault, Parameter
+    from nereid.errors import NereidError
+    from nereid.messages import Answer, Fault, InferRequest, Parameter
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
 
@@ -67,6 +68,9 @@ class InstanceSpec:
     # Set: this GPU of the process (CUDA's number). None: the CPU.
     gpu: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    # The scheduler's number of it, and what it may ask for there. None: nothing.
+    number: int = 0
+    mesh: Mesh | None = None
 
 
 class Model(Protocol):
@@ -127,6 +131,27 @@ class Collected(NamedTuple):
     responses: Sequence[Response]
     # It has finished executing the batch and can have the next one.
     free: bool
+
+
+class Asked(Protocol):
+    """A request to the mesh, in the hands of the model's backend."""
+
+    def tell(self, kind: str) -> None:
+        """What has become of it here: cancel, pause or resume. From any thread."""
+
+
+class Mesh(Protocol):
+    """What models may ask of the mesh that they are served by. From any thread; what is passed to
+    be called back is called from another one, and must not block.
+    """
+
+    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
+        """Have a request executed; on_answer hears all its answers."""
+
+    def call(
+        self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
+    ) -> None:
+        """Call a control method of the scheduler's."""
 
 
 class LostError(Exception):

@@ -9,6 +9,7 @@ import json
 import logging
 import random
 import re
+import time
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ from services.executor.backends import (
 )
 from services.executor.python_site.nereid_worker import wire
 from services.executor.workers import told
+from services.executor.workers.calls import Calls
 from services.executor.workers.heads import Heads, fault_of
 from services.executor.workers.process import WorkerProcess
 from services.executor.workers.settings import WorkerSettings, settings_of
@@ -144,7 +146,8 @@ class PythonModel:
         """Raises Internal if it does not get as far as serving."""
         spec, settings = self._spec, self._settings
         self._forms.clear()
-        worker = WorkerProcess(settings.python, spec.config.name, self._listener.hear)
+        calls = Calls(spec.mesh, spec.number)
+        worker = WorkerProcess(settings.python, spec.config.name, self._listener.hear, calls)
         try:
             worker.ask(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
@@ -210,12 +213,14 @@ class PythonModel:
     # ---- batches
 
     def descriptors(self) -> Sequence[int]:
-        worker = self._alive()
-        return worker.channel.fileno(), worker.watched
+        return self._alive().descriptors
 
     def begin(self, batch: int, requests: Sequence[Request]) -> None:
         worker = self._alive()
         members = [self._member(worker, request) for request in requests]
+        limits_us = [request.remaining_us for request in requests]
+        latest = time.monotonic() + max(limits_us) / 1e6 if all(limits_us) else None
+        worker.calls.deadline = latest
         self._send(worker, wire.BATCH, wire.batch_parts(batch, members))
 
     def control(self, batch: int, member: int, kind: int) -> None:
@@ -232,8 +237,9 @@ class PythonModel:
                 if kind == wire.ANSWERS:
                     yield self._collected(body)
                 else:
-                    self._listener.hear(kind, body)
-        except (wire.LostError, wire.WireError) as error:
+                    worker.hear(kind, body)
+            worker.answer_calls()
+        except (wire.LostError, wire.WireError, wire.SlowError) as error:
             raise LostError(worker.death()) from error
         if worker.ended:
             raise LostError(worker.death())

@@ -50,11 +50,11 @@ class Form:
 class Serving:
     """One initialised model and what has to be done with it."""
 
-    def __init__(self, link: Link, model: Any, name: str, began: Any, *, decoupled: bool) -> None:
+    def __init__(self, link: Link, name: str, began: Any, *, decoupled: bool) -> None:
         """began: memory that tells the executor which batch was begun last."""
         self._link = link
         self._channel = link.channel
-        self._model = model
+        self._model: Any = None
         self._name = name
         self._began = began
         self._decoupled = decoupled
@@ -66,15 +66,19 @@ class Serving:
         self._reader: threading.Thread | None = None
         self._reading = threading.Lock()
         self._ending = False
-        self._execute = model.execute
+        self._execute: Callable[[Any], Any] = list
         self._loop: asyncio.AbstractEventLoop | None = None
+        # From now on the model can ask for things.
+        link.attend = self.start_reader
+
+    def run(self, model: Any) -> None:
+        """Until FINALIZE came and is done; raises wire.LostError when the executor is gone."""
+        self._model = model
+        self._execute = model.execute
         if inspect.iscoroutinefunction(model.execute):
             self._execute = self._execute_in_loop
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
-
-    def run(self) -> None:
-        """Until FINALIZE came and is done; raises wire.LostError when the executor is gone."""
         gc.collect()
         gc.freeze()
         if self._decoupled:
@@ -127,6 +131,8 @@ class Serving:
             task = self._open.get((batch, member))
             if task is not None:
                 task.control(control)
+        elif kind == wire.CALL_ANSWER:
+            self._link.answered(body)
         elif kind == wire.ASK_READY:
             self._work.put(self._tell_ready)
         elif kind == wire.FINALIZE:

@@ -28,10 +28,10 @@ class Task:
         "__weakref__",
         "_batch",
         "_outputs",
-        "_sender",
         "answered",
         "cancelled",
         "flowing",
+        "has_sender",
         "member",
     )
 
@@ -44,17 +44,14 @@ class Task:
         self.cancelled = False
         # Cleared while its client cannot keep up; there from the first time on.
         self.flowing: threading.Event | None = None
-        self._sender: InferenceResponseSender | None = None
-
-    @property
-    def has_sender(self) -> bool:
-        return self._sender is not None
+        self.has_sender = False
 
     def sender(self) -> InferenceResponseSender:
-        self._sender = InferenceResponseSender(
+        """What answers it; not kept here, so that it goes when the model lets go of it."""
+        self.has_sender = True
+        return InferenceResponseSender(
             self._deliver, self.is_cancelled, decoupled=self._batch.decoupled
         )
-        return self._sender
 
     def is_cancelled(self) -> bool:
         if not self.cancelled:
