@@ -24,6 +24,7 @@ from nereid.pb import nereid_pb2 as pb
 from services.executor import backends
 from services.executor.backends import UNSTATED, InstanceSpec, Model, RequestModel
 from services.executor.runner import Runner
+from tests.unit.executor import openvino_models, torch_models
 from tests.unit.executor.onnx_models import answer_of, head, member, value, write
 
 
@@ -34,6 +35,11 @@ def save_nothing(directory: Path, _datatype: str) -> None:
 def save_onnx(directory: Path, datatype: str) -> None:
     given, made = (value(name, datatype, ["n", "m"]) for name in ("INPUT0", "OUTPUT0"))
     write(directory, [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])], [given], [made])
+
+
+def save_torchscript(directory: Path, datatype: str) -> None:
+    kind = "List[str]" if datatype == "BYTES" else "Tensor"
+    torch_models.save(directory, f"def forward(self, INPUT0: {kind}):\n    return INPUT0\n")
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,13 @@ class Kind:
 KINDS = (
     Kind("identity", "numpy", save_nothing, describes=False, takes_any_bytes=True),
     Kind("onnxruntime", "onnxruntime", save_onnx, "model.onnx"),
+    Kind("pytorch", "torch", save_torchscript, "model.pt", NAMES - {"BYTES"}, describes=False),
+    Kind("openvino", "openvino", openvino_models.identity, "model.xml", NAMES - {"BYTES"}),
 )
+
+
+# PyTorch has begun to advise against TorchScript.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)

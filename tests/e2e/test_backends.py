@@ -17,6 +17,7 @@ import tritonclient.http
 from nereid.datatypes import NAMES
 from nereid.tensor import NUMPY_TYPE
 from tests.e2e.mesh import Mesh, running
+from tests.unit.executor import openvino_models
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +79,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     for name in ("model.theirs", "nobody"):
         (root / name / "1").mkdir(parents=True)
     (root / "nobody" / "config.pbtxt").write_text('backend: "nobodys"\n')
+    openvino_models.identity(root / "intel" / "1", "FP32")
     packages = tmp_path_factory.mktemp("packages")
     (packages / "their_backend.py").write_text(THEIRS)
     info = packages / "their_backend-1.0.dist-info"
@@ -165,6 +167,16 @@ def test_a_package_brings_a_backend_and_its_models_need_no_configuration(mesh: M
     assert json.loads(reply)["outputs"] == [
         {"name": "y", "datatype": "INT32", "shape": [2, 1], "data": [3, 7]}
     ]
+
+
+def test_a_file_tells_its_backend_and_its_configuration(mesh: Mesh) -> None:
+    config = json.loads(mesh.get("/v2/models/intel/config")[1])
+    assert (config["backend"], config["default_model_filename"]) == ("openvino", "model.xml")
+    assert config["max_batch_size"] == 4
+    tensor = {"name": "INPUT0", "shape": [1, 3], "datatype": "FP32", "data": [1.5, 2.5, 3.5]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    _, reply = mesh.get("/v2/models/intel/infer", "POST", body)
+    assert json.loads(reply)["outputs"] == [tensor | {"name": "OUTPUT0"}]
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,8 @@ class Backend(Protocol):
 _MODULES = {
     "identity": ("services.executor.backends.identity", "numpy"),
     "onnxruntime": ("services.executor.backends.onnx", "onnxruntime"),
+    "openvino": ("services.executor.backends.openvino", "openvino"),
+    "pytorch": ("services.executor.backends.pytorch", "torch"),
     "python": ("services.executor.backends.python", "numpy"),
 }
 
