@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from nereid.errors import NereidError
-    from nereid.messages import Answer, Fault, InferRequest, Parameter
+    from nereid.messages import Answer, Fault, InferRequest, Parameter, SharedMemory
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
 
@@ -100,8 +100,8 @@ class Request(NamedTuple):
     """One request, for a RequestModel."""
 
     form: RequestForm
-    # The inputs' raw bytes, in the form's order.
-    tensors: Sequence[bytes | memoryview]
+    # The inputs' raw bytes, in the form's order, or where they lie until the request is answered.
+    tensors: Sequence[bytes | SharedMemory]
     request_id: str
     parameters: dict[str, Parameter]
     # W3C trace context in its binary form, or empty.
@@ -110,6 +110,8 @@ class Request(NamedTuple):
     remaining_us: int
     # The client's limit on queueing.
     timeout_us: int
+    # Where the answer's outputs may be put, if they fit in there.
+    room: SharedMemory | None = None
 
 
 class Response(NamedTuple):
@@ -121,7 +123,8 @@ class Response(NamedTuple):
     more: bool
     fault: Fault | None = None
     head: bytes = b""
-    tensors: Sequence[bytes | memoryview] = ()
+    # All of them in the request's room, or none.
+    tensors: Sequence[bytes | memoryview | SharedMemory] = ()
 
 
 class Collected(NamedTuple):
