@@ -37,6 +37,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     parser.add_argument("--triton-venv", type=Path, default=triton.DEFAULT_VENV)
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
+    parser.add_argument(
+        "--nereid-backend",
+        choices=("onnxruntime", "python"),
+        default="onnxruntime",
+        help="python: the very model.py that Triton serves",
+    )
     parser.add_argument("--work-dir", type=Path, help="keep repositories and logs there")
     arguments = parser.parse_args(argv)
     if arguments.rounds < 1 or arguments.seconds <= 0:
@@ -63,6 +69,7 @@ def _about(arguments: argparse.Namespace, peers: Sequence[str]) -> dict[str, Any
         "seconds": arguments.seconds,
         "rounds": arguments.rounds,
         "nereid_flags": arguments.nereid_flags,
+        "nereid_backend": arguments.nereid_backend,
     }
     if "triton" in peers:
         about["triton_onnxruntime"] = triton.onnxruntime_version(arguments.triton_venv)
@@ -75,7 +82,9 @@ def _start(name: str, arguments: argparse.Namespace, work: Path, stack: ExitStac
     if name == "triton":
         server = stack.enter_context(triton.serve(arguments.triton_venv, work, ports))
     else:
-        server = stack.enter_context(nereid.serve(work, ports, arguments.nereid_flags))
+        python_model = triton.PYTHON_MODEL if arguments.nereid_backend == "python" else None
+        serving = nereid.serve(work, ports, arguments.nereid_flags, python_model)
+        server = stack.enter_context(serving)
     return measure.Peer(name, server, wire.Address(ports[0], ports[1]), work / f"{name}-client")
 
 

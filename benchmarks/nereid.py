@@ -30,7 +30,11 @@ def command(
 
 
 @contextmanager
-def serve(work: Path, ports: tuple[int, int, int], flags: Sequence[str]) -> Iterator[ServerProcess]:
-    repository = model.write_repository(work / "nereid-repository", "onnxruntime")
+def serve(
+    work: Path, ports: tuple[int, int, int], flags: Sequence[str], python_model: Path | None = None
+) -> Iterator[ServerProcess]:
+    """With the onnxruntime backend, or with the Python backend and that model.py."""
+    backend = "python" if python_model else "onnxruntime"
+    repository = model.write_repository(work / "nereid-repository", backend, python_model)
     with ServerProcess(command(repository, work / "nereid.log", ports, flags)) as server:
         yield server

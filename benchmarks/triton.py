@@ -21,7 +21,7 @@ DEFAULT_VENV = Path(
     os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "nereid-bench", "triton"
 )
 _PYTRITON = "0.7.0"  # carries tritonserver 2.51
-_PYTHON_MODEL = Path(__file__).with_name("triton_model.py")
+PYTHON_MODEL = Path(__file__).with_name("triton_model.py")
 
 
 def ensure_venv(venv: Path) -> None:
@@ -94,7 +94,7 @@ def _shm_prefix(http_port: int) -> str:
 
 @contextmanager
 def serve(venv: Path, work: Path, ports: tuple[int, int, int]) -> Iterator[ServerProcess]:
-    repository = model.write_repository(work / "triton-repository", "python", _PYTHON_MODEL)
+    repository = model.write_repository(work / "triton-repository", "python", PYTHON_MODEL)
     try:
         with ServerProcess(command(venv, repository, work / "triton.log", ports)) as server:
             yield server

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:

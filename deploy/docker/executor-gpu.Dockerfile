@@ -5,13 +5,15 @@ ARG ONNXRUNTIME="onnxruntime-gpu[cuda,cudnn]>=1.21"
 
 FROM ${PYTHON_IMAGE} AS build
 ARG ONNXRUNTIME
+# "gpu,pytorch" adds a backend; see docs/backends.md.
+ARG EXTRAS=gpu
 WORKDIR /src
 RUN python -m venv --without-pip /opt/nereid
 # What it needs first: that layer lasts until pyproject.toml changes.
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir nereid services && touch nereid/__init__.py services/__init__.py
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/nereid/bin/python install '.[gpu]' "${ONNXRUNTIME}"
+    python -m pip --python /opt/nereid/bin/python install ".[${EXTRAS}]" "${ONNXRUNTIME}"
 COPY nereid nereid
 COPY services/__init__.py services/
 COPY services/executor services/executor

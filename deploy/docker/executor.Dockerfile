@@ -2,13 +2,15 @@
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
+# "executor,openvino" adds a backend; see docs/backends.md.
+ARG EXTRAS=executor
 WORKDIR /src
 RUN python -m venv --without-pip /opt/nereid
 # What it needs first: that layer lasts until pyproject.toml changes.
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir nereid services && touch nereid/__init__.py services/__init__.py
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/nereid/bin/python install '.[executor]'
+    python -m pip --python /opt/nereid/bin/python install ".[${EXTRAS}]"
 COPY nereid nereid
 COPY services/__init__.py services/
 COPY services/executor services/executor

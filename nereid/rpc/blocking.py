@@ -36,7 +36,7 @@ _LIMITS = Limits(trusting=True)
 class BlockingStream:
     """Used by one thread; only `close` may come from any."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is somebody's need
         self,
         address: str,
         path: str,
@@ -44,8 +44,12 @@ class BlockingStream:
         metadata: Iterable[tuple[str, str | bytes]] = (),
         timeout_s: float,
         tls: Tls | None = None,
+        attended: bool = True,
     ) -> None:
-        """Dial and open; `timeout_s` bounds both. Raises RpcError."""
+        """Dial and open; `timeout_s` bounds both. Raises RpcError.
+
+        attended=False: the owner waits for the socket itself and is never away for long.
+        """
         self._closed = False
         self._ended = False
         self._error: RpcError | None = None
@@ -72,7 +76,8 @@ class BlockingStream:
             if tls is None:
                 raise
             raise RpcError(error.status, error.message + REFUSED) from error
-        _ATTENDANT.attend(self)
+        if attended:
+            _ATTENDANT.attend(self)
 
     def receive(self) -> bytes | None:
         """The next message; None when the stream ended well or was closed here. Blocks."""
@@ -84,6 +89,31 @@ class BlockingStream:
                     return None
                 self._read()
             return messages.popleft()
+
+    def fileno(self) -> int:
+        """The socket, for an owner that waits for other things as well; see take()."""
+        return self._socket.fileno()
+
+    @property
+    def holds(self) -> bool:
+        """Whether take() would find something without the socket having anything to read."""
+        return bool(self._messages) or self._ended or self._closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further message will come. take() has raised then, if it ended badly."""
+        return (self._ended or self._closed) and not self._messages
+
+    def take(self) -> list[bytes]:
+        """The messages that are there, without waiting; for streams that are not attended."""
+        with self._lock:
+            while not (self._ended or self._closed) and self._arrived():
+                pass
+            messages = list(self._messages)
+            self._messages.clear()
+            if not messages and (self._ended or self._closed):
+                self._outcome()
+            return messages
 
     def send(self, message: bytes) -> None:
         """Write one message through; blocks while the peer's windows or the socket take no more."""
@@ -158,6 +188,9 @@ class BlockingStream:
         try:
             size = self._socket.recv_into(self._buffer)
         except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError as error:
+            self._lost(f"connection lost: {reason(error)}")
             return False
         finally:
             self._socket.settimeout(None)

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.messages import Fault, fault_of
-from nereid.paths import EXECUTE_PATH, INSTANCE_KEY
+from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
 from services.executor import backends
+from services.executor.backends import LostError, RequestModel
+from services.executor.request_runner import RequestRunner
 from services.executor.runner import Runner
 from services.executor.slabs import Lender
 from services.executor.warmup import warm_up
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from nereid.tls import Tls
     from nereid.tracing import Tracer
+    from services.executor.assembly import View
     from services.executor.backends import InstanceSpec, Model
     from services.executor.slabs import Slabs
 
@@ -90,6 +93,8 @@ class Instance:
         self._stopping = threading.Event()
         self._stream: BlockingStream | None = None
         self._executing = False
+        # Of a model that answers requests in its own time.
+        self._requests: RequestRunner | None = None
         # How many batches it has answered; its thread alone writes.
         self.batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
@@ -114,8 +119,12 @@ class Instance:
         # A thread with a batch under way closes the stream itself, after answering. A batch that
         # arrives in this very moment is lost with the stream; the scheduler gives it to another.
         # A scheduler that vanished would keep a thread that answers waiting for many minutes.
-        if stream is not None and (unanswered or not self._executing):
+        if stream is not None and (unanswered or not self._busy):
             stream.close()
+
+    @property
+    def _busy(self) -> bool:
+        return self._executing or (self._requests is not None and self._requests.busy)
 
     def _run(self) -> None:
         fault: Fault | None = None
@@ -135,26 +144,58 @@ class Instance:
         with self._callbacks.loads:
             if self._stopping.is_set():
                 return
-            model: Model = backends.get(spec.config.backend).load(spec)
+            model = backends.get(spec.config.backend).load(spec)
         try:
-            view = None if self._slabs is None else self._slabs.view
-            runner = Runner(spec, model, self._callbacks.tracer, view)
-            warm_up(spec.config, spec.version_path.parent, runner.execute)
-            # Not before: nobody would give back what a warm-up lends.
-            runner.lender = self._lender
-            self._callbacks.loaded()
-            self._serve_streams(runner)
+            if isinstance(model, RequestModel):
+                self._serve_requests(model)
+            else:
+                self._serve_batches(model)
         finally:
             model.close()
 
-    def _serve_streams(self, runner: Runner) -> None:
+    def _serve_batches(self, model: Model) -> None:
+        runner = Runner(self.spec, model, self._callbacks.tracer, self._view)
+        self._warm_up(runner)
+        self._serve_streams(runner)
+
+    def _serve_requests(self, model: RequestModel) -> None:
+        """As for other models, but this one may be lost, and comes back."""
+        runner = RequestRunner(self.spec, model, self._callbacks.tracer, self._view)
+        self._requests = runner
+        try:
+            self._warm_up(runner)
+        except LostError as error:
+            raise Internal(f"it failed on its warm-up: {error}") from error
+        while True:
+            try:
+                self._serve_streams(runner)
+                return
+            except LostError:
+                # Its stream is closed: until the model is back, nobody gives it anything.
+                if not model.revive(self._stopping):
+                    return
+
+    @property
+    def _view(self) -> View | None:
+        return None if self._slabs is None else self._slabs.view
+
+    def _warm_up(self, runner: Runner | RequestRunner) -> None:
+        warm_up(self.spec.config, self.spec.version_path.parent, runner.execute)
+        # Not before: nobody would give back what a warm-up lends.
+        runner.lender = self._lender
+        self._callbacks.loaded()
+
+    def _serve_streams(self, runner: Runner | RequestRunner) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             try:
                 stream = self._dial()
                 pause_s = _FIRST_PAUSE_S
                 try:
-                    self._serve(stream, runner)
+                    if isinstance(runner, Runner):
+                        self._serve(stream, runner)
+                    else:
+                        runner.serve(stream, self._stopping.is_set, self._count)
                 finally:
                     stream.close()
                     if self._lender is not None and not self._stopping.is_set():
@@ -173,13 +214,21 @@ class Instance:
             self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def _count(self) -> None:
+        self.batches += 1
+
     def _dial(self) -> BlockingStream:
+        metadata = [(INSTANCE_KEY, str(self.number))]
+        if self._requests is not None:
+            metadata.append((CONTROLS_KEY, "1"))
         stream = BlockingStream(
             self._scheduler.address,
             EXECUTE_PATH,
-            metadata=((INSTANCE_KEY, str(self.number)),),
+            metadata=metadata,
             timeout_s=DIAL_TIMEOUT_S,
             tls=self._scheduler.tls,
+            # What serves requests looks after its stream by itself.
+            attended=self._requests is None,
         )
         self._stream = stream
         self._executing = False

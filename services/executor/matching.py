@@ -76,14 +76,15 @@ def _check_tensors(
         if datatype != found.datatype:
             raise InvalidArgument(
                 f"unable to load model '{config.name}', configuration expects datatype "
-                f"{_type_name(datatype)} for {role} '{tensor.name}', "
-                f"model provides {_type_name(found.datatype)}"
+                f"{type_name(datatype)} for {role} '{tensor.name}', "
+                f"model provides {type_name(found.datatype)}"
             )
         if found.dims is not None:
             _check_dims(config, tensor, found.dims, is_input=role == "input")
 
 
-def _type_name(datatype: str) -> str:
+def type_name(datatype: str) -> str:
+    """A datatype as configurations write it."""
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 

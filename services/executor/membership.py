@@ -26,6 +26,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.telemetry import follow_log_rules
 from services.executor import backends
 from services.executor.instance import Callbacks, Instance, Scheduler
+from services.executor.workers.custom_metrics import METRICS
 
 if TYPE_CHECKING:
     import threading
@@ -45,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 # After Leaving, batches that were on their way still arrive.
 LEAVING_GRACE_S: Final = 0.2
+# Models may change their metrics with each request.
+_METRICS_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Membership:
             JOIN_PATH, on_message=self._on_message, on_close=self._on_close
         )
         self._send(pb.ExecutorEvent(hello=surroundings.hello))
+        METRICS.on_change = lambda: self._from_thread(self._tell_metrics_soon)
 
     @property
     def instances(self) -> list[Instance]:
@@ -94,6 +98,12 @@ class Membership:
     def report(self, usage: pb.DeviceUsage) -> None:
         """Tell the scheduler how busy the devices are."""
         self._send(pb.ExecutorEvent(usage=usage))
+
+    def _tell_metrics_soon(self) -> None:
+        self._loop.call_later(_METRICS_PAUSE_S, self._tell_metrics)
+
+    def _tell_metrics(self) -> None:
+        self._send(pb.ExecutorEvent(custom_metrics=METRICS.read()))
 
     async def leave(self, timeout_s: float) -> bool:
         """Tell the scheduler, finish the batches under way, end; whether all came to an end."""
@@ -222,6 +232,8 @@ def described(command: pb.Describe, version_path: Path) -> pb.Described:
         description: Description = backend.describe(command.config, version_path)
         answer.inputs.extend(_written(description.inputs))
         answer.outputs.extend(_written(description.outputs))
+        if description.config is not None:
+            answer.config.CopyFrom(description.config)
     except NereidError as error:
         write_fault(fault_of(error), answer.error)
     except Exception:

@@ -136,7 +136,7 @@ def hello(settings: ExecutorSettings) -> pb.Hello:
 def offered_gpus(settings: ExecutorSettings) -> list[pb.Device]:
     """The GPUs that an executor with these settings has to offer."""
     found = devices.gpus(visible_gpus()) if settings.gpus != "none" else []
-    if found and not any(backends.get(name).uses_gpus() for name in backends.available()):
+    if found and not backends.any_uses_gpus():
         _log.warning("%d GPUs are left alone: no backend installed here can use them", len(found))
         return []
     offered = settings.offered_gpus([device.id for device in found])

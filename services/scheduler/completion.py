@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.pb import nereid_pb2 as pb
 
+# Its own code may complete more of its configuration than what is missing.
+_COMPLETES_ITSELF: Final = "python"
 _BATCH_SIZE_KEY: Final = "default-max-batch-size"
 _BATCH_SIZE_DEFAULT: Final = 4
 
@@ -50,6 +52,8 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
     """Whether the model file has to say what the configuration leaves open."""
     if rules.disabled:
         return False
+    if draft.backend == _COMPLETES_ITSELF:
+        return True
     told = bool(draft.input or draft.batch_input) and bool(draft.output)
     inputs = all(tensor.dims and tensor.data_type for tensor in draft.input)
     outputs = all(tensor.dims and tensor.data_type for tensor in draft.output)
@@ -59,12 +63,17 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """The configuration to serve with.
+    """The configuration to serve with. One that nothing is described of is taken as written.
 
     Raises:
         NereidError: it is wrong in itself, does not fit the model file, or cannot be served.
     """
-    description = None if described is None else ModelDescription.from_proto(described)
+    description = None
+    if described is not None and described.HasField("config"):
+        # The model has completed it itself, and knows best.
+        draft = described.config
+    elif described is not None and (described.inputs or described.outputs):
+        description = ModelDescription.from_proto(described)
     completed = complete_config(
         draft,
         model_name=draft.name,

@@ -89,6 +89,8 @@ class _Join:
             _log.debug("executor '%s' unloaded %d", session.name, event.instance_unloaded.instance)
         elif kind == "usage":
             session.usage = event.usage
+        elif kind == "custom_metrics":
+            session.custom_metrics = event.custom_metrics
         elif kind == "leaving":
             self._loader.leaving(session)
         else:

@@ -114,6 +114,8 @@ def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = Fals
             write_parameters(request.parameters, member.parameters)
         if request.deadline is not None:
             member.remaining_us = remaining_us(request.deadline, now_ns / 1e9)
+        if request.timeout_us:
+            member.timeout_us = request.timeout_us
         if request.trace_context:
             trace = entry.trace
             if trace is None:

@@ -71,6 +71,8 @@ class SchedulerMetrics:
         if gpu:
             write_gpus(page, self._loader.sessions)
         self._write_streams(page)
+        told = [session.custom_metrics for session in self._loader.sessions]
+        metrics.write_custom(page, filter(None, told))
 
     def _write_model(self, page: Page, labels: Labels, model: ModelVersion) -> None:
         statistics = model.statistics

@@ -53,6 +53,8 @@ class Session:
     leaving: bool = False
     # What it told last of its devices.
     usage: pb.DeviceUsage | None = None
+    # And of its models' own metrics.
+    custom_metrics: pb.CustomMetrics | None = None
 
     @property
     def name(self) -> str:

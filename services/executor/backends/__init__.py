@@ -1,25 +1,37 @@
 """The contract between the executor and what loads and runs model files, and who fulfils it.
 
 A backend is a module with the functions of Backend; it is imported when first used, since model
-runtimes are large. Backends know nothing of requests, batches' members or the scheduler: they get
-whole batches as numpy arrays (BF16 as uint16, BYTES as object arrays) and give such arrays back.
+runtimes are large. Backends know nothing of the scheduler. There are two kinds of models: most get
+whole batches as numpy arrays (BF16 as uint16, BYTES as object arrays) and give such arrays back,
+and know nothing of requests (Model). Others get the requests of a batch as they are, each with its
+own tensors as bytes, and answer each by itself, in their own time (RequestModel).
+docs/backends.md is the contract in full, for whoever writes one.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from nereid.errors import InvalidArgument
+from nereid.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+    from threading import Event
 
+    from nereid.messages import Fault, Parameter
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
+
+_log = logging.getLogger(__name__)
+
+# Where installed packages name the backends that they bring.
+ENTRY_POINTS: Final = "nereid.backends"
 
 
 class TensorDescription(NamedTuple):
@@ -36,6 +48,12 @@ class Description(NamedTuple):
 
     inputs: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
+    # Set: the model completes its configuration itself, and nothing else is to be filled in.
+    config: model_config_pb2.ModelConfig | None = None
+
+
+# The file says nothing of itself: the configuration is taken as it is written.
+UNSTATED: Final = Description((), ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +83,90 @@ class Model(Protocol):
         """Free what the model holds."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestForm:
+    """What alike requests have in common; one object for as long as such requests come."""
+
+    # Name, datatype, and shape with the batch dimension.
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    outputs: tuple[str, ...]
+
+
+class Request(NamedTuple):
+    """One request, for a RequestModel."""
+
+    form: RequestForm
+    # The inputs' raw bytes, in the form's order.
+    tensors: Sequence[bytes | memoryview]
+    request_id: str
+    parameters: dict[str, Parameter]
+    # W3C trace context in its binary form, or empty.
+    trace_context: bytes
+    # What is left of the client's deadline; 0: it has none.
+    remaining_us: int
+    # The client's limit on queueing.
+    timeout_us: int
+
+
+class Response(NamedTuple):
+    """One response to a request: a fault, or a ModelInferResponse's head and tensors."""
+
+    # The request's place in its batch.
+    member: int
+    # Another will follow. A last one may have neither fault nor head.
+    more: bool
+    fault: Fault | None = None
+    head: bytes = b""
+    tensors: Sequence[bytes | memoryview] = ()
+
+
+class Collected(NamedTuple):
+    """What a RequestModel has to say of a batch."""
+
+    batch: int
+    responses: Sequence[Response]
+    # It has finished executing the batch and can have the next one.
+    free: bool
+
+
+class LostError(Exception):
+    """A RequestModel is gone, with all that it was executing."""
+
+
+@runtime_checkable
+class RequestModel(Protocol):
+    """A loaded model that answers requests in its own time; used by its instance's thread alone."""
+
+    # Requests may have any number of responses, also after the batch is executed.
+    decoupled: bool
+    # Batches may not take longer; None: as long as it takes.
+    limit_s: float | None
+
+    def descriptors(self) -> Sequence[int]:
+        """One of them is readable when there is something to collect."""
+
+    def begin(self, batch: int, requests: Sequence[Request]) -> None:
+        """Hand a batch over; raises LostError if it cannot be."""
+
+    def control(self, batch: int, member: int, kind: int) -> None:
+        """Tell what has become of a request elsewhere; kinds as in MemberControl."""
+
+    def collect(self) -> Iterator[Collected]:
+        """What is there, without waiting; raises LostError at its end if the model is gone."""
+
+    def began(self, batch: int) -> bool:
+        """Of a model that is gone: whether it may have seen this batch."""
+
+    def give_up(self) -> None:
+        """End it at once: it takes too long."""
+
+    def revive(self, stopping: Event) -> bool:
+        """Bring it back after it was lost, which may take long; False: stopping came first."""
+
+    def close(self) -> None:
+        """Free what the model holds."""
+
+
 class Backend(Protocol):
     """What a backend's module offers."""
 
@@ -74,19 +176,25 @@ class Backend(Protocol):
     def describe(self, config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
         """What the model file says of itself; raises NereidError if it cannot be read."""
 
-    def load(self, spec: InstanceSpec) -> Model:
+    def load(self, spec: InstanceSpec) -> Model | RequestModel:
         """A model that is ready to run; raises NereidError."""
 
 
 # Name: module, and the package that must be there for the module to work.
-_MODULES = {"onnxruntime": ("services.executor.backends.onnx", "onnxruntime")}
+_MODULES = {
+    "identity": ("services.executor.backends.identity", "numpy"),
+    "onnxruntime": ("services.executor.backends.onnx", "onnxruntime"),
+    "openvino": ("services.executor.backends.openvino", "openvino"),
+    "pytorch": ("services.executor.backends.pytorch", "torch"),
+    "python": ("services.executor.backends.python", "numpy"),
+    "tensorrt": ("services.executor.backends.tensorrt", "tensorrt"),
+}
 
 
 def available() -> tuple[str, ...]:
-    """The backends whose packages are installed."""
-    return tuple(
-        name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package)
-    )
+    """The backends that are installed: Nereid's whose packages are there, and other packages'."""
+    own = (name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package))
+    return tuple(sorted({*own, *_foreign()}))
 
 
 def get(name: str) -> Backend:
@@ -94,10 +202,34 @@ def get(name: str) -> Backend:
 
     Raises:
         InvalidArgument: there is none, with Triton's words for it.
+        Internal: there is one, and it cannot be imported.
     """
     if name not in available():
         raise InvalidArgument(
             f"unable to find backend library for backend '{name}', "
             "try specifying runtime on the model configuration."
         )
-    return cast("Backend", importlib.import_module(_MODULES[name][0]))
+    foreign = _foreign().get(name)
+    try:
+        # What was installed on purpose takes the place of what comes along.
+        backend = importlib.import_module(_MODULES[name][0]) if foreign is None else foreign.load()
+    except Exception as error:
+        _log.exception("backend '%s' cannot be imported", name)
+        raise Internal(f"unable to load backend library for backend '{name}': {error}") from error
+    return cast("Backend", backend)
+
+
+def _foreign() -> dict[str, EntryPoint]:
+    return {each.name: each for each in entry_points(group=ENTRY_POINTS)}
+
+
+def any_uses_gpus() -> bool:
+    """Whether some backend can, as installed here; one that cannot be imported cannot."""
+    return any(map(_uses_gpus, available()))
+
+
+def _uses_gpus(name: str) -> bool:
+    try:
+        return get(name).uses_gpus()
+    except Internal:
+        return False

@@ -16,9 +16,10 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from nereid.datatypes import BYTES
-from nereid.errors import Internal, InvalidArgument, NotFound, Unimplemented
+from nereid.errors import Internal, InvalidArgument, Unimplemented
 from services.executor import matching
 from services.executor.backends import Description, InstanceSpec, TensorDescription
+from services.executor.backends.model_file import existing, model_file
 from services.executor.backends.onnx_file import unranked_tensors
 from services.executor.backends.onnx_options import (
     CUDA,
@@ -106,14 +107,10 @@ def load(spec: InstanceSpec) -> OnnxModel:
 
 
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
-    path = version_path / (config.default_model_filename or DEFAULT_FILENAME)
+    path = model_file(config, version_path, DEFAULT_FILENAME)
     if path.is_dir():
         # A model with external data may be a directory of its own.
-        path /= DEFAULT_FILENAME
-    if not path.is_file():
-        raise NotFound(
-            f"failed to load '{config.name}': unable to find '{path}' for model '{config.name}'"
-        )
+        path = existing(config, path / DEFAULT_FILENAME)
     return path
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
 
-from nereid import flags
 from nereid.errors import InvalidArgument, Unavailable, Unimplemented
+from services.executor.backends.parameters import number, parameters_of, truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,30 +77,30 @@ def session_options(
     Raises:
         InvalidArgument: a value is none that the option takes.
     """
-    parameters = {name: one.string_value for name, one in config.parameters.items()}
+    parameters = parameters_of(config)
     options = bare_options()
     level = config.optimization.graph.level
     options.graph_optimization_level = _LEVELS.get(level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
     # Threads that spin between requests take the processor from the services beside them.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    mode = _number(config, parameters, "execution_mode")
+    mode = number(config, parameters, "execution_mode")
     if mode not in _EXECUTION_MODES:
         raise InvalidArgument(
             f"unable to load model '{config.name}', expected values for execution_mode are 0 or 1 "
             f"but got {mode}"
         )
     options.execution_mode = _EXECUTION_MODES[mode]
-    options.intra_op_num_threads = _number(config, parameters, "intra_op_thread_count")
-    options.inter_op_num_threads = _number(config, parameters, "inter_op_thread_count")
-    if _truth(config, settings, "enable-global-threadpool", default=False):
+    options.intra_op_num_threads = number(config, parameters, "intra_op_thread_count")
+    options.inter_op_num_threads = number(config, parameters, "inter_op_thread_count")
+    if truth(config, settings, "enable-global-threadpool", default=False):
         _make_global_threads(
-            _number(config, settings, "intra_op_thread_count"),
-            _number(config, settings, "inter_op_thread_count"),
+            number(config, settings, "intra_op_thread_count"),
+            number(config, settings, "inter_op_thread_count"),
         )
         options.use_per_session_threads = False
-    options.enable_cpu_mem_arena = _truth(config, parameters, "enable_mem_arena", default=True)
-    options.enable_mem_pattern = _truth(config, parameters, "enable_mem_pattern", default=True)
+    options.enable_cpu_mem_arena = truth(config, parameters, "enable_mem_arena", default=True)
+    options.enable_mem_pattern = truth(config, parameters, "enable_mem_pattern", default=True)
     for name, value in parameters.items():
         if name.startswith("session."):
             options.add_session_config_entry(name, value)
@@ -239,28 +239,3 @@ def _unknown(config: model_config_pb2.ModelConfig, accelerator: _Accelerator) ->
         f"unable to load model '{config.name}', "
         f"unknown Execution Accelerator '{accelerator.name}' is requested"
     )
-
-
-def _number(config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], name: str) -> int:
-    text = parameters.get(name, "0")
-    try:
-        return max(0, int(text))
-    except ValueError:
-        raise InvalidArgument(
-            f"unable to load model '{config.name}', "
-            f"parameter '{name}' expects a whole number but got '{text}'"
-        ) from None
-
-
-def _truth(
-    config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, *, default: bool
-) -> bool:
-    text = values.get(name)
-    if text is None:
-        return default
-    try:
-        return flags.boolean(text)
-    except ValueError as error:
-        raise InvalidArgument(
-            f"unable to load model '{config.name}', '{name}' {error} but got '{text}'"
-        ) from None

@@ -16,7 +16,6 @@ from nereid.errors import (
     Unimplemented,
 )
 from nereid.tensor import NUMPY_TYPE
-from services.executor import backends
 from services.executor.backends import InstanceSpec, TensorDescription, onnx
 from tests.unit.executor.onnx_models import (
     ADD_SUB,
@@ -241,14 +240,3 @@ def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path, datatype: str) -> None:
     array = sample(datatype)
     (out,) = model.execute({"x": array}, ["y"])
     assert out.tolist() == array.tolist()
-
-
-def test_backends_are_found_by_name() -> None:
-    assert backends.available() == ("onnxruntime",)
-    assert backends.get("onnxruntime") is onnx
-    with pytest.raises(InvalidArgument) as caught:
-        backends.get("b")
-    assert caught.value.message == (
-        "unable to find backend library for backend 'b', "
-        "try specifying runtime on the model configuration."
-    )

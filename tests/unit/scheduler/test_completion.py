@@ -57,6 +57,13 @@ def test_without_a_description_it_is_taken_as_written() -> None:
     assert (config.max_batch_size, config.batching) == (0, None)
 
 
+def test_a_description_that_says_nothing_is_none() -> None:
+    config = complete(draft(TENSORS), pb.Described(command=1), rules())
+    assert (config.max_batch_size, config.batching) == (0, None)
+    with pytest.raises(InvalidArgument, match="'IN' must specify 'dims'"):
+        complete(draft(TENSORS.replace("dims: [ 2 ]", "", 1)), pb.Described(), rules())
+
+
 def test_what_is_wrong_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="default-max-batch-size"):
         complete(draft(""), described(), rules(default_max_batch_size="some"))

@@ -1,0 +1,302 @@
+"""The Python backend: model.py files with Triton's interface, a process for each instance.
+
+A worker that ends by itself takes nothing along but what it was executing; it is started anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import json_format
+
+from nereid.errors import Internal, InvalidArgument, NereidError, NotFound
+from nereid.messages import fault_of as fault_of_error
+from nereid.model_config import config_json
+from nereid.pb import model_config_pb2
+from services.executor.backends import (
+    Collected,
+    Description,
+    InstanceSpec,
+    LostError,
+    Request,
+    RequestForm,
+    Response,
+)
+from services.executor.python_site.nereid_worker import wire
+from services.executor.workers import told
+from services.executor.workers.heads import Heads, fault_of
+from services.executor.workers.process import WorkerProcess
+from services.executor.workers.settings import WorkerSettings, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from threading import Event
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_FILENAME: Final = "model.py"
+_COMPLETES: Final = re.compile(rb"\bauto_complete_config\b")
+# What a model may complete.
+_COMPLETED: Final = (
+    "max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy"
+)  # fmt: skip
+
+_FORM: Final = Struct("<Q")
+_CONTROL: Final = Struct("<QII")
+_MOST_FORMS: Final = 1024
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 30.0
+# A worker that lived this long was no failure from the start.
+_SOUND_S: Final = 60.0
+
+
+def uses_gpus() -> bool:
+    """Models may; but that they can is no reason to offer GPUs."""
+    return False
+
+
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+    """The configuration as the model's auto_complete_config leaves it."""
+    path = _model_file(config, version_path)
+    completed = model_config_pb2.ModelConfig()
+    completed.CopyFrom(config)
+    is_whole = bool(config.input) and bool(config.output)
+    if not is_whole or _COMPLETES.search(path.read_bytes()):
+        settings = settings_of(config, version_path.parent, {})
+        worker = WorkerProcess(settings.python, config.name, told.Listener(config.name).hear)
+        try:
+            worker.ask(wire.STARTED, settings.start_s)
+            worker.tell(wire.DESCRIBE, _about(config, path))
+            answer = json.loads(bytes(worker.ask(wire.DESCRIBED, settings.initialize_s)))
+        except (wire.LostError, wire.SlowError) as error:
+            raise Internal(worker.death()) from error
+        finally:
+            worker.kill()
+        _take_over(completed, answer)
+    return Description((), (), completed)
+
+
+def load(spec: InstanceSpec) -> PythonModel:
+    """A worker of the instance's own, with its model initialised."""
+    _model_file(spec.config, spec.version_path)
+    settings = settings_of(spec.config, spec.version_path.parent, spec.settings)
+    return PythonModel(spec, settings)
+
+
+def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
+    path = version_path / (config.default_model_filename or DEFAULT_FILENAME)
+    if not path.is_file():
+        raise NotFound(f"Python model file not found in '{path}'")
+    return path
+
+
+def _about(config: model_config_pb2.ModelConfig, path: Path) -> dict[str, Any]:
+    return {
+        "model_config": config_json(config).decode(),
+        "version_path": str(path.parent),
+        "filename": path.name,
+        "decoupled": config.model_transaction_policy.decoupled,
+        "verbose": logging.getLogger().isEnabledFor(logging.DEBUG),
+    }
+
+
+def _take_over(config: model_config_pb2.ModelConfig, answer: dict[str, Any] | None) -> None:
+    """Put into config what the model completed."""
+    if answer is None:
+        return
+    told_of: dict[str, Any] = {}
+    for name in _COMPLETED:
+        if name not in answer:
+            continue
+        told_of[name] = answer[name]
+        config.ClearField(name)
+    try:
+        json_format.ParseDict(told_of, config, ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise InvalidArgument(
+            f"model '{config.name}': auto_complete_config left a configuration that makes no "
+            f"sense: {error}"
+        ) from error
+
+
+class PythonModel:
+    """A model in a worker; used by its instance's thread alone."""
+
+    def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
+        self._spec = spec
+        self._settings = settings
+        self.decoupled = spec.config.model_transaction_policy.decoupled
+        self.limit_s = settings.execute_s
+        self._heads = Heads(spec.config.name, str(spec.version))
+        self._forms: dict[RequestForm, int] = {}
+        self._listener = told.Listener(spec.name)
+        self._worker: WorkerProcess | None = self._start()
+
+    # ---- the worker's life
+
+    def _start(self) -> WorkerProcess:
+        """Raises Internal if it does not get as far as serving."""
+        spec, settings = self._spec, self._settings
+        self._forms.clear()
+        worker = WorkerProcess(settings.python, spec.config.name, self._listener.hear)
+        try:
+            worker.ask(wire.STARTED, settings.start_s)
+            path = _model_file(spec.config, spec.version_path)
+            worker.tell(wire.INITIALIZE, {**_about(spec.config, path), "args": self._args()})
+            worker.ask(wire.INITIALIZED, settings.initialize_s)
+        except (wire.LostError, wire.SlowError) as error:
+            text = worker.death()
+            worker.kill()
+            raise Internal(text) from error
+        except BaseException:
+            worker.kill()
+            self._listener.forget()
+            raise
+        return worker
+
+    def _args(self) -> dict[str, str]:
+        """What initialize() gets."""
+        spec = self._spec
+        return {
+            "model_config": config_json(spec.config).decode(),
+            "model_instance_kind": "CPU" if spec.gpu is None else "GPU",
+            "model_instance_name": spec.name,
+            "model_instance_device_id": str(spec.gpu or 0),
+            "model_repository": str(spec.version_path.parent),
+            "model_version": str(spec.version),
+            "model_name": spec.config.name,
+        }
+
+    def revive(self, stopping: Event) -> bool:
+        """Start a new worker, again and again if need be, less and less often."""
+        self._bury()
+        pause_s = _FIRST_PAUSE_S
+        while not stopping.is_set():
+            try:
+                self._worker = self._start()
+                return True
+            except NereidError as error:
+                _log.warning("instance %s has no worker: %s", self._spec.name, error.message)
+            stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return False
+
+    def give_up(self) -> None:
+        if self._worker is not None:
+            self._worker.interrupt()
+
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.end()
+        self._listener.forget()
+
+    def _bury(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+        self._listener.forget()
+
+    def death(self) -> str:
+        """Why it was lost."""
+        return "" if self._worker is None else self._worker.death()
+
+    # ---- batches
+
+    def descriptors(self) -> Sequence[int]:
+        worker = self._alive()
+        return worker.channel.fileno(), worker.watched
+
+    def begin(self, batch: int, requests: Sequence[Request]) -> None:
+        worker = self._alive()
+        members = [self._member(worker, request) for request in requests]
+        self._send(worker, wire.BATCH, wire.batch_parts(batch, members))
+
+    def control(self, batch: int, member: int, kind: int) -> None:
+        self._send(self._alive(), wire.CONTROL, [_CONTROL.pack(batch, member, kind)])
+
+    def began(self, batch: int) -> bool:
+        return self._worker is None or self._worker.began >= batch
+
+    def collect(self) -> Iterator[Collected]:
+        worker = self._alive()
+        try:
+            while (frame := worker.channel.take()) is not None:
+                kind, body = frame
+                if kind == wire.ANSWERS:
+                    yield self._collected(body)
+                else:
+                    self._listener.hear(kind, body)
+        except (wire.LostError, wire.WireError) as error:
+            raise LostError(worker.death()) from error
+        if worker.ended:
+            raise LostError(worker.death())
+
+    def _alive(self) -> WorkerProcess:
+        if self._worker is None:
+            raise LostError("there is no worker")
+        return self._worker
+
+    def _send(self, worker: WorkerProcess, kind: int, parts: Sequence[Any]) -> None:
+        try:
+            worker.send(kind, parts)
+        except (wire.LostError, wire.SlowError) as error:
+            raise LostError from error
+
+    def _member(self, worker: WorkerProcess, request: Request) -> wire.Member:
+        number = self._forms.get(request.form) or self._tell_form(worker, request.form)
+        return wire.Member(number, meta_of(request), request.remaining_us, request.tensors)
+
+    def _tell_form(self, worker: WorkerProcess, form: RequestForm) -> int:
+        if len(self._forms) >= _MOST_FORMS:
+            self._forms.clear()
+            self._send(worker, wire.FORM, [_FORM.pack(0)])
+        number = self._forms[form] = len(self._forms) + 1
+        about = json.dumps({"inputs": form.inputs, "outputs": form.outputs}).encode()
+        self._send(worker, wire.FORM, [_FORM.pack(number), about])
+        return number
+
+    def _collected(self, body: bytearray) -> Collected:
+        batch, flags, replies = wire.read_answers(body)
+        responses = [self._response(reply) for reply in replies]
+        return Collected(batch, responses, bool(flags & wire.FREE))
+
+    def _response(self, reply: wire.Reply) -> Response:
+        member, flags, meta, tensors = reply
+        more = bool(flags & wire.MORE)
+        if flags & wire.ERROR:
+            return Response(member, more, fault_of(meta))
+        if flags & wire.EMPTY:
+            return Response(member, more)
+        try:
+            head = self._heads.head(meta, [len(tensor) for tensor in tensors])
+        except NereidError as error:
+            return Response(member, more, fault_of_error(error))
+        return Response(member, more, None, head, tensors)
+
+
+def meta_of(request: Request) -> bytes:
+    """What is told of a request beside its tensors, as JSON; empty: nothing."""
+    meta: dict[str, Any] = {}
+    if request.request_id:
+        meta["id"] = request.request_id
+    if request.parameters:
+        parameters = dict(request.parameters)
+        meta["correlation_id"] = parameters.pop("sequence_id", 0)
+        flags = 1 if parameters.pop("sequence_start", False) else 0
+        meta["flags"] = flags | (2 if parameters.pop("sequence_end", False) else 0)
+        if parameters:
+            meta["parameters"] = parameters
+    if request.timeout_us:
+        meta["timeout_us"] = request.timeout_us
+    context = request.trace_context
+    if context:
+        text = context.hex()
+        meta["trace"] = json.dumps({"traceparent": f"00-{text[2:34]}-{text[34:50]}-{text[50:52]}"})
+    return json.dumps(meta).encode() if meta else b""

@@ -1,0 +1,1 @@
+"""A worker: the process in which one instance of a Python model lives."""

@@ -1,0 +1,50 @@
+"""The log of the server, as models write to it."""
+
+from __future__ import annotations
+
+import enum
+
+from . import wire
+from .link import link
+
+
+class LogLevel(enum.IntEnum):
+    """Triton's levels."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    VERBOSE = 3
+
+
+class Logger:
+    """Writes lines to the server's log; never made, only called."""
+
+    LogLevel = LogLevel
+    INFO = LogLevel.INFO
+    WARNING = LogLevel.WARNING
+    ERROR = LogLevel.ERROR
+    VERBOSE = LogLevel.VERBOSE
+
+    @staticmethod
+    def log(message: str, level: int = LogLevel.INFO) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"Logger: expected a text, got {type(message).__name__}")
+        if level != LogLevel.VERBOSE or link().verbose:
+            link().tell(wire.LOG, [int(level), message])
+
+    @staticmethod
+    def log_info(message: str) -> None:
+        Logger.log(message, LogLevel.INFO)
+
+    @staticmethod
+    def log_warn(message: str) -> None:
+        Logger.log(message, LogLevel.WARNING)
+
+    @staticmethod
+    def log_error(message: str) -> None:
+        Logger.log(message, LogLevel.ERROR)
+
+    @staticmethod
+    def log_verbose(message: str) -> None:
+        Logger.log(message, LogLevel.VERBOSE)

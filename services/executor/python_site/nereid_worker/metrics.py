@@ -1,0 +1,151 @@
+"""Metrics of the models' own, shown on the server's page."""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import itertools
+import re
+import threading
+from typing import Any
+
+from . import wire
+from .errors import TritonModelException
+from .link import link
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_numbers = itertools.count(1)
+
+
+class MetricKind(enum.IntEnum):
+    """What a metric does: only grow, move, or count by ranges."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+class MetricFamily:
+    """Metrics of one name. Shown for as long as the model holds it."""
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        if not (isinstance(name, str) and isinstance(description, str)):
+            raise TypeError("MetricFamily(): name and description must be texts")
+        if not isinstance(kind, MetricKind):
+            raise TypeError("MetricFamily(): kind must be one of MetricFamily's kinds")
+        if not _NAME.match(name):
+            raise TritonModelException(f"'{name}' is no valid name of a metric")
+        self.name, self.description, self.kind = name, description, kind
+
+    def Metric(  # noqa: N802 - the API's name
+        self, labels: dict[str, str] | None = None, buckets: list[float] | None = None
+    ) -> Metric:
+        return Metric(self, labels or {}, buckets)
+
+
+class Metric:
+    """One series: a family with certain labels. Gone from the page when the model lets go of it."""
+
+    def __init__(self, family: MetricFamily, labels: Any, buckets: Any) -> None:
+        self._family = family
+        self._lock = threading.Lock()
+        self._value = 0.0
+        self._labels = _checked_labels(labels)
+        self._bounds = _checked_bounds(family.kind, buckets)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._number = next(_numbers)
+        kind = int(family.kind)
+        about = [family.name, family.description, kind, self._labels, self._bounds]
+        self._closed = False
+        link().tell(wire.METRIC, ["new", self._number, *about])
+
+    def increment(self, value: float) -> None:
+        """Add; a counter only grows."""
+        number = _number(value)
+        if self._family.kind is MetricKind.HISTOGRAM:
+            raise _unsupported("increment", self._family.kind)
+        if self._family.kind is MetricKind.COUNTER and number < 0:
+            raise TritonModelException("the increment of a counter must not be negative")
+        with self._lock:
+            self._value += number
+            self._tell()
+
+    def set(self, value: float) -> None:
+        """Take this value; gauges alone do."""
+        number = _number(value)
+        if self._family.kind is not MetricKind.GAUGE:
+            raise _unsupported("set", self._family.kind)
+        with self._lock:
+            self._value = number
+            self._tell()
+
+    def observe(self, value: float) -> None:
+        """Count a value; histograms alone do."""
+        number = _number(value)
+        if self._family.kind is not MetricKind.HISTOGRAM:
+            raise _unsupported("observe", self._family.kind)
+        with self._lock:
+            self._value += number
+            self._counts[bisect.bisect_left(self._bounds, number)] += 1
+            self._tell()
+
+    def value(self) -> float:
+        if self._family.kind is MetricKind.HISTOGRAM:
+            raise _unsupported("value", self._family.kind)
+        return self._value
+
+    def _tell(self) -> None:
+        counts = self._counts if self._bounds else []
+        link().tell(wire.METRIC, ["value", self._number, self._value, counts])
+
+    def __del__(self) -> None:
+        # At the interpreter's end there may be nobody left to tell.
+        try:
+            if not self._closed:
+                self._closed = True
+                link().tell(wire.METRIC, ["gone", self._number])
+        except Exception:  # noqa: S110
+            pass
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise TypeError(f"expected a number, got {type(value).__name__}")
+    return float(value)
+
+
+def _unsupported(what: str, kind: MetricKind) -> TritonModelException:
+    return TritonModelException(f"TRITONSERVER_METRIC_KIND_{kind.name} does not support {what}")
+
+
+def _checked_labels(labels: Any) -> dict[str, str]:
+    for name, value in labels.items():
+        if not isinstance(name, str):
+            raise TritonModelException(
+                f"Metric labels keys must be text, found {type(name).__name__}"
+            )
+        if not isinstance(value, str):
+            raise TritonModelException(
+                f"Metric labels values must be text, found {type(value).__name__}"
+            )
+        if not _LABEL.match(name):
+            raise TritonModelException(f"'{name}' is no valid label of a metric")
+    return dict(labels)
+
+
+def _checked_bounds(kind: MetricKind, buckets: Any) -> list[float]:
+    if kind is not MetricKind.HISTOGRAM:
+        if buckets is not None:
+            raise TritonModelException("only histograms have buckets")
+        return []
+    if buckets is None:
+        raise TritonModelException("a histogram needs buckets")
+    bounds = [_number(bound) for bound in buckets]
+    if not bounds or any(low >= high for low, high in zip(bounds, bounds[1:])):  # noqa: B905
+        raise TritonModelException("the buckets of a histogram must be numbers that ascend")
+    return bounds

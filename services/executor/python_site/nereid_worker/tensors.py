@@ -1,0 +1,120 @@
+"""Tensors, as models get them and make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import dlpack
+from .datatypes import (
+    NUMBERS,
+    NUMPY_TYPES,
+    datatype_of,
+    deserialize_bytes_tensor,
+    join_strings,
+)
+from .errors import TritonModelException
+
+
+class Tensor:
+    """A named array in the CPU's memory."""
+
+    __slots__ = ("_array", "_datatype", "_name", "_raw", "_shape")
+
+    def __init__(self, name: str, array: Any) -> None:
+        if not isinstance(name, str) or not isinstance(array, np.ndarray):
+            raise TypeError(
+                "Tensor(): expected a name and a numpy.ndarray, got "
+                f"{type(name).__name__} and {type(array).__name__}"
+            )
+        datatype = datatype_of(array.dtype)
+        if datatype is None:
+            raise TritonModelException("NumPy dtype is not supported.")
+        self._name = name
+        self._datatype = datatype
+        self._array = array if array.flags.c_contiguous else array.copy(order="C")
+        self._shape = array.shape
+        self._raw: Any = None
+
+    @classmethod
+    def of_raw(cls, name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Tensor:
+        """A tensor whose bytes become an array when somebody asks for it."""
+        tensor = cls.__new__(cls)
+        tensor._name = name
+        tensor._datatype = datatype
+        tensor._shape = shape
+        tensor._raw = raw
+        tensor._array = None  # type: ignore[assignment]
+        return tensor
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> Tensor:
+        """A tensor of what a DLPack capsule holds, or an object that can give one."""
+        array, is_bf16 = dlpack.array_of(tensor)
+        made = Tensor(name, array)
+        if is_bf16:
+            made._datatype = "BF16"
+        return made
+
+    def name(self) -> str:
+        return self._name
+
+    def shape(self) -> list[int]:
+        return list(self._shape)
+
+    def triton_dtype(self) -> int:
+        return NUMBERS[self._datatype]
+
+    def is_cpu(self) -> bool:
+        return True
+
+    def as_numpy(self) -> Any:
+        """The array, in place; strings are bytes objects."""
+        if self._datatype == "BF16":
+            raise TritonModelException("numpy has no BF16; use DLPack for such a tensor")
+        if self._array is None:
+            self._array = self._viewed()
+        return self._array
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule, to be used once."""
+        if self._datatype == "BYTES":
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        if self._datatype == "BF16":
+            return dlpack.bf16_capsule(self._words())
+        return self.as_numpy().__dlpack__()
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        return self.to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    # ---- for the worker
+
+    @property
+    def datatype(self) -> str:
+        return self._datatype
+
+    def raw(self) -> Any:
+        """The tensor's bytes, as they travel."""
+        if self._array is None:
+            return self._raw
+        if self._datatype == "BYTES":
+            return join_strings(self._array)
+        if not self._array.size:
+            return b""
+        return self._array.reshape(-1).view(np.uint8).data
+
+    def _viewed(self) -> Any:
+        if self._datatype == "BYTES":
+            flat = deserialize_bytes_tensor(self._raw)
+        else:
+            flat = np.frombuffer(self._raw, NUMPY_TYPES[self._datatype])
+        return flat.reshape(self._shape)
+
+    def _words(self) -> Any:
+        if self._array is not None:
+            return self._array
+        return np.frombuffer(self._raw, np.uint16).reshape(self._shape)

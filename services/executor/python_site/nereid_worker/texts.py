@@ -1,0 +1,34 @@
+"""Exceptions of models as texts for clients, in the form that Triton gives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_OWN = str(Path(__file__).parent)
+
+
+def error_text(error: BaseException) -> str:
+    """The exception, and where it came from, innermost first; without the worker's own frames."""
+    if type(error).__module__ == "nereid_worker.serving":
+        return str(error)
+    lines = [f"{type(error).__name__}: {error}"]
+    trace = error.__traceback__
+    frame: FrameType | None = None
+    line = 0
+    while trace is not None:
+        frame, line = trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+    places = []
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        # It used the API wrongly: where it did is of interest.
+        frame = frame.f_back
+        line = 0 if frame is None else frame.f_lineno
+    while frame is not None and not frame.f_code.co_filename.startswith(_OWN):
+        places.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
+        frame = frame.f_back
+        line = 0 if frame is None else frame.f_lineno
+    return lines[0] + ("\n\nAt:\n" + "".join(places) if places else "")

@@ -1,0 +1,351 @@
+"""Batches for models that execute requests: from an instance's stream to the model and back.
+
+The instance's thread waits for both at once and is never busy itself, so that a model can answer
+while it executes, and long after. Knows no process: how a model runs is its backend's affair.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.errors import Internal, NereidError
+from nereid.frames import read_parameters, write_fault, write_payloads
+from nereid.messages import Fault, fault_of
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from services.executor.answers import failure
+from services.executor.backends import LostError, Request, RequestForm, Response
+from services.executor.tracing import Run, record, sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nereid.rpc import BlockingStream
+    from nereid.tracing import Tracer
+    from services.executor.assembly import View
+    from services.executor.backends import Collected, InstanceSpec, RequestModel
+    from services.executor.slabs import Lender
+
+_log = logging.getLogger(__name__)
+
+# Heads differ by batch size and shape; a client that varies them without end starts afresh.
+_MOST_FORMS: Final = 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A batch that is being executed, or, of a decoupled model, has requests without their end."""
+
+    # The scheduler's number.
+    id: int
+    started_ns: int
+    begun_ns: int
+    # By member; None: nothing yet. A decoupled model's are gone from here once they are sent.
+    answers: list[bytes | None]
+    # The model's members, which are those without a defect: their places in the batch.
+    places: list[int]
+    # Of the model's members.
+    open: set[int]
+    contexts: list[bytes] = field(default_factory=list)
+    failed: str | None = None
+
+
+class RequestRunner:
+    """Executes batches on one loaded model; used by its instance's thread alone."""
+
+    def __init__(
+        self,
+        spec: InstanceSpec,
+        model: RequestModel,
+        tracer: Tracer | None = None,
+        view: View | None = None,
+    ) -> None:
+        """view: opens tensors that lie in shared memory."""
+        # Set where answers may be put in shared memory.
+        self.lender: Lender | None = None
+        self._view = view
+        self._name = spec.name
+        self._model = model
+        self._tracer = tracer
+        self._all_outputs = tuple(tensor.name for tensor in spec.config.output)
+        self._forms: dict[bytes, RequestForm] = {}
+        # By the model's number for it: the scheduler's may come again with a new stream.
+        self._running: dict[int, _Running] = {}
+        self._numbers = 0
+        # The one that the model executes now.
+        self._current: int | None = None
+        self._until: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._running)
+
+    def execute(self, frame: bytes) -> bytes:
+        """Run one Batch and wait for all its answers, as a warm-up does."""
+        replies = list(self._begin(frame))
+        poll = self._poll()
+        while self.busy:
+            poll.poll()
+            replies += self._collect()
+        whole = pb.Executed()
+        for reply in replies:
+            whole.MergeFromString(reply)
+        return whole.SerializeToString()
+
+    def serve(
+        self, stream: BlockingStream, stopping: Callable[[], bool], on_batch: Callable[[], None]
+    ) -> None:
+        """Until the stream ends, or stopping and all is answered.
+
+        on_batch: an answered batch is to be counted. Raises LostError once the model is gone, after
+        answering what it was executing; what it never saw is left to those who sent it.
+        """
+        poll = self._poll()
+        poll.register(stream, select.POLLIN)
+        try:
+            self._forget()
+            while self.busy or not stopping():
+                poll.poll(0 if stream.holds else self._wait_ms())
+                for reply in self._collect():
+                    stream.send(reply)
+                    if self._current is None:
+                        on_batch()
+                for message in stream.take():
+                    for reply in self._begin(message):
+                        stream.send(reply)
+                if stream.ended:
+                    return
+                self._check_limit()
+        except LostError as error:
+            for reply in self._lost(str(error)):
+                stream.send(reply)
+            raise
+
+    def _poll(self) -> select.poll:
+        poll = select.poll()
+        for descriptor in self._model.descriptors():
+            poll.register(descriptor, select.POLLIN)
+        return poll
+
+    # ---- in
+
+    def _forget(self) -> None:
+        """Nobody waits any more for what came over another stream."""
+        running, self._running = self._running, {}
+        self._current = self._until = None
+        for number, batch in running.items():
+            for member in batch.open:
+                self._model.control(number, member, pb.MemberControl.CANCEL)
+
+    def _begin(self, frame: bytes) -> Iterator[bytes]:
+        """Hand a batch to the model; what is wrong with members is answered at once."""
+        started_ns = perf_counter_ns()
+        batch = pb.Batch.FromString(frame)
+        for control in batch.controls:
+            self._control(control)
+        if not batch.members:
+            return
+        places: list[int] = []
+        requests = []
+        running = _Running(batch.id, started_ns, 0, [None] * len(batch.members), places, set())
+        for place, member in enumerate(batch.members):
+            try:
+                requests.append(self._request(member))
+                places.append(place)
+            except NereidError as error:
+                running.answers[place] = failure(fault_of(error))
+        running.open.update(range(len(places)))
+        if batch.traced and self._tracer is not None:
+            running.contexts = sampled(batch.members)
+        if len(places) < len(batch.members) and (self._model.decoupled or not places):
+            yield self._defects(running)
+        if not places:
+            return
+        self._numbers += 1
+        number = self._numbers
+        self._running[number] = running
+        self._current = number
+        limit_s = self._model.limit_s
+        self._until = None if limit_s is None else time.monotonic() + limit_s
+        self._model.begin(number, requests)
+        running.begun_ns = perf_counter_ns()
+
+    def _control(self, control: pb.MemberControl) -> None:
+        for number, running in self._running.items():
+            if running.id == control.batch and control.member in running.places:
+                member = running.places.index(control.member)
+                self._model.control(number, member, control.kind)
+
+    def _request(self, member: pb.BatchMember) -> Request:
+        form = self._forms.get(member.head) or self._form(member.head)
+        tensors = [self._tensor(payload) for payload in member.payloads]
+        if len(tensors) != len(form.inputs):
+            raise Internal(f"a request has {len(form.inputs)} inputs but {len(tensors)} payloads")
+        return Request(
+            form,
+            tensors,
+            member.request_id,
+            read_parameters(member.parameters) if member.parameters else {},
+            member.trace_context,
+            member.remaining_us,
+            member.timeout_us,
+        )
+
+    def _tensor(self, payload: pb.Payload) -> bytes | memoryview:
+        if not payload.HasField("shared_memory"):
+            data: bytes = payload.inline
+            return data
+        if self._view is None:
+            raise Internal("a tensor in shared memory was sent to who cannot open it", late=True)
+        return self._view(payload.shared_memory)
+
+    def _form(self, head: bytes) -> RequestForm:
+        try:
+            request = kserve_pb2.ModelInferRequest.FromString(head)
+        except DecodeError as error:
+            raise Internal("a batch member's head is no ModelInferRequest") from error
+        inputs = tuple((each.name, each.datatype, tuple(each.shape)) for each in request.inputs)
+        outputs = tuple(output.name for output in request.outputs) or self._all_outputs
+        if len(self._forms) >= _MOST_FORMS:
+            self._forms.clear()
+        form = self._forms[head] = RequestForm(inputs, outputs)
+        return form
+
+    # ---- out
+
+    def _collect(self) -> Iterator[bytes]:
+        for collected in self._model.collect():
+            running = self._running.get(collected.batch)
+            if running is not None:
+                yield from self._collected(running, collected)
+
+    def _collected(self, running: _Running, collected: Collected) -> Iterator[bytes]:
+        arrived_ns = perf_counter_ns()
+        for response in collected.responses:
+            if response.member not in running.open:
+                _log.error("%s answered a request that it does not have", self._name)
+                continue
+            if not response.more:
+                running.open.discard(response.member)
+            if not self._model.decoupled:
+                running.answers[running.places[response.member]] = self._answer(response)
+        free = collected.free and self._current == collected.batch
+        if free and (self._model.decoupled or not running.open):
+            self._current = self._until = None
+        if self._model.decoupled:
+            yield self._partial(running, collected, arrived_ns)
+        elif not running.open:
+            # Not all of them need have come from execute()'s return.
+            self._current = self._until = None
+            yield self._executed(running, arrived_ns)
+        if not running.open and self._current != collected.batch:
+            del self._running[collected.batch]
+            self._tell(running, arrived_ns)
+
+    def _executed(self, running: _Running, arrived_ns: int = 0) -> bytes:
+        """The one message that answers a whole batch."""
+        times = self._times(running, arrived_ns or perf_counter_ns())
+        pieces = [each for each in running.answers if each is not None]
+        return b"".join((*pieces, times.SerializeToString()))
+
+    def _defects(self, running: _Running) -> bytes:
+        """Tells of members that the model does not get."""
+        if not self._model.decoupled:
+            return self._executed(running)
+        executed = self._times(running, perf_counter_ns())
+        executed.partial, executed.busy = True, bool(running.places)
+        for place, told in enumerate(running.answers):
+            if told is not None:
+                (answer,) = pb.Executed.FromString(told).answers
+                executed.answers.add(id=place).error.CopyFrom(answer.error)
+        return executed.SerializeToString()
+
+    def _partial(self, running: _Running, collected: Collected, arrived_ns: int) -> bytes:
+        executed = self._times(running, arrived_ns)
+        executed.partial = True
+        executed.busy = self._current == collected.batch
+        for response in collected.responses:
+            place = running.places[response.member]
+            answer = executed.answers.add(id=place, more=response.more)
+            self._fill(answer, response)
+        return executed.SerializeToString()
+
+    def _answer(self, response: Response) -> bytes:
+        """An Executed message that holds just this answer."""
+        executed = pb.Executed()
+        self._fill(executed.answers.add(), response)
+        return executed.SerializeToString()
+
+    def _fill(self, answer: pb.Answer, response: Response) -> None:
+        if response.fault is not None:
+            write_fault(response.fault, answer.error)
+        elif response.head:
+            answer.head = response.head
+            lent = None
+            if self.lender is not None:
+                lent = self.lender.lend(response.tensors)
+                self.lender.lent.clear()
+            write_payloads(lent or [*map(bytes, response.tensors)], answer.payloads)
+
+    def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
+        begun_ns = running.begun_ns or arrived_ns
+        return pb.Executed(
+            id=running.id,
+            compute_input_ns=begun_ns - running.started_ns,
+            compute_infer_ns=arrived_ns - begun_ns,
+            compute_output_ns=perf_counter_ns() - arrived_ns,
+        )
+
+    def _tell(self, running: _Running, arrived_ns: int) -> None:
+        """Record the spans of a batch that was traced."""
+        if self._tracer is not None and running.contexts:
+            begun_ns = running.begun_ns or arrived_ns
+            now_ns = perf_counter_ns()
+            times = (running.started_ns, begun_ns, arrived_ns, now_ns)
+            record(self._tracer, self._name, Run(running.contexts, *times, running.failed))
+
+    # ---- the model's end
+
+    def _wait_ms(self) -> float | None:
+        return None if self._until is None else max(0.0, self._until - time.monotonic()) * 1000 + 1
+
+    def _is_overdue(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until
+
+    def _check_limit(self) -> None:
+        if self._is_overdue():
+            self._model.give_up()
+            raise LostError(f"the batch was not executed within {self._model.limit_s:g} s")
+
+    def _lost(self, why: str) -> Iterator[bytes]:
+        """Answer for a model that is gone, but what it never saw."""
+        running, self._running = self._running, {}
+        overdue = self._is_overdue()
+        self._current = self._until = None
+        _log.error("instance %s lost its model: %s", self._name, why)
+        text = f"Stub process '{self._name}' is not healthy."
+        if overdue:
+            text = f"Failed to process the request(s) for model '{self._name}', message: {why}"
+        fault = Fault(Internal.code, text, late=True)
+        for number, batch in running.items():
+            if not self._model.began(number):
+                continue
+            batch.failed = fault.message
+            if self._model.decoupled:
+                executed = self._times(batch, perf_counter_ns())
+                executed.partial = True
+                for member in sorted(batch.open):
+                    write_fault(fault, executed.answers.add(id=batch.places[member]).error)
+                yield executed.SerializeToString()
+            else:
+                batch.answers = [each or failure(fault) for each in batch.answers]
+                yield self._executed(batch)
+            self._tell(batch, perf_counter_ns())

@@ -1,0 +1,83 @@
+"""What workers say of their answers' outputs, as the heads of answers.
+
+Remembered by what they said: a model's answers differ in little. What a worker says is checked,
+since a model's own code runs in it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from nereid.datatypes import BYTES, NAMES, byte_size
+from nereid.errors import Internal
+from nereid.frames import write_parameters
+from nereid.messages import Fault
+from nereid.pb import kserve_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MOST_HEADS: Final = 1024
+# Triton's names of codes to those of gRPC.
+_CODES: Final = {
+    "UNKNOWN": 2,
+    "INTERNAL": 13,
+    "NOT_FOUND": 5,
+    "INVALID_ARG": 3,
+    "UNAVAILABLE": 14,
+    "UNSUPPORTED": 12,
+    "ALREADY_EXISTS": 6,
+    "CANCELLED": 1,
+}
+
+
+class Heads:
+    """The heads of one model's answers."""
+
+    def __init__(self, model_name: str, model_version: str) -> None:
+        self._name, self._version = model_name, model_version
+        self._known: dict[bytes, tuple[bytes, list[int | None]]] = {}
+
+    def head(self, meta: bytes, sizes: Sequence[int]) -> bytes:
+        """The head for these outputs; raises Internal if the tensors are of other sizes."""
+        known = self._known.get(meta)
+        if known is None:
+            if len(self._known) >= _MOST_HEADS:
+                self._known.clear()
+            known = self._known[meta] = self._make(meta)
+        head, expected = known
+        if len(sizes) != len(expected) or any(
+            want not in (None, size) for want, size in zip(expected, sizes, strict=True)
+        ):
+            raise Internal(f"the worker of model '{self._name}' sent tensors of wrong sizes")
+        return head
+
+    def _make(self, meta: bytes) -> tuple[bytes, list[int | None]]:
+        response = kserve_pb2.ModelInferResponse(model_name=self._name, model_version=self._version)
+        sizes: list[int | None] = []
+        try:
+            told = json.loads(meta)
+            outputs = told
+            if isinstance(told, dict):
+                outputs = told["outputs"]
+                write_parameters(told["parameters"], response.parameters)
+            for name, datatype, shape in outputs:
+                if datatype not in NAMES or any(size < 0 for size in shape):
+                    raise ValueError(datatype)
+                response.outputs.add(name=name, datatype=datatype, shape=shape)
+                sizes.append(None if datatype == BYTES else byte_size(datatype, shape))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Internal(
+                f"the worker of model '{self._name}' sent outputs that make no sense"
+            ) from error
+        return response.SerializeToString(), sizes
+
+
+def fault_of(meta: bytes) -> Fault:
+    """The fault that a worker tells of."""
+    try:
+        code, message = json.loads(meta)
+        return Fault(_CODES[code], str(message), late=True)
+    except (ValueError, TypeError, KeyError):
+        return Fault(Internal.code, "the model failed in a way that cannot be told", late=True)

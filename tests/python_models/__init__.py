@@ -1,0 +1,32 @@
+"""Models as users write them, for tests that serve them; save() puts them in a repository."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+
+
+def save(root: Path, model: str, config: str = "", name: str = "") -> Path:
+    """Add a model to a repository, also under another name; its directory."""
+    directory = root / (name or model)
+    (directory / "1").mkdir(parents=True)
+    shutil.copy(_HERE / f"{model}.py", directory / "1" / "model.py")
+    if config:
+        (directory / "config.pbtxt").write_text(config)
+    return directory
+
+
+TALK = """
+backend: "python"
+input [
+  { name: "COMMAND" data_type: TYPE_STRING dims: [1] },
+  { name: "BLOB" data_type: TYPE_UINT8 dims: [-1] optional: true }
+]
+output [
+  { name: "REPLY" data_type: TYPE_STRING dims: [1] },
+  { name: "BLOB" data_type: TYPE_UINT8 dims: [-1] }
+]
+instance_group [{ count: 1 kind: KIND_CPU }]
+"""

@@ -1,0 +1,121 @@
+"""Does what COMMAND says, and tells in REPLY what came of it."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+def reply(text, **more):
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor("REPLY", np.array([text], np.object_))], **more
+    )
+
+
+class TritonPythonModel:
+    """The model."""
+
+    def initialize(self, args):
+        self.args = args
+        family = pb_utils.MetricFamily("talk_words", "Words heard", pb_utils.MetricFamily.COUNTER)
+        self.words = family.Metric({"language": "none"})
+        self.kept = []
+
+    def execute(self, requests):
+        commands = [pb_utils.get_input_tensor_by_name(each, "COMMAND") for each in requests]
+        words = [command.as_numpy().ravel()[0].decode().split(" ", 1) for command in commands]
+        self.words.increment(len(words))
+        if words[0][0] in ("return", "raise"):
+            return getattr(self, "do_" + words[0][0])(requests[0], *words[0][1:])
+        return [
+            getattr(self, "do_" + word[0])(request, *word[1:])
+            for request, word in zip(requests, words, strict=True)
+        ]
+
+    def finalize(self):
+        print("talk is finalized", flush=True)
+
+    def do_echo(self, _request, text):
+        return reply(text)
+
+    def do_args(self, _request):
+        return reply(json.dumps(self.args))
+
+    def do_pid(self, _request):
+        return reply(str(os.getpid()))
+
+    def do_about(self, request):
+        about = {
+            "id": request.request_id(),
+            "correlation_id": request.correlation_id(),
+            "flags": request.flags(),
+            "timeout": request.timeout(),
+            "parameters": json.loads(request.parameters()),
+            "outputs": sorted(request.requested_output_names()),
+            "cancelled": request.is_cancelled(),
+            "trace": request.trace().get_context(),
+        }
+        return reply(json.dumps(about))
+
+    def do_raise(self, _request, text):
+        raise ValueError(text)
+
+    def do_error(self, _request, words):
+        code, text = words.split(" ", 1)
+        error = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
+        return pb_utils.InferenceResponse(error=error)
+
+    def do_parameters(self, _request):
+        return reply("see there", parameters={"word": "yes", "number": 3, "truth": True})
+
+    def do_send(self, request, text):
+        """By the response sender, from another thread, after execute() has returned."""
+        sender = request.get_response_sender()
+        flag = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+        def send():
+            time.sleep(0.05)
+            sender.send(reply(text), flags=flag)
+
+        threading.Thread(target=send).start()
+
+    def do_return(self, _request, what):
+        return {
+            "nothing": None,
+            "none": [None],
+            "number": 7,
+            "few": [],
+            "many": [reply("a"), reply("b")],
+            "text": ["text"],
+            "tuple": (reply("a"),),
+        }[what]
+
+    def do_large(self, _request, size):
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("BLOB", np.arange(int(size), dtype=np.uint8))]
+        )
+
+    def do_log(self, _request, text):
+        pb_utils.Logger.log_warn(text)
+        return reply("logged")
+
+    def do_die(self, _request, how):
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), getattr(signal, how))
+        return reply("alive")
+
+    def do_hang(self, _request):
+        threading.Event().wait()
+
+    def do_keep(self, request):
+        """Hold an input beyond its request."""
+        self.kept.append(pb_utils.get_input_tensor_by_name(request, "BLOB").as_numpy())
+        return reply(str(len(self.kept)))
+
+    def do_kept(self, _request):
+        return reply(json.dumps([[len(each.ravel()), int(each.sum())] for each in self.kept]))
