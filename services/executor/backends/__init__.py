@@ -215,6 +215,7 @@ _MODULES = {
     "openvino": ("services.executor.backends.openvino", "openvino"),
     "pytorch": ("services.executor.backends.pytorch", "torch"),
     "python": ("services.executor.backends.python", "numpy"),
+    "tensorrt": ("services.executor.backends.tensorrt", "tensorrt"),
 }
 
 
