@@ -271,7 +271,7 @@ class Mappings:
     def sweep(self) -> None:
         """Let go of what its owner has let go of, or died with: nobody will name it again."""
         with self._lock:
-            for name in [each for each in self._open if not _exists(each)]:
+            for name in [each for each in self._open if not exists(each)]:
                 del self._open[name]
 
 
@@ -321,7 +321,7 @@ def _map(slab: str) -> memoryview:
         os.close(descriptor)
 
 
-def _exists(slab: str) -> bool:
+def exists(slab: str) -> bool:
     path, number = _place(slab)
     try:
         return os.stat(path).st_ino == number  # noqa: PTH116 (no object for a path as text)

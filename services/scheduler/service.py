@@ -95,7 +95,7 @@ class SchedulerService:
             self._cache,
             self._slabs,
         )
-        self._loader = Loader(rules, self._models_changed)
+        self._loader = Loader(rules, self._models_changed, self._catalogue)
         repositories = Repositories(settings.model_repository, settings.model_config_name)
         self._repository = RepositoryControl(
             repositories, self._catalogue, self._loader, _control_rules(settings)

@@ -191,14 +191,26 @@ _MODULES = {
 }
 
 
+# The model.py of each backend that is a folder with one.
+_FILES: dict[str, Path] = {}
+
+
+def look_in(directory: Path) -> None:
+    """Offer the Python-based backends of a directory as well: <backend>/model.py."""
+    found = sorted(directory.glob("*/model.py"))
+    _FILES.update({path.parent.name: path for path in found})
+    if not found:
+        _log.warning("there are no Python-based backends (<backend>/model.py) in '%s'", directory)
+
+
 def available() -> tuple[str, ...]:
-    """The backends that are installed: Nereid's whose packages are there, and other packages'."""
+    """The backends that are installed: Nereid's whose packages are there, and others'."""
     own = (name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package))
-    return tuple(sorted({*own, *_foreign()}))
+    return tuple(sorted({*own, *_FILES, *_packaged()}))
 
 
 def get(name: str) -> Backend:
-    """The backend of this name.
+    """The backend of this name. What was installed on purpose goes before what comes along.
 
     Raises:
         InvalidArgument: there is none, with Triton's words for it.
@@ -209,17 +221,22 @@ def get(name: str) -> Backend:
             f"unable to find backend library for backend '{name}', "
             "try specifying runtime on the model configuration."
         )
-    foreign = _foreign().get(name)
+    packaged = _packaged().get(name)
     try:
-        # What was installed on purpose takes the place of what comes along.
-        backend = importlib.import_module(_MODULES[name][0]) if foreign is None else foreign.load()
+        if packaged is not None:
+            backend = packaged.load()
+        elif name in _FILES:
+            python_based = importlib.import_module("services.executor.backends.python_based")
+            backend = python_based.PythonBased(_FILES[name])
+        else:
+            backend = importlib.import_module(_MODULES[name][0])
     except Exception as error:
         _log.exception("backend '%s' cannot be imported", name)
         raise Internal(f"unable to load backend library for backend '{name}': {error}") from error
     return cast("Backend", backend)
 
 
-def _foreign() -> dict[str, EntryPoint]:
+def _packaged() -> dict[str, EntryPoint]:
     return {each.name: each for each in entry_points(group=ENTRY_POINTS)}
 
 
