@@ -327,6 +327,7 @@ class HttpConnection(asyncio.Protocol):
         if wanted is not self._reading and not self._eof:
             self._reading = wanted
             if wanted:
+                self._since = self._loop.time()
                 transport.resume_reading()
             else:
                 transport.pause_reading()
@@ -366,7 +367,8 @@ class HttpConnection(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """Close the connection when its client has been silent for too long."""
         quiet_s = now - self._since
-        if self.busy or self._transport is None:
+        if self.busy or not self._reading or self._transport is None:
+            # At work, or not read from: then it is the server who judges whether it takes anything.
             return
         if self._ending or self._call is None:
             if quiet_s > self._limits.idle_timeout_s:

@@ -60,9 +60,11 @@ class LoadRules:
         except Exception as error:
             _log.exception("the configuration of %s cannot be completed", served)
             raise Internal(INTERNAL_MESSAGE) from error
-        kind: type[ModelVersion] = DecoupledVersion if config.decoupled else ModelVersion
+        kind: type[ModelVersion] = ModelVersion
         if config.platform == ENSEMBLE_PLATFORM:
             kind = EnsembleVersion
+        elif config.decoupled:
+            kind = DecoupledVersion
         runtime = kind(config, served.number, self.limits, self.tracer)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
