@@ -199,6 +199,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         write_fault(item.fault, message.fault)
     if item.digest:
         message.digest = item.digest
+    if item.caller:
+        message.caller = item.caller
     if item.takes_many:
         message.takes_many = True
 
@@ -215,6 +217,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     if message.HasField("fault"):
         request.fault = read_fault(message.fault)
     request.digest = message.digest
+    request.caller = message.caller
     request.takes_many = message.takes_many
     return request
 

@@ -72,6 +72,10 @@ class InferRequest:
     fault: Fault | None = None
     # Over all of the request that its answer depends on; empty: the scheduler did not ask for it.
     digest: bytes = b""
+    # The instance (its number) whose model asks; 0: a client does.
+    caller: int = 0
+    # How many models' requests stand behind this one; the scheduler's own, it does not travel.
+    depth: int = 0
     # Any number of answers is welcome. Decoupled models refuse all other requests.
     takes_many: bool = False
     # Where outputs go in clients' shared memory; the gateway's own affair, it does not travel.

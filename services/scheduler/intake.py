@@ -28,6 +28,7 @@ from nereid.pb import kserve_pb2
 from nereid.telemetry import about
 from nereid.tracing import is_sampled
 from services.scheduler.decoupled import DecoupledVersion, check_taker
+from services.scheduler.entry import Entry
 from services.scheduler.slabs import Slabs
 from services.scheduler.tracing import record_refusal
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from nereid.messages import ToScheduler
     from nereid.tracing import Tracer
     from services.scheduler.catalogue import Catalogue
-    from services.scheduler.entry import Entry
+    from services.scheduler.lineage import Lineage
     from services.scheduler.model import ModelVersion
 
     OnAnswer = Callable[[Answer], None]
@@ -147,6 +148,8 @@ class Intake:
         self._room = room
         # None: no request is traced.
         self._tracer = tracer
+        # Looks after requests that models make; None: none make any.
+        self.lineage: Lineage | None = None
         if tracer is not None:
             room.on_given_up = self._given_up
         self._by_head: dict[bytes, ModelVersion] = {}
@@ -166,6 +169,8 @@ class Intake:
         Raises:
             NereidError: it was refused; on_answer will not be called.
         """
+        if request.caller and self.lineage is not None:
+            return self._submit_for_model(self.lineage, request, on_answer, on_taken)
         model = self._by_head.get(request.head)
         if model is None or request.fault is not None:
             return self._submit_slowly(request, on_answer, on_taken)
@@ -209,6 +214,19 @@ class Intake:
             self._room.hold(held)
             return self._room, held
         return model, model.submit(request, on_answer)
+
+    def _submit_for_model(
+        self, lineage: Lineage, request: InferRequest, on_answer: OnAnswer, on_taken: OnTaken
+    ) -> Ticket:
+        lineage.adopt(request)
+        owner, what = self._submit_slowly(request, on_answer, on_taken)
+        if isinstance(what, Entry):
+            try:
+                lineage.note(request, owner, what)
+            except NereidError:
+                owner.cancel(what)  # type: ignore[arg-type]
+                raise
+        return owner, what
 
     def _find(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         served = self._catalogue.find(name, version)
