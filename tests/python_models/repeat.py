@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
-    """The model. What it has sent of its endless answers is the size of the file SENT names."""
+    """The model. Of answers without end it notes each in the file "sent" of its directory."""
 
     def initialize(self, args):
-        self.sent = Path(os.environ.get("NEREID_TEST_SENT", os.devnull))
+        self.sent = Path(args["model_repository"], "sent")
 
     def execute(self, requests):
         for request in requests:
@@ -65,9 +66,9 @@ class TritonPythonModel:
     def die_at_last(self, request, sender, count, size):
         for number in range(count):
             sender.send(self.answer(number, size))
-        # Once the client says that it has them all.
-        while not sender.is_cancelled() and not self.sent.with_suffix(".die").exists():
-            pass
+        # Once the client has them all, and says so.
+        while not self.sent.with_name("die").exists():
+            time.sleep(0.01)
         os._exit(9)
 
     def for_ever(self, request, sender, count, size):
@@ -81,4 +82,4 @@ class TritonPythonModel:
                 sent.write(b".")
                 number += 1
         sender.send(flags=FINAL)
-        self.sent.with_suffix(".cancelled").touch()
+        self.sent.with_name("cancelled").touch()
