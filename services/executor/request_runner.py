@@ -10,6 +10,7 @@ import logging
 import select
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -20,16 +21,17 @@ from nereid.frames import read_parameters, write_fault, write_payloads
 from nereid.messages import Fault, fault_of
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from services.executor.answers import failure
+from nereid.slab import THRESHOLD_BYTES
+from services.executor.answers import failure, prefixes
 from services.executor.backends import LostError, Request, RequestForm, Response
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
-    from services.executor.assembly import View
+    from services.executor.assembly import Piece, View
     from services.executor.backends import Collected, InstanceSpec, RequestModel
     from services.executor.slabs import Lender
 
@@ -47,8 +49,8 @@ class _Running:
     id: int
     started_ns: int
     begun_ns: int
-    # By member; None: nothing yet. A decoupled model's are gone from here once they are sent.
-    answers: list[bytes | None]
+    # By member, in pieces; None: nothing yet. A decoupled model's are gone once they are sent.
+    answers: list[Sequence[Piece] | None]
     # The model's members, which are those without a defect: their places in the batch.
     places: list[int]
     # Of the model's members.
@@ -78,6 +80,8 @@ class RequestRunner:
         self._tracer = tracer
         self._all_outputs = tuple(tensor.name for tensor in spec.config.output)
         self._forms: dict[bytes, RequestForm] = {}
+        # By an answer's head: its outputs' sizes, and what stands before each of them.
+        self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
         # By the model's number for it: the scheduler's may come again with a new stream.
         self._running: dict[int, _Running] = {}
         self._numbers = 0
@@ -95,8 +99,7 @@ class RequestRunner:
         replies = list(self._begin(frame))
         poll = self._poll()
         while self.busy:
-            poll.poll()
-            replies += self._collect()
+            replies += self._collect({descriptor for descriptor, _ in poll.poll()})
         whole = pb.Executed()
         for reply in replies:
             whole.MergeFromString(reply)
@@ -111,25 +114,34 @@ class RequestRunner:
         answering what it was executing; what it never saw is left to those who sent it.
         """
         poll = self._poll()
-        poll.register(stream, select.POLLIN)
+        source = stream.fileno()
+        poll.register(source, select.POLLIN)
         try:
             self._forget()
             while self.busy or not stopping():
-                poll.poll(0 if stream.holds else self._wait_ms())
-                for reply in self._collect():
-                    stream.send(reply)
-                    if self._current is None:
-                        on_batch()
-                for message in stream.take():
-                    for reply in self._begin(message):
+                wait_ms = 0 if stream.holds else self._wait_ms()
+                ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
+                # Who has nothing is not asked: that would be a system call each.
+                if stream.holds or source in ready:
+                    ready.discard(source)
+                    self._take(stream)
+                    if stream.ended:
+                        return
+                if ready:
+                    for reply in self._collect(ready):
                         stream.send(reply)
-                if stream.ended:
-                    return
+                        if self._current is None:
+                            on_batch()
                 self._check_limit()
         except LostError as error:
             for reply in self._lost(str(error)):
                 stream.send(reply)
             raise
+
+    def _take(self, stream: BlockingStream) -> None:
+        for message in stream.take():
+            for reply in self._begin(message):
+                stream.send(reply)
 
     def _poll(self) -> select.poll:
         poll = select.poll()
@@ -151,23 +163,24 @@ class RequestRunner:
         """Hand a batch to the model; what is wrong with members is answered at once."""
         started_ns = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
+        members = batch.members
         for control in batch.controls:
             self._control(control)
-        if not batch.members:
+        if not members:
             return
         places: list[int] = []
         requests = []
-        running = _Running(batch.id, started_ns, 0, [None] * len(batch.members), places, set())
-        for place, member in enumerate(batch.members):
+        running = _Running(batch.id, started_ns, 0, [None] * len(members), places, set())
+        for place, member in enumerate(members):
             try:
                 requests.append(self._request(member))
                 places.append(place)
             except NereidError as error:
-                running.answers[place] = failure(fault_of(error))
+                running.answers[place] = (failure(fault_of(error)),)
         running.open.update(range(len(places)))
         if batch.traced and self._tracer is not None:
-            running.contexts = sampled(batch.members)
-        if len(places) < len(batch.members) and (self._model.decoupled or not places):
+            running.contexts = sampled(members)
+        if len(places) < len(members) and (self._model.decoupled or not places):
             yield self._defects(running)
         if not places:
             return
@@ -187,18 +200,31 @@ class RequestRunner:
                 self._model.control(number, member, control.kind)
 
     def _request(self, member: pb.BatchMember) -> Request:
-        form = self._forms.get(member.head) or self._form(member.head)
-        tensors = [self._tensor(payload) for payload in member.payloads]
-        if len(tensors) != len(form.inputs):
-            raise Internal(f"a request has {len(form.inputs)} inputs but {len(tensors)} payloads")
-        return Request(
-            form,
-            tensors,
-            member.request_id,
-            read_parameters(member.parameters) if member.parameters else {},
-            member.trace_context,
-            member.remaining_us,
-            member.timeout_us,
+        head, payloads = member.head, member.payloads
+        form = self._forms.get(head) or self._form(head)
+        count = len(payloads)
+        # Iterating over a repeated field costs three times as much as indexing it.
+        tensors: list[bytes | memoryview] = (
+            [payloads[0].inline]
+            if count == 1
+            else [payloads[place].inline for place in range(count)]
+        )
+        if b"" in tensors:
+            # It is in shared memory, or there is nothing in it.
+            tensors = [self._tensor(payload) for payload in payloads]
+        if count != len(form.inputs):
+            raise Internal(f"a request has {len(form.inputs)} inputs but {count} payloads")
+        parameters = member.parameters
+        return Request._make(
+            (
+                form,
+                tensors,
+                member.request_id,
+                read_parameters(parameters) if parameters else {},
+                member.trace_context,
+                member.remaining_us,
+                member.timeout_us,
+            )
         )
 
     def _tensor(self, payload: pb.Payload) -> bytes | memoryview:
@@ -223,26 +249,29 @@ class RequestRunner:
 
     # ---- out
 
-    def _collect(self) -> Iterator[bytes]:
-        for collected in self._model.collect():
+    def _collect(self, ready: Collection[int]) -> Iterator[bytes]:
+        for collected in self._model.collect(ready):
             running = self._running.get(collected.batch)
             if running is not None:
                 yield from self._collected(running, collected)
 
     def _collected(self, running: _Running, collected: Collected) -> Iterator[bytes]:
         arrived_ns = perf_counter_ns()
+        decoupled = self._model.decoupled
+        still_open, places, answers = running.open, running.places, running.answers
         for response in collected.responses:
-            if response.member not in running.open:
+            member = response.member
+            if member not in still_open:
                 _log.error("%s answered a request that it does not have", self._name)
                 continue
             if not response.more:
-                running.open.discard(response.member)
-            if not self._model.decoupled:
-                running.answers[running.places[response.member]] = self._answer(response)
+                still_open.discard(member)
+            if not decoupled:
+                answers[places[member]] = self._answer(response)
         free = collected.free and self._current == collected.batch
-        if free and (self._model.decoupled or not running.open):
+        if free and (decoupled or not still_open):
             self._current = self._until = None
-        if self._model.decoupled:
+        if decoupled:
             yield self._partial(running, collected, arrived_ns)
         elif not running.open:
             # Not all of them need have come from execute()'s return.
@@ -255,8 +284,8 @@ class RequestRunner:
     def _executed(self, running: _Running, arrived_ns: int = 0) -> bytes:
         """The one message that answers a whole batch."""
         times = self._times(running, arrived_ns or perf_counter_ns())
-        pieces = [each for each in running.answers if each is not None]
-        return b"".join((*pieces, times.SerializeToString()))
+        pieces = [*chain.from_iterable(filter(None, running.answers)), times.SerializeToString()]
+        return b"".join(pieces)
 
     def _defects(self, running: _Running) -> bytes:
         """Tells of members that the model does not get."""
@@ -266,7 +295,7 @@ class RequestRunner:
         executed.partial, executed.busy = True, bool(running.places)
         for place, told in enumerate(running.answers):
             if told is not None:
-                (answer,) = pb.Executed.FromString(told).answers
+                (answer,) = pb.Executed.FromString(b"".join(told)).answers
                 executed.answers.add(id=place).error.CopyFrom(answer.error)
         return executed.SerializeToString()
 
@@ -282,11 +311,23 @@ class RequestRunner:
             self._fill(answer, response)
         return executed.SerializeToString()
 
-    def _answer(self, response: Response) -> bytes:
-        """An Executed message that holds just this answer."""
-        executed = pb.Executed()
-        self._fill(executed.answers.add(), response)
-        return executed.SerializeToString()
+    def _answer(self, response: Response) -> Sequence[Piece]:
+        """The pieces of an Executed message that holds just this answer."""
+        _, _, fault, head, tensors = response
+        sizes = [*map(len, tensors)]
+        if fault is not None or not sizes or sum(sizes) >= THRESHOLD_BYTES:
+            executed = pb.Executed()
+            self._fill(executed.answers.add(), response)
+            return (executed.SerializeToString(),)
+        known = self._prefixes.get(head)
+        if known is None or known[0] != sizes:
+            if len(self._prefixes) >= _MOST_FORMS:
+                self._prefixes.clear()
+            known = self._prefixes[head] = sizes, prefixes(head, sizes)
+        pieces: list[Piece] = []
+        for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of one length, as just seen
+            pieces += (prefix, tensor)
+        return pieces
 
     def _fill(self, answer: pb.Answer, response: Response) -> None:
         if response.fault is not None:
@@ -350,7 +391,7 @@ class RequestRunner:
                     write_fault(fault, executed.answers.add(id=batch.places[member]).error)
                 yield executed.SerializeToString()
             else:
-                batch.answers = [each or failure(fault) for each in batch.answers]
+                batch.answers = [each or (failure(fault),) for each in batch.answers]
                 yield self._executed(batch)
             self._tell(batch, perf_counter_ns())
 

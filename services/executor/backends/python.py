@@ -36,7 +36,7 @@ from services.executor.workers.process import WorkerProcess
 from services.executor.workers.settings import WorkerSettings, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
     from threading import Event
 
@@ -229,19 +229,27 @@ class PythonModel:
     def began(self, batch: int) -> bool:
         return self._worker is None or self._worker.began >= batch
 
-    def collect(self) -> Iterator[Collected]:
+    def collect(self, ready: Collection[int]) -> Iterator[Collected]:
         worker = self._alive()
+        channel = worker.channel
+        socket, watched, calls = worker.descriptors
+        is_gone = watched in ready
         try:
-            while (frame := worker.channel.take()) is not None:
-                kind, body = frame
-                if kind == wire.ANSWERS:
-                    yield self._collected(body)
-                else:
-                    worker.hear(kind, body)
-            worker.answer_calls()
+            # One read; whether there is more will be told. Of one that is gone, all it has said.
+            while (is_gone or socket in ready) and channel.fill():
+                while (frame := channel.held()) is not None:
+                    kind, body = frame
+                    if kind == wire.ANSWERS:
+                        yield self._collected(body)
+                    else:
+                        worker.hear(kind, body)
+                if not is_gone:
+                    break
+            if calls in ready:
+                worker.answer_calls()
         except (wire.LostError, wire.WireError, wire.SlowError) as error:
             raise LostError(worker.death()) from error
-        if worker.ended:
+        if is_gone:
             raise LostError(worker.death())
 
     def _alive(self) -> WorkerProcess:
@@ -281,10 +289,10 @@ class PythonModel:
         if flags & wire.EMPTY:
             return Response(member, more)
         try:
-            head = self._heads.head(meta, [len(tensor) for tensor in tensors])
+            head = self._heads.head(meta, [*map(len, tensors)])
         except NereidError as error:
             return Response(member, more, fault_of_error(error))
-        return Response(member, more, None, head, tensors)
+        return Response._make((member, more, None, head, tensors))
 
 
 def meta_of(request: Request) -> bytes:

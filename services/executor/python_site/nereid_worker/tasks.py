@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import wire
@@ -12,8 +13,10 @@ from .errors import TritonError
 from .responses import InferenceResponseSender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from .channel import Channel
+    from .requests import InferenceRequest
     from .responses import InferenceResponse
 
 # Outputs' shapes may vary without end.
@@ -22,14 +25,13 @@ _metas: dict[Any, bytes] = {}
 
 
 class Task:
-    """One member of one batch."""
+    """Answers one member of a batch by senders, also after execute() has returned."""
 
     __slots__ = (
         "__weakref__",
         "_batch",
         "_outputs",
         "answered",
-        "cancelled",
         "flowing",
         "has_sender",
         "member",
@@ -41,7 +43,6 @@ class Task:
         self.member = member
         # Its last answer is on its way.
         self.answered = False
-        self.cancelled = False
         # Cleared while its client cannot keep up; there from the first time on.
         self.flowing: threading.Event | None = None
         self.has_sender = False
@@ -54,45 +55,26 @@ class Task:
         )
 
     def is_cancelled(self) -> bool:
-        if not self.cancelled:
-            self._batch.look()
-        return self.cancelled
+        return self._batch.is_cancelled(self.member)
 
     def control(self, kind: int) -> None:
         """What has become of it elsewhere; kinds as in MemberControl."""
-        if kind == CANCEL:
-            self.cancelled = True
         if kind == PAUSE:
             self.flowing = self.flowing or threading.Event()
             self.flowing.clear()
         elif self.flowing is not None:
             self.flowing.set()
 
-    def reply(self, response: InferenceResponse) -> wire.Reply:
-        """A response as it travels, but whether it is the last."""
-        error = response.error()
-        if error is not None:
-            return failure(self.member, error)
-        wanted = self._outputs
-        tensors = [each for each in response.output_tensors() if each._name in wanted]
-        meta = _meta(tuple((each._name, each._datatype, each._shape) for each in tensors))
-        parameters = response.parameters()
-        if parameters:
-            meta = b'{"outputs":' + meta + b',"parameters":' + parameters.encode() + b"}"
-        return wire.Reply(self.member, 0, meta, [each.raw() for each in tensors])
-
     def _deliver(self, response: InferenceResponse | None, final: bool) -> None:
         """Send a response from wherever it was made; waits for a client that cannot keep up."""
-        if self.flowing is not None and not self.cancelled:
+        if self.flowing is not None and self.member not in self._batch.cancelled:
             self.flowing.wait()
         if response is None:
             reply = wire.Reply(self.member, wire.EMPTY, b"", ())
         else:
-            reply = self.reply(response)
+            reply = reply_of(self.member, self._outputs, response)
         self.answered = final
-        self._batch.send(reply if final else reply._replace(flags=reply.flags | wire.MORE))
-        if final:
-            self._batch.closed(self.member)
+        self._batch.send([reply if final else reply._replace(flags=reply.flags | wire.MORE)])
 
     def __del__(self) -> None:
         # The model holds neither request nor sender any more: nobody else will answer.
@@ -100,7 +82,7 @@ class Task:
             text = "the model let go of a request without sending a final response"
             self.answered = True
             with contextlib.suppress(wire.LostError, OSError):
-                self._batch.send(failure(self.member, TritonError(text)))
+                self._batch.send([failure(self.member, TritonError(text))])
 
 
 CANCEL, PAUSE, RESUME = 0, 1, 2
@@ -109,20 +91,90 @@ CANCEL, PAUSE, RESUME = 0, 1, 2
 class Execution:
     """A batch under way; its tasks look after themselves once execute() has returned."""
 
+    __slots__ = (
+        "__weakref__",
+        "_channel",
+        "_look",
+        "_open",
+        "cancelled",
+        "decoupled",
+        "held",
+        "number",
+        "returned",
+        "wanted",
+    )
+
     def __init__(
-        self, number: int, channel: wire.Channel, look: Callable[[], None], *, decoupled: bool
+        self, number: int, channel: Channel, look: Callable[[], None], *, decoupled: bool
     ) -> None:
-        self._number = number
+        """look: sees whether there is news of requests."""
+        self.number = number
         self._channel = channel
-        self.look = look
+        self._look = look
         self.decoupled = decoupled
+        # By member: the outputs that it wants.
+        self.wanted: list[frozenset[str]] = []
+        # Members for whose answers nobody waits.
+        self.cancelled: set[int] = set()
         # execute() has returned.
         self.returned = False
-        self.closed: Callable[[int], None] = lambda _: None
+        # The tasks while execute() runs. Later only the model holds them, with senders.
+        self.held: dict[int, Task] = {}
+        self._open: weakref.WeakValueDictionary[int, Task] | None = None
 
-    def send(self, *replies: wire.Reply, flags: int = 0) -> None:
-        parts = wire.answers_parts(self._number, flags, replies)
+    def task(self, request: InferenceRequest) -> Task:
+        """A request's task: there is one for each request of decoupled models, else where asked."""
+        if request._task is None:
+            member = request._member
+            task = request._task = self.held[member] = Task(self, member, self.wanted[member])
+            if self._open is None:
+                self._open = weakref.WeakValueDictionary()
+            self._open[member] = task
+        return request._task
+
+    def is_cancelled(self, member: int) -> bool:
+        if member not in self.cancelled:
+            self._look()
+        return member in self.cancelled
+
+    def control(self, member: int, kind: int) -> None:
+        """What has become of a member elsewhere."""
+        if kind == CANCEL:
+            self.cancelled.add(member)
+        task = None if self._open is None else self._open.get(member)
+        if task is not None:
+            task.control(kind)
+
+    def send(self, replies: Sequence[wire.Reply], flags: int = 0) -> None:
+        parts = wire.answers_parts(self.number, flags, replies)
         self._channel.send(wire.ANSWERS, parts)
+
+    def finish(self, replies: Sequence[wire.Reply]) -> None:
+        """Send the replies that execute() returned; who has none answers by a sender."""
+        held = self.held
+        if held:
+            for reply in replies:
+                if reply[0] in held:
+                    held[reply[0]].answered = True
+        self.send(replies, wire.FREE)
+        self.returned = True
+        self.held = {}
+
+
+def reply_of(member: int, wanted: frozenset[str], response: InferenceResponse) -> wire.Reply:
+    """A response as it travels, but whether it is the last."""
+    if response._error is not None:
+        return failure(member, response._error)
+    about = []
+    raws = []
+    for tensor in response._output_tensors:
+        if tensor._name in wanted:
+            about.append((tensor._name, tensor._datatype, tensor._shape))
+            raws.append(tensor.raw())
+    meta = _meta(tuple(about))
+    if response._parameters:
+        meta = b'{"outputs":%b,"parameters":%b}' % (meta, response._parameters.encode())
+    return wire.Reply(member, 0, meta, raws)
 
 
 def failure(member: int, error: TritonError) -> wire.Reply:
