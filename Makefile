@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MODELS ?= models
 
-.PHONY: install dev models serve test e2e compose-test fuzz check fmt proto bench clean
+.PHONY: install dev models serve test e2e compose-test compat compat-record fuzz check fmt proto bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nereid needs Python 3.11 or newer")'
@@ -39,6 +39,15 @@ compose-test: dev
 fuzz: dev
 	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# The same requests to the real tritonserver and to Nereid: NEREID_TRITON_VENV has it, or it is
+# installed on first use. For longer: make compat COMPAT=--hypothesis-profile=long
+compat: dev
+	$(BIN)/python -m pytest tests/compat -rs $(COMPAT)
+
+# Asks the real tritonserver anew for what tests/e2e/test_protocol.py expects of Nereid.
+compat-record: dev
+	$(BIN)/python -m tests.compat.record
 
 check: dev
 	$(BIN)/ruff format --check .

@@ -12,18 +12,16 @@ import time
 from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
-
-from google.protobuf.message import DecodeError
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import Internal, NereidError
-from nereid.frames import read_parameters, write_fault, write_payloads
-from nereid.messages import Fault, fault_of
-from nereid.pb import kserve_pb2
+from nereid.frames import write_fault, write_payloads
+from nereid.messages import Fault, SharedMemory, fault_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.slab import THRESHOLD_BYTES
 from services.executor.answers import failure, prefixes
-from services.executor.backends import LostError, Request, RequestForm, Response
+from services.executor.backends import LostError
+from services.executor.requests import Requests
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
@@ -31,14 +29,14 @@ if TYPE_CHECKING:
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
-    from services.executor.assembly import Piece, View
-    from services.executor.backends import Collected, InstanceSpec, RequestModel
+    from services.executor.assembly import Piece
+    from services.executor.backends import Collected, InstanceSpec, RequestModel, Response
     from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
 
-# Heads differ by batch size and shape; a client that varies them without end starts afresh.
-_MOST_FORMS: Final = 1024
+# Answers differ by batch size and shape.
+_MOST_HEADS: Final = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +53,8 @@ class _Running:
     places: list[int]
     # Of the model's members.
     open: set[int]
+    # Where some of them may put their outputs, until they have answered.
+    rooms: dict[int, SharedMemory] = field(default_factory=dict)
     contexts: list[bytes] = field(default_factory=list)
     failed: str | None = None
     # Something was said of it.
@@ -69,22 +69,20 @@ class RequestRunner:
         spec: InstanceSpec,
         model: RequestModel,
         tracer: Tracer | None = None,
-        view: View | None = None,
     ) -> None:
-        """view: opens tensors that lie in shared memory."""
         # Set where answers may be put in shared memory.
         self.lender: Lender | None = None
-        self._view = view
         self._name = spec.name
         self._model = model
         self._tracer = tracer
-        self._all_outputs = tuple(tensor.name for tensor in spec.config.output)
-        self._forms: dict[bytes, RequestForm] = {}
+        self._requests = Requests(tuple(tensor.name for tensor in spec.config.output))
         # By an answer's head: its outputs' sizes, and what stands before each of them.
         self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
         # By the model's number for it: the scheduler's may come again with a new stream.
         self._running: dict[int, _Running] = {}
         self._numbers = 0
+        # How much shared memory the last outputs took; 0: they were small.
+        self._expected_bytes = 0
         # The one that the model executes now.
         self._current: int | None = None
         self._until: float | None = None
@@ -170,10 +168,11 @@ class RequestRunner:
             return
         places: list[int] = []
         requests = []
+        read = self._requests.read
         running = _Running(batch.id, started_ns, 0, [None] * len(members), places, set())
         for place, member in enumerate(members):
             try:
-                requests.append(self._request(member))
+                requests.append(read(member, self._room()))
                 places.append(place)
             except NereidError as error:
                 running.answers[place] = (failure(fault_of(error)),)
@@ -190,6 +189,12 @@ class RequestRunner:
         self._current = number
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
+        if self._expected_bytes:
+            running.rooms = {
+                member: request.room
+                for member, request in enumerate(requests)
+                if request.room is not None
+            }
         self._model.begin(number, requests)
         running.begun_ns = perf_counter_ns()
 
@@ -199,53 +204,11 @@ class RequestRunner:
                 member = running.places.index(control.member)
                 self._model.control(number, member, control.kind)
 
-    def _request(self, member: pb.BatchMember) -> Request:
-        head, payloads = member.head, member.payloads
-        form = self._forms.get(head) or self._form(head)
-        count = len(payloads)
-        # Iterating over a repeated field costs three times as much as indexing it.
-        tensors: list[bytes | memoryview] = (
-            [payloads[0].inline]
-            if count == 1
-            else [payloads[place].inline for place in range(count)]
-        )
-        if b"" in tensors:
-            # It is in shared memory, or there is nothing in it.
-            tensors = [self._tensor(payload) for payload in payloads]
-        if count != len(form.inputs):
-            raise Internal(f"a request has {len(form.inputs)} inputs but {count} payloads")
-        parameters = member.parameters
-        return Request._make(
-            (
-                form,
-                tensors,
-                member.request_id,
-                read_parameters(parameters) if parameters else {},
-                member.trace_context,
-                member.remaining_us,
-                member.timeout_us,
-            )
-        )
-
-    def _tensor(self, payload: pb.Payload) -> bytes | memoryview:
-        if not payload.HasField("shared_memory"):
-            data: bytes = payload.inline
-            return data
-        if self._view is None:
-            raise Internal("a tensor in shared memory was sent to who cannot open it", late=True)
-        return self._view(payload.shared_memory)
-
-    def _form(self, head: bytes) -> RequestForm:
-        try:
-            request = kserve_pb2.ModelInferRequest.FromString(head)
-        except DecodeError as error:
-            raise Internal("a batch member's head is no ModelInferRequest") from error
-        inputs = tuple((each.name, each.datatype, tuple(each.shape)) for each in request.inputs)
-        outputs = tuple(output.name for output in request.outputs) or self._all_outputs
-        if len(self._forms) >= _MOST_FORMS:
-            self._forms.clear()
-        form = self._forms[head] = RequestForm(inputs, outputs)
-        return form
+    def _room(self) -> SharedMemory | None:
+        """Memory for outputs as large as the last ones were."""
+        if not self._expected_bytes or self.lender is None:
+            return None
+        return self.lender.room(self._expected_bytes)
 
     # ---- out
 
@@ -267,7 +230,7 @@ class RequestRunner:
             if not response.more:
                 still_open.discard(member)
             if not decoupled:
-                answers[places[member]] = self._answer(response)
+                answers[places[member]] = self._answer(running, response)
         free = collected.free and self._current == collected.batch
         if free and (decoupled or not still_open):
             self._current = self._until = None
@@ -308,37 +271,57 @@ class RequestRunner:
         for response in collected.responses:
             place = running.places[response.member]
             answer = executed.answers.add(id=place, more=response.more)
-            self._fill(answer, response)
+            self._fill(answer, response, None)
         return executed.SerializeToString()
 
-    def _answer(self, response: Response) -> Sequence[Piece]:
+    def _answer(self, running: _Running, response: Response) -> Sequence[Piece]:
         """The pieces of an Executed message that holds just this answer."""
-        _, _, fault, head, tensors = response
+        member, _, fault, head, tensors = response
+        if fault is not None or not tensors or running.rooms or self._expected_bytes:
+            return self._any_answer(response, running.rooms.pop(member, None))
         sizes = [*map(len, tensors)]
-        if fault is not None or not sizes or sum(sizes) >= THRESHOLD_BYTES:
-            executed = pb.Executed()
-            self._fill(executed.answers.add(), response)
-            return (executed.SerializeToString(),)
+        if sum(sizes) >= THRESHOLD_BYTES:
+            return self._any_answer(response, None)
         known = self._prefixes.get(head)
         if known is None or known[0] != sizes:
-            if len(self._prefixes) >= _MOST_FORMS:
+            if len(self._prefixes) >= _MOST_HEADS:
                 self._prefixes.clear()
             known = self._prefixes[head] = sizes, prefixes(head, sizes)
-        pieces: list[Piece] = []
+        pieces: list[Any] = []
         for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of one length, as just seen
             pieces += (prefix, tensor)
         return pieces
 
-    def _fill(self, answer: pb.Answer, response: Response) -> None:
+    def _any_answer(self, response: Response, room: SharedMemory | None) -> Sequence[Piece]:
+        executed = pb.Executed()
+        self._fill(executed.answers.add(), response, room)
+        return (executed.SerializeToString(),)
+
+    def _fill(self, answer: pb.Answer, response: Response, room: SharedMemory | None) -> None:
+        used = False
         if response.fault is not None:
             write_fault(response.fault, answer.error)
         elif response.head:
             answer.head = response.head
-            lent = None
-            if self.lender is not None:
-                lent = self.lender.lend(response.tensors)
-                self.lender.lent.clear()
-            write_payloads(lent or [*map(bytes, response.tensors)], answer.payloads)
+            tensors = response.tensors
+            used = room is not None and bool(tensors) and type(tensors[0]) is SharedMemory
+            if used:
+                write_payloads(tensors, answer.payloads)
+            else:
+                self._lend(tensors, answer)
+        if room is not None and not used and self.lender is not None:
+            self.lender.free(room.slab)
+
+    def _lend(self, tensors: Sequence[Any], answer: pb.Answer) -> None:
+        """Put tensors in shared memory if they are large; the next ones may go there directly."""
+        lent = None
+        self._expected_bytes = 0
+        if self.lender is not None:
+            lent = self.lender.lend(tensors)
+            self.lender.lent.clear()
+        if lent and not self._model.decoupled:
+            self._expected_bytes = lent[-1].offset + lent[-1].size_bytes
+        write_payloads(lent or [*map(bytes, tensors)], answer.payloads)
 
     def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
         begun_ns = running.begun_ns or arrived_ns
@@ -358,6 +341,12 @@ class RequestRunner:
             record(self._tracer, self._name, Run(running.contexts, *times, running.failed))
 
     # ---- the model's end
+
+    def _free_rooms(self, running: _Running) -> None:
+        """Nobody will write there any more."""
+        for room in running.rooms.values():
+            if self.lender is not None:
+                self.lender.free(room.slab)
 
     def _wait_ms(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - time.monotonic()) * 1000 + 1
@@ -381,6 +370,7 @@ class RequestRunner:
             text = f"Failed to process the request(s) for model '{self._name}', message: {why}"
         fault = Fault(Internal.code, text, late=True)
         for number, batch in running.items():
+            self._free_rooms(batch)
             if not self._model.began(number):
                 continue
             batch.failed = fault.message

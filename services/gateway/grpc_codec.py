@@ -191,7 +191,7 @@ def _take_parameters(message: Message, request: InferRequest) -> None:
 
 def _classes(message: Message) -> dict[str, int]:
     """How many classes are wanted of which outputs."""
-    classes = {}
+    classes: dict[str, int] = {}
     for output in message.outputs:
         if "classification" in output.parameters:
             parameter = output.parameters["classification"]
@@ -201,7 +201,8 @@ def _classes(message: Message) -> dict[str, int]:
                 )
             if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-            classes[output.name] = parameter.int64_param
+            # Of an output's classes that are asked for twice the first count.
+            classes.setdefault(output.name, parameter.int64_param)
     return classes
 
 

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 class Body:
     """Counts what comes, and gathers it. All but clear and hand_over raise Refused at a limit."""
 
-    __slots__ = ("_chunks", "_limits", "_pieces", "_size_bytes", "room")
+    __slots__ = ("_chunks", "_limits", "_pieces", "_size_bytes", "_told_bytes", "room")
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._pieces: list[bytes] = []
         self._chunks = 0
         self._size_bytes = 0
+        # Of what came behind the headers' last piece: content and all that frames it.
+        self._told_bytes = 0
         # As long as the body; None: it is gathered in pieces.
         self.room: Room | None = None
 
@@ -37,7 +39,7 @@ class Body:
         """Let go of what came; another body may begin."""
         self._pieces.clear()
         self.room = None
-        self._size_bytes = self._chunks = 0
+        self._size_bytes = self._chunks = self._told_bytes = 0
 
     def announce(self, call: HttpCall, room_for: RoomFor | None) -> None:
         """The headers of its call are whole."""
@@ -45,6 +47,11 @@ class Body:
         self._limits.check_body(size_bytes)
         if size_bytes and room_for is not None:
             self.room = room_for(call, size_bytes)
+
+    def expect(self, size_bytes: int) -> None:
+        """So many bytes come next, before they are told apart: not all need be its content."""
+        self._limits.check_framing(self._told_bytes - self._size_bytes, self._chunks)
+        self._told_bytes += size_bytes
 
     def begin_chunk(self) -> None:
         """It comes in chunks, and here is another one."""

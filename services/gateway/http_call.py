@@ -81,13 +81,6 @@ class HttpCall:
         self.received_ns = 0
         self._finished = finished
 
-    def head_without(self, method: bytes, *left_out: bytes) -> bytes:
-        """Its head as bytes, less these headers."""
-        headers = b"".join(
-            b"%b: %b\r\n" % item for item in self.headers.items() if item[0] not in left_out
-        )
-        return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self.target, headers)
-
     def respond(
         self,
         status: int,
@@ -126,7 +119,17 @@ class HttpCall:
         self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
         """Answer with an error body."""
-        self.respond(status, (error_body(message),), content_type, extra)
+        body = error_body(message)
+        if self.method == b"HEAD":
+            # No content may follow, or the client would take it for the next answer's head.
+            about = b"Content-Type: %b\r\n%bContent-Length: %d\r\n" % (
+                content_type,
+                extra,
+                len(body),
+            )
+            self.respond_raw(_LINES[status] + about, ())
+        else:
+            self.respond(status, (body,), content_type, extra)
 
     def begin(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
         """Begin an answer in pieces. Where there are no chunks, the connection's end ends it."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# A chunk's size, in as many digits as anybody writes, and both line ends.
+_CHUNK_HEAD_BYTES = 20
+
 
 class Refused(Exception):
     """A request that is not read on; thrown through the parser to stop it."""
@@ -56,3 +59,8 @@ class HttpLimits:
                 f"request JSON size of {size} bytes exceeds the maximum allowed input size of"
                 f" {self.max_body_bytes} bytes. Use --http-max-input-size to increase the limit.",
             )
+
+    def check_framing(self, size: int, chunks: int) -> None:
+        """Refuse a body that is mostly chunks' extensions and trailers, of this size without it."""
+        if size > self.max_header_bytes + _CHUNK_HEAD_BYTES * chunks:
+            raise Refused(431, f"trailers or chunk extensions exceed {self.max_header_bytes} bytes")

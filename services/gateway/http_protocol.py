@@ -22,6 +22,7 @@ import httptools
 from nereid.errors import INTERNAL_MESSAGE
 from services.gateway.http_body import Body
 from services.gateway.http_call import HttpCall
+from services.gateway.http_framing import read_head, without_upgrade
 from services.gateway.http_limits import Refused
 from services.gateway.known_head import KnownHead
 
@@ -155,15 +156,9 @@ class HttpConnection(asyncio.Protocol):
             # The parser skips the body of an upgrade; see _reread.
             self._upgrade = True
             return
-        call.method = parser.get_method()
-        call.keep_alive = parser.should_keep_alive() and not self._last_answers
-        call.http_1_0 = parser.get_http_version() == "1.0"
-        headers = call.headers
+        self._continue_due = read_head(call, parser)
+        call.keep_alive = call.keep_alive and not self._last_answers
         self._body.announce(call, self.room_for)
-        if b"expect" in headers:
-            if headers[b"expect"].lower() != b"100-continue":
-                raise Refused(417, "only 100-continue may be expected")
-            self._continue_due = not call.http_1_0
 
     def on_body(self, body: bytes) -> None:
         self._body.add(body)
@@ -223,6 +218,8 @@ class HttpConnection(asyncio.Protocol):
         return rest
 
     def _feed(self, data: bytes) -> None:
+        if self._call is not None and not self._in_headers:
+            self._body.expect(len(data))
         while data:
             try:
                 self._parser.feed_data(data)
@@ -234,13 +231,10 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
 
     def _reread(self) -> bytes:
-        """No other protocol is spoken here: an offer to upgrade is read again without the offer."""
         call, method = self._current, self._parser.get_method()
         self._upgrade = False
         self._parser = httptools.HttpRequestParser(self)
-        if method == b"CONNECT":
-            raise Refused(405, "Method Not Allowed")
-        return call.head_without(method, b"connection", b"upgrade")
+        return without_upgrade(call, method)
 
     def _start(self, call: HttpCall) -> None:
         self._under_way.append(call)
@@ -333,6 +327,7 @@ class HttpConnection(asyncio.Protocol):
         if wanted is not self._reading and not self._eof:
             self._reading = wanted
             if wanted:
+                self._since = self._loop.time()
                 transport.resume_reading()
             else:
                 transport.pause_reading()
@@ -372,7 +367,8 @@ class HttpConnection(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """Close the connection when its client has been silent for too long."""
         quiet_s = now - self._since
-        if self.busy or self._transport is None:
+        if self.busy or not self._reading or self._transport is None:
+            # At work, or not read from: then it is the server who judges whether it takes anything.
             return
         if self._ending or self._call is None:
             if quiet_s > self._limits.idle_timeout_s:

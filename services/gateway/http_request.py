@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nereid.datatypes import NAMES
 from nereid.errors import Internal, InvalidArgument, NereidError
 from nereid.messages import InferRequest, Parameter, fault_of
 from services.gateway import (
@@ -201,7 +200,9 @@ class _Parser:
         inputs = [self._input(each) for each in json_text.array(members, "inputs")]
         outputs = json_text.array(members, "outputs") if "outputs" in members else ()
         names = [self._output(each) for each in outputs]
-        by_name = {name: binary for name, binary in names if binary is not None}
+        # An output that is named twice is wanted as it is named first.
+        first = dict(reversed(names))
+        by_name = {name: binary for name, binary in first.items() if binary is not None}
         if names:
             # Named outputs say for themselves how they are wanted.
             self._binary_by_default = False
@@ -265,9 +266,6 @@ class _Parser:
         shape = [json_text.unsigned(size, "shape") for size in json_text.array(members, "shape")]
         if sources[0] == "shared_memory_region":
             self._input_ranges.append((len(self._sizes), self._range(parameters)))
-        if datatype not in NAMES:
-            raise InvalidArgument(f"invalid datatype for input {name}")
-        if sources[0] == "shared_memory_region":
             self._sizes.append(0)
         elif sources[0] == "binary_data_size":
             size = json_text.unsigned(parameters["binary_data_size"], "binary_data_size")
@@ -284,6 +282,7 @@ class _Parser:
 
     def _output(self, output: Any) -> tuple[str, bool | None]:
         name = json_text.string(output, "name")
+        again = name in self._output_ranges
         parameters = output.get("parameters")
         if type(parameters) is not dict:
             self._output_ranges.setdefault(name, None)
@@ -307,7 +306,7 @@ class _Parser:
                     )
             place = self._range(parameters)
         self._output_ranges.setdefault(name, place)
-        if classes:
+        if classes and not again:
             self._classes[name] = min(classes, _MOST_CLASSES)
         return name, binary
 

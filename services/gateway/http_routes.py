@@ -67,6 +67,7 @@ _MODEL_ACTIONS: Final = {
     "generate": Kind.GENERATE,
     "generate_stream": Kind.GENERATE_STREAM,
 }
+_ABSOLUTE: Final = re.compile(r"https?://[^/]*", re.IGNORECASE)
 _MODEL_TRACE: Final = re.compile(r"/v2/models/([^/]+)/trace/setting\Z")
 _INDEX: Final = re.compile(r"/v2/repository/[^/]+/index\Z")
 _REPOSITORY: Final = re.compile(r"/v2/repository(?:/([^/]+))?/models/([^/]+)/(load|unload)\Z")
@@ -104,8 +105,8 @@ def resolve(target: bytes) -> Route:
 def _path(target: str) -> str:
     """Origin form, or the path of a target in absolute form."""
     path = target.partition("?")[0].partition("#")[0]
-    if path.startswith("http://"):
-        return "/" + path[len("http://") :].partition("/")[2]
+    if not path.startswith("/") and (match := _ABSOLUTE.match(path)):
+        return path[match.end() :] or "/"
     return path
 
 

@@ -182,6 +182,8 @@ class Upstream:
         if pending is None:
             return
         self._pending_bytes -= pending.size_bytes
+        # Whoever else knows the request, in this process, may do so for a while yet.
+        pending.request.lease = None
         if self._up and self._link is not None:
             self._link.send(Cancel(request_id))
         self._check_idle()

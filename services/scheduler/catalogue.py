@@ -51,6 +51,14 @@ class ServedVersion:
     def __str__(self) -> str:
         return f"'{self.name}' version {self.number}"
 
+    def note_times(self, now_s: float) -> None:
+        """Something has happened to its life: keep when that was, if it counts."""
+        if self.load_began_s is None and self.life.attempted:
+            self.load_began_s = now_s
+        if self.load_duration_s is None and self.life.state is VersionState.READY:
+            began_s = self.load_began_s
+            self.load_duration_s = 0.0 if began_s is None else now_s - began_s
+
 
 @dataclass(slots=True)
 class ServedModel:

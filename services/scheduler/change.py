@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.scheduler.dependencies import is_ensemble
 from services.scheduler.lifecycle import VersionState
 from services.scheduler.revision import revision_of
 
@@ -40,7 +41,7 @@ def compare(current: Mapping[int, ServedVersion], found: FoundModel) -> Change:
             load.append(number)
         elif _looks_alike(served.draft, found.draft):
             continue
-        elif served.life.state is VersionState.READY:
+        elif served.life.state is VersionState.READY and not is_ensemble(found.draft):
             resize.append(number)
         else:
             load.append(number)

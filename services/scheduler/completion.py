@@ -85,7 +85,5 @@ def complete(
 
 def check_servable(draft: config_pb.ModelConfig) -> None:
     """Raise if the configuration asks for what is not offered yet; ignoring it would be wrong."""
-    if draft.HasField("ensemble_scheduling") or draft.platform == "ensemble":
-        raise Unimplemented(f"model '{draft.name}': ensembles are not offered yet")
     if draft.HasField("sequence_batching"):
         raise Unimplemented(f"model '{draft.name}': sequence batching is not offered yet")

@@ -178,6 +178,7 @@ class DecoupledVersion(ModelVersion):
         if running.batch.traced:
             end_attempts(instance, running, now_ns)
         for member in given.members:
+            member.entry.execution = execution
             if member.ended_ns:
                 self._count(member, execution)
 

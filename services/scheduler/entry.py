@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from nereid.messages import Answer, InferRequest
     from services.scheduler.response_cache import Passage
+    from services.scheduler.statistics import Execution
     from services.scheduler.tracing import RequestTrace
 
 _log = logging.getLogger(__name__)
@@ -83,6 +84,8 @@ class Entry:
     passage: Passage | None = None
     # Only where the request is sampled.
     trace: RequestTrace | None = None
+    # How the batch went that it was answered from.
+    execution: Execution | None = None
 
 
 @dataclass(slots=True, eq=False)

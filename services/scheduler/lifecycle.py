@@ -102,13 +102,13 @@ class VersionLife:
 
     @property
     def unloaded(self) -> bool:
-        """Taken out of service because somebody wanted that."""
-        return self.final and self._reason == UNLOADED
+        """Taken out of service because somebody wanted that, of it or of what it consists of."""
+        return self.state is VersionState.UNAVAILABLE and self._reason == UNLOADED
 
     @property
     def gone(self) -> bool:
         """Unloaded, or about to be."""
-        return self.unloaded or self.state is VersionState.UNLOADING
+        return self.final and (self.unloaded or self.state is VersionState.UNLOADING)
 
     @property
     def refused(self) -> bool:

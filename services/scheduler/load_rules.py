@@ -5,14 +5,18 @@ Knows no executor and no life cycle.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.model_config import freeze_config
+from nereid.model_config.backends import ENSEMBLE_PLATFORM
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.completion import complete
 from services.scheduler.decoupled import DecoupledVersion
+from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.latencies import MetricsConfig
 from services.scheduler.model import ModelVersion, QueueLimits
 from services.scheduler.response_cache import ResponseCache
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from services.scheduler.catalogue import ServedVersion
     from services.scheduler.completion import CompletionRules
     from services.scheduler.sessions import Placed
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,18 @@ class LoadRules:
         Raises:
             NereidError: the configuration is wrong, or does not fit the model file.
         """
-        config = complete(served.draft, described, self.completion)
-        kind = DecoupledVersion if config.decoupled else ModelVersion
+        try:
+            config = complete(served.draft, described, self.completion)
+        except NereidError:
+            raise
+        except Exception as error:
+            _log.exception("the configuration of %s cannot be completed", served)
+            raise Internal(INTERNAL_MESSAGE) from error
+        kind: type[ModelVersion] = ModelVersion
+        if config.platform == ENSEMBLE_PLATFORM:
+            kind = EnsembleVersion
+        elif config.decoupled:
+            kind = DecoupledVersion
         runtime = kind(config, served.number, self.limits, self.tracer)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)

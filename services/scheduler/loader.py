@@ -14,11 +14,14 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
+from nereid.errors import NereidError, Unavailable
 from nereid.model_config import with_instance_groups
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler import resizing
+from services.scheduler.catalogue import Catalogue
 from services.scheduler.completion import needs_description
+from services.scheduler.dependencies import is_ensemble
+from services.scheduler.ensembles import Ensembles
 from services.scheduler.instance import BatchStream, Instance
 from services.scheduler.lifecycle import Standing, VersionState, reason_of
 from services.scheduler.load_rules import config_of
@@ -42,7 +45,10 @@ _log = logging.getLogger(__name__)
 class Loader:
     """The owner of all versions' lives. on_change: some version's state is another now."""
 
-    def __init__(self, rules: LoadRules, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, rules: LoadRules, on_change: Callable[[], None], catalogue: Catalogue | None = None
+    ) -> None:
+        """catalogue: where ensembles find the models that they consist of."""
         self._rules = rules
         self._on_change = on_change
         # Those that are or shall be in service, and those that still finish what they accepted.
@@ -55,6 +61,7 @@ class Loader:
         self._resizing = resizing.Resizing(self, self.placed)
         self.verdicts = Verdicts(self._is_decided)
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
+        self._ensembles = Ensembles(self, catalogue or Catalogue())
         # An executor's thread from before a restart of the scheduler must not match by chance.
         self._ids = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
 
@@ -68,7 +75,11 @@ class Loader:
     def load(self, served: ServedVersion) -> None:
         """Bring a version into service, on every executor that is here and that comes."""
         self._versions[served] = None
-        self._settle(served, served.life.await_executor)
+        self.settle(served, served.life.await_executor)
+        if is_ensemble(served.draft):
+            self._complete(served, None)
+            self._ensembles.add(served)
+            return
         if not needs_description(served.draft, self._rules.completion):
             self._complete(served, None)
         self._consider_all(served)
@@ -94,10 +105,11 @@ class Loader:
 
     def retire(self, served: ServedVersion) -> Coroutine[None, None, None]:
         """Have a version take nothing new from now on; await the rest: all it has is answered."""
-        self._settle(served, served.life.begin_unload)
+        self.settle(served, served.life.begin_unload)
         return self._finish(served)
 
     async def _finish(self, served: ServedVersion) -> None:
+        await self._ensembles.drained(served.name)
         if served.runtime is not None:
             await served.runtime.idle()
         self.discard(served)
@@ -105,6 +117,7 @@ class Loader:
     def discard(self, served: ServedVersion) -> None:
         """Let go of a version that nobody waits for."""
         self._versions.pop(served, None)
+        self._ensembles.remove(served)
         for command, (described, _) in list(self._describing.items()):
             if described is served:
                 del self._describing[command]
@@ -117,7 +130,7 @@ class Loader:
             runtime.fail_all(Unavailable(f"model {served} was unloaded", late=True))
             runtime.close()
         served.keeper = None
-        self._settle(served, served.life.end_unload)
+        self.settle(served, served.life.end_unload)
 
     # ---- executors
 
@@ -259,6 +272,8 @@ class Loader:
         life = served.life
         if life.refused or served in session.parts or life.failed_on(session):
             return
+        if is_ensemble(served.draft):
+            return
         if served.runtime is not None:
             self._place(served, session)
         elif all(waiting is not served for waiting, _ in self._describing.values()):
@@ -278,17 +293,11 @@ class Loader:
 
     def _complete(self, served: ServedVersion, described: pb.Described | None) -> None:
         """Make the configuration whole and the version ready to queue requests."""
-        error: NereidError
         try:
             served.runtime = self._rules.make_runtime(served, described)
-            return
-        except NereidError as refused:
-            error = refused
-        except Exception:
-            _log.exception("the configuration of %s cannot be completed", served)
-            error = Internal(INTERNAL_MESSAGE)
-        reason = reason_of(error.code, error.message)
-        self._settle(served, partial(served.life.refuse, reason))
+        except NereidError as error:
+            reason = reason_of(error.code, error.message)
+            self.settle(served, partial(served.life.refuse, reason))
 
     def _place(self, served: ServedVersion, session: Session) -> None:
         try:
@@ -352,7 +361,7 @@ class Loader:
 
     def _forget_standing(self, session: Session) -> None:
         for served in list(self._versions):
-            self._settle(served, partial(served.life.forget, session))
+            self.settle(served, partial(served.life.forget, session))
 
     def unload(self, placed: Placed, cause: str) -> None:
         """Have an instance ended whose batch, if it has one, is lost or runs elsewhere."""
@@ -374,29 +383,26 @@ class Loader:
             placed.served.runtime.lose_instance(instance, cause)
 
     def _report(self, served: ServedVersion, session: Session, standing: Standing) -> None:
-        if standing is Standing.LOADING and served.load_began_s is None:
-            served.load_began_s = time.monotonic()
-        self._settle(served, partial(served.life.report, session, standing))
+        self.settle(served, partial(served.life.report, session, standing))
 
     def _fail(self, served: ServedVersion, session: Session, reason: str) -> None:
-        self._settle(served, partial(served.life.report, session, Standing.FAILED, reason))
+        self.settle(served, partial(served.life.report, session, Standing.FAILED, reason))
 
-    def _settle(self, served: ServedVersion, event: Callable[[], None]) -> None:
-        """Let an event happen to a version, and act on what became of it."""
+    def settle(self, served: ServedVersion, event: Callable[[], None]) -> None:
+        """Let an event happen to a version's life, and act on what became of it."""
         life = served.life
         before = (life.state, life.reason)
         event()
+        served.note_times(time.monotonic())
         self.verdicts.reconsider()
         if (life.state, life.reason) == before:
             return
-        if life.state is VersionState.READY and served.load_duration_s is None:
-            began_s = served.load_began_s
-            served.load_duration_s = 0.0 if began_s is None else time.monotonic() - began_s
         told = f"{life.state.value}: {life.reason}" if life.reason else life.state.value
         failed = life.state is VersionState.UNAVAILABLE and not life.unloaded
         _log.log(logging.ERROR if failed else logging.INFO, "model %s is %s", served, told)
         if failed and served.runtime is not None:
             served.runtime.fail_all(Unavailable(f"model {served} failed: {life.reason}", late=True))
+        self._ensembles.changed(served.name)
         self._on_change()
 
     def _is_decided(self, served: ServedVersion) -> bool:

@@ -335,6 +335,7 @@ class ModelVersion:
         )
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, answer in zip(entries, answers, strict=True):
+            entry.execution = execution
             if entry.state is State.ANSWERED:
                 # Cancelled while it ran: there is nobody to tell.
                 self.slabs.unwanted(answer)

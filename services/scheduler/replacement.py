@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nereid.errors import NereidError
 from services.scheduler.catalogue import ServedVersion
+from services.scheduler.dependencies import is_ensemble
 from services.scheduler.lifecycle import VersionState, reason_of
 from services.scheduler.load_rules import config_of, with_groups_of
 
@@ -117,5 +118,7 @@ def _has_failed(served: ServedVersion) -> bool:
 
 def _fault(served: ServedVersion, reason: str = "") -> str:
     life = served.life
+    if is_ensemble(served.draft) and life.reason:
+        return life.reason
     why = reason or life.reason or "no executor has tried to load it"
     return f"version {served.number} is at {life.state.value} state: {why};"

@@ -41,12 +41,12 @@ def repository_calls(control: RepositoryControl) -> dict[str, AsyncUnaryHandler]
     async def unload(request: kserve_pb2.RepositoryModelUnloadRequest) -> Message:
         _require_no_repository(request.repository_name)
         dependents = request.parameters.get(_UNLOAD_DEPENDENTS)
-        # Until there are ensembles no model depends on another, so both ways are one.
         if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
             raise InvalidArgument(
                 f"invalid value type for '{_UNLOAD_DEPENDENTS}' parameter, expected bool_param."
             )
-        await control.unload(request.model_name)
+        wanted = dependents is not None and dependents.bool_param
+        await control.unload(request.model_name, dependents=wanted)
         return kserve_pb2.RepositoryModelUnloadResponse()
 
     pb = kserve_pb2

@@ -10,18 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from nereid.errors import Internal, InvalidArgument, NereidError, Unavailable
 from services.scheduler.catalogue import ServedModel, ServedVersion
 from services.scheduler.change import compare
+from services.scheduler.dependencies import (
+    circle_text,
+    in_order,
+    is_ensemble,
+    models_of,
+    without_circles,
+)
 from services.scheduler.lifecycle import VersionState, reason_of
 from services.scheduler.replacement import Replacement
 from services.scheduler.repository import FoundModel, NoVersion, Repositories
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from nereid.pb import kserve_pb2
     from services.scheduler.catalogue import Catalogue
@@ -68,6 +76,10 @@ class RepositoryControl:
         self._origins: dict[str, bytes] = {}
         # Models whose last load failed: loading them again is no repetition.
         self._failed: set[str] = set()
+        # Those that somebody asked for by name: they outlive the ensembles that need them.
+        self._wanted: set[str] = set(rules.load)
+        # Of ensembles whose load is under way, the models that are loaded before.
+        self._waits: dict[str, set[str]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._first: list[asyncio.Task[bool]] = []
 
@@ -75,7 +87,7 @@ class RepositoryControl:
 
     async def start(self) -> None:
         """Begin to load what there is to begin with; what follows happens by itself."""
-        for found in await asyncio.to_thread(self._initial):
+        for found in without_circles(in_order(await asyncio.to_thread(self._initial))):
             self._first.append(self._spawn(self._begin(found)))
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
             self._spawn(self._poll_forever())
@@ -96,11 +108,15 @@ class RepositoryControl:
         wanted = self._rules.load
         if self._rules.mode != EXPLICIT or wanted == (ALL_MODELS,):
             return self._repositories.scan()
-        found = []
-        for name in dict.fromkeys(wanted):
-            model = self._repositories.find(name)
-            found.append(model or FoundModel(name, error=Internal("there is no such model")))
-        return found
+        found: dict[str, FoundModel] = {}
+        pending = [*reversed(wanted)]
+        while pending:
+            name = pending.pop()
+            if name not in found:
+                found[name] = self._find(name, None)
+                pending += models_of(found[name].draft)
+        # A step's model that is nowhere is its ensemble's fault alone.
+        return [each for each in found.values() if each.name in wanted or each.path.name]
 
     # ---- what clients ask for
 
@@ -119,10 +135,18 @@ class RepositoryControl:
         # It goes on when the client goes.
         await asyncio.shield(self._spawn(self._load(name, override)))
 
-    async def unload(self, name: str) -> None:
-        """Have a model finish what it accepted, and end; returns when it takes nothing new."""
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Have a model finish what it accepted, and end; returns when it takes nothing new.
+
+        dependents: and, of an ensemble, the models that it brought along.
+        """
         self._require_explicit()
+        model = self._catalogue.model(name) if dependents else None
+        versions = [] if model is None else list(model.versions.values())
+        steps = {step for each in versions if not each.life.gone for step in models_of(each.draft)}
         await asyncio.shield(self._spawn(self._unload(name)))
+        for step in sorted(steps - self._wanted):
+            await asyncio.shield(self._spawn(self._unload(step)))
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
         """The models of the repositories and those in service."""
@@ -154,14 +178,61 @@ class RepositoryControl:
             if found.error is not None:
                 _log.error("model '%s' cannot be loaded: %s", name, found.error.message)
                 raise Internal(f"failed to load '{name}', failed to poll from model repository")
+            self._wanted.add(name)
             if override is None and self._is_current(found):
                 return
+            if is_ensemble(found.draft):
+                await self._load_steps(found)
             await self._apply(found, self._rules.patience_s)
+
+    async def _load_steps(self, found: FoundModel) -> None:
+        """Have the models in service that an ensemble consists of, as far as they are not."""
+        models = {found.name: found}
+        pending = [found]
+        while pending:
+            for name in models_of(pending.pop().draft):
+                if name not in models and not self._is_served(name):
+                    models[name] = await asyncio.to_thread(self._find, name, None)
+                    pending.append(models[name])
+        _require_no_circle(found.name, partial(self._models_in, models))
+        steps = [each for each in in_order(models.values()) if each is not found]
+        plain = [each for each in steps if not is_ensemble(each.draft)]
+        waits = self._waits.setdefault(found.name, set())
+        waits.update(each.name for each in steps)
+        try:
+            # Loads of configurations that clients sent could wait for each other.
+            _require_no_circle(found.name, lambda name: self._waits.get(name, ()))
+            await asyncio.gather(*map(self._load_step, plain))
+            for each in steps:
+                if is_ensemble(each.draft):
+                    await self._load_step(each)
+        finally:
+            del self._waits[found.name]
+
+    async def _load_step(self, found: FoundModel) -> None:
+        async with self._lock(found.name):
+            if found.path.name and not self._is_served(found.name):
+                await self._try(found, self._rules.patience_s)
+
+    def _models_in(self, found: Mapping[str, FoundModel], name: str) -> list[str]:
+        """The models that one consists of: as it is to be loaded, else as it is served."""
+        if name in found:
+            return models_of(found[name].draft)
+        model = self._catalogue.model(name)
+        versions = [] if model is None else model.versions.values()
+        return [step for each in versions for step in models_of(each.draft)]
+
+    def _is_served(self, name: str) -> bool:
+        """Whether a model is ready, or being loaded."""
+        model = self._catalogue.model(name)
+        states = set() if model is None else {each.life.state for each in model.versions.values()}
+        return not states.isdisjoint((VersionState.READY, VersionState.LOADING))
 
     async def _unload(self, name: str) -> None:
         async with self._lock(name):
             self._origins.pop(name, None)
             self._failed.discard(name)
+            self._wanted.discard(name)
             model = self._catalogue.model(name)
             if model is not None:
                 for served in model.versions.values():
@@ -243,7 +314,7 @@ class RepositoryControl:
 
     def _follow(self, found: list[FoundModel]) -> None:
         """Bring into service what is new or other than before, and take out what is gone."""
-        for each in found:
+        for each in without_circles(in_order(found)):
             if not self._is_busy(each.name) and self._origins.get(each.name) != each.origin:
                 self._spawn(self._reload(each))
         present = {each.name for each in found}
@@ -272,3 +343,9 @@ class RepositoryControl:
             error = task.exception()
             if not isinstance(error, NereidError):
                 _log.error("the control of models failed", exc_info=error)
+
+
+def _require_no_circle(name: str, models_in: Callable[[str], Iterable[str]]) -> None:
+    circle = circle_text(name, models_in)
+    if circle:
+        raise InvalidArgument(f"load failed for model '{name}': {circle}\n")

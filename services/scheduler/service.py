@@ -96,7 +96,7 @@ class SchedulerService:
             self._cache,
             self._slabs,
         )
-        self._loader = Loader(rules, self._models_changed)
+        self._loader = Loader(rules, self._models_changed, self._catalogue)
         self._intake.lineage = Lineage(self._loader.placed)
         repositories = Repositories(settings.model_repository, settings.model_config_name)
         self._repository = RepositoryControl(

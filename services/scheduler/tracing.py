@@ -67,6 +67,11 @@ class RequestTrace:
         self.attempt = child_of(self.context)
         return self.attempt
 
+    def begin_steps(self) -> bytes:
+        """An ensemble takes its first steps; the context to send along."""
+        self._waits = False
+        return self.context
+
     def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
         """The attempt is over: the wait before it and itself. attempt tells of all its batch."""
         queued_ns = self._queued_ns or entry.enqueued_ns

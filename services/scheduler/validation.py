@@ -157,7 +157,6 @@ class _Heads:
         inputs = message.inputs
         names = tuple(tensor.name for tensor in inputs)
         self._check_names(names, {tensor.name for tensor in message.outputs}, prefix)
-        self._check_classes(message.outputs)
         batch_size = self._batch_size(inputs, prefix)
         shapes: dict[str, tuple[int, ...]] = {}
         sizes: list[int | None] = []
@@ -165,6 +164,8 @@ class _Heads:
             dims, size = self._check_tensor(tensor, batch_size, prefix)
             shapes[tensor.name] = dims
             sizes.append(size)
+        # The real server looks at these last, when it answers.
+        self._check_classes(message.outputs)
         return ValidHead(
             batch_size=batch_size,
             shape_key=self._shape_key(shapes),

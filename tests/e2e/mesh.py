@@ -93,7 +93,8 @@ class Mesh:
             if self.process.poll() is not None:
                 raise AssertionError(f"the mesh ended:\n{self.log.read_text()}")
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-                states = [entry.get("state") for entry in self.index().values()]
+                _, body = self.get("/v2/repository/index", "POST")
+                states = [entry.get("state") for entry in json.loads(body)]
                 return bool(states) and "LOADING" not in states
             return False
 
@@ -116,6 +117,21 @@ class Mesh:
         pid = self.children(module)[0]
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    @contextlib.contextmanager
+    def held(self, module: str) -> Iterator[None]:
+        """The children that run this module do nothing meanwhile."""
+        pids = self.children(module)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            # A thread at work stops a little later.
+            threads = [each for pid in pids for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+            until(lambda: all(") T " in each.read_text() for each in threads), "it to stop")
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
     def terminate(self) -> int:
         """SIGTERM, as a container engine would; the exit code."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from nereid.errors import NereidError
-    from nereid.messages import Answer, Fault, InferRequest, Parameter
+    from nereid.messages import Answer, Fault, InferRequest, Parameter, SharedMemory
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
 
@@ -100,8 +100,8 @@ class Request(NamedTuple):
     """One request, for a RequestModel."""
 
     form: RequestForm
-    # The inputs' raw bytes, in the form's order.
-    tensors: Sequence[bytes | memoryview]
+    # The inputs' raw bytes, in the form's order, or where they lie until the request is answered.
+    tensors: Sequence[bytes | SharedMemory]
     request_id: str
     parameters: dict[str, Parameter]
     # W3C trace context in its binary form, or empty.
@@ -110,6 +110,8 @@ class Request(NamedTuple):
     remaining_us: int
     # The client's limit on queueing.
     timeout_us: int
+    # Where the answer's outputs may be put, if they fit in there.
+    room: SharedMemory | None = None
 
 
 class Response(NamedTuple):
@@ -121,7 +123,8 @@ class Response(NamedTuple):
     more: bool
     fault: Fault | None = None
     head: bytes = b""
-    tensors: Sequence[bytes | memoryview] = ()
+    # All of them in the request's room, or none.
+    tensors: Sequence[bytes | memoryview | SharedMemory] = ()
 
 
 class Collected(NamedTuple):
@@ -215,17 +218,30 @@ _MODULES = {
     "openvino": ("services.executor.backends.openvino", "openvino"),
     "pytorch": ("services.executor.backends.pytorch", "torch"),
     "python": ("services.executor.backends.python", "numpy"),
+    "tensorrt": ("services.executor.backends.tensorrt", "tensorrt"),
 }
 
 
+# The model.py of each backend that is a folder with one.
+_FILES: dict[str, Path] = {}
+
+
+def look_in(directory: Path) -> None:
+    """Offer the Python-based backends of a directory as well: <backend>/model.py."""
+    found = sorted(directory.glob("*/model.py"))
+    _FILES.update({path.parent.name: path for path in found})
+    if not found:
+        _log.warning("there are no Python-based backends (<backend>/model.py) in '%s'", directory)
+
+
 def available() -> tuple[str, ...]:
-    """The backends that are installed: Nereid's whose packages are there, and other packages'."""
+    """The backends that are installed: Nereid's whose packages are there, and others'."""
     own = (name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package))
-    return tuple(sorted({*own, *_foreign()}))
+    return tuple(sorted({*own, *_FILES, *_packaged()}))
 
 
 def get(name: str) -> Backend:
-    """The backend of this name.
+    """The backend of this name. What was installed on purpose goes before what comes along.
 
     Raises:
         InvalidArgument: there is none, with Triton's words for it.
@@ -236,17 +252,22 @@ def get(name: str) -> Backend:
             f"unable to find backend library for backend '{name}', "
             "try specifying runtime on the model configuration."
         )
-    foreign = _foreign().get(name)
+    packaged = _packaged().get(name)
     try:
-        # What was installed on purpose takes the place of what comes along.
-        backend = importlib.import_module(_MODULES[name][0]) if foreign is None else foreign.load()
+        if packaged is not None:
+            backend = packaged.load()
+        elif name in _FILES:
+            python_based = importlib.import_module("services.executor.backends.python_based")
+            backend = python_based.PythonBased(_FILES[name])
+        else:
+            backend = importlib.import_module(_MODULES[name][0])
     except Exception as error:
         _log.exception("backend '%s' cannot be imported", name)
         raise Internal(f"unable to load backend library for backend '{name}': {error}") from error
     return cast("Backend", backend)
 
 
-def _foreign() -> dict[str, EntryPoint]:
+def _packaged() -> dict[str, EntryPoint]:
     return {each.name: each for each in entry_points(group=ENTRY_POINTS)}
 
 

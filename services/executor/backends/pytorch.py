@@ -6,9 +6,7 @@ say everything; pytorch_names.py has the rules for names. Lists of strings are B
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -20,6 +18,7 @@ from services.executor.backends import UNSTATED, Description, InstanceSpec
 from services.executor.backends.model_file import model_file
 from services.executor.backends.parameters import number, parameters_of, truth
 from services.executor.backends.pytorch_names import arguments_of, results_of
+from services.executor.backends.shared import SharedByFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -41,9 +40,7 @@ _SWITCHES: Final = {
 }
 _KIND_MODEL: Final = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 
-# Modules that instances share, by file, state of the file, and device.
-_shared: WeakValueDictionary[tuple[str, int, int, str], Any] = WeakValueDictionary()
-_sharing = threading.Lock()
+_shared: SharedByFile[Any] = SharedByFile()
 
 
 def uses_gpus() -> bool:
@@ -74,7 +71,11 @@ def load(spec: InstanceSpec) -> TorchModel:
     path = model_file(config, spec.version_path, DEFAULT_FILENAME, capability)
     share = truth(config, parameters, "ENABLE_WEIGHT_SHARING", default=False)
     try:
-        module = _shared_module(path, device) if share else _module(path, device)
+        module = (
+            _shared.get(path, str(device), lambda: _module(path, device))
+            if share
+            else _module(path, device)
+        )
         arguments = module.forward.schema.arguments[1:]
     except _ERRORS as error:
         raise Internal(f"failed to load '{config.name}': {error}") from error
@@ -116,17 +117,6 @@ def _module(path: Path, device: torch.device | None) -> Any:
     module = torch.jit.load(str(path), map_location=device)
     module.eval()
     return module
-
-
-def _shared_module(path: Path, device: torch.device | None) -> Any:
-    """The module that other instances of this file have on this device, if they do."""
-    state = path.stat()
-    key = (str(path), state.st_mtime_ns, state.st_size, str(device))
-    with _sharing:
-        module = _shared.get(key)
-        if module is None:
-            module = _shared[key] = _module(path, device)
-        return module
 
 
 class TorchModel:

@@ -15,6 +15,8 @@ from services.gateway.http_routes import NOT_FOUND, Kind, Route, resolve
         (b"/v2", Route(Kind.SERVER_METADATA)),
         (b"/v2?x=1", Route(Kind.SERVER_METADATA)),
         (b"http://host:8000/v2", Route(Kind.SERVER_METADATA)),
+        (b"HTTPS://host/v2?query", Route(Kind.SERVER_METADATA)),
+        (b"http://host", Route(Kind.NOT_FOUND)),
         (b"/v2/health/live", Route(Kind.LIVE)),
         (b"/v2/health/ready", Route(Kind.READY)),
         (b"/v2/models/stats", Route(Kind.MODEL_STATISTICS)),

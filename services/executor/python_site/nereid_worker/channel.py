@@ -12,7 +12,7 @@ import time
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from .wire import LARGEST_FRAME, LostError, SlowError, WireError, size_of
+from .wire import LARGEST_FRAME, LostError, SlowError, WireError, as_bytes, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ class Channel:
             # One small copy costs less than a long list of places.
             views: list[Any] = [b"".join((head, *parts))]
         else:
-            views = [head, *map(_as_bytes, parts)]
+            views = [head, *map(as_bytes, parts)]
         with self._sending:
             self._send(views, limit_s)
 
@@ -163,8 +163,3 @@ class Channel:
         left_s = until - time.monotonic()
         if left_s <= 0 or not self._readable.poll(left_s * 1000 + 1):
             raise SlowError
-
-
-def _as_bytes(part: Any) -> Any:
-    """The same memory as something that can be cut into pieces."""
-    return part if type(part) is bytes else memoryview(part).cast("B")

@@ -6,13 +6,13 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from . import mesh
+from . import mesh, wire
 from .errors import TritonModelException
 from .responses import parameters_text
 from .tensors import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from .responses import InferenceResponseSender
     from .tasks import Execution, Task
@@ -182,9 +182,16 @@ class Form:
 
 
 def received(
-    form: Form, raws: Iterable[Any], execution: Execution, member: int
+    form: Form, raws: Sequence[Any], execution: Execution, member: int
 ) -> InferenceRequest:
-    """A request that the model gets."""
+    """A request that the model gets; raises TritonModelException if its data is gone."""
+    if wire.Range in map(type, raws):
+        if len(raws) > len(form.inputs):
+            execution.rooms[member] = raws[-1]
+        raws = [
+            execution.view(member, raw) if type(raw) is wire.Range else raw
+            for raw in raws[: len(form.inputs)]
+        ]
     request: InferenceRequest = _new(InferenceRequest)
     request._inputs = [
         Tensor.of_raw(name, datatype, shape, raw)

@@ -14,6 +14,7 @@ import os
 import queue
 import threading
 import weakref
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +106,7 @@ class Serving:
 
     def _handle(self, kind: int, body: bytearray) -> None:
         if kind == wire.BATCH:
-            execution, requests = self._received(body)
-            self._work.put(lambda: self._run(execution, requests))
+            self._work.put(partial(self._run, self._received(body)))
         elif kind == wire.FORM:
             (number,) = _FORM.unpack_from(body)
             if not number:
@@ -143,34 +143,47 @@ class Serving:
 
     # ---- batches
 
-    def _received(self, body: bytearray) -> tuple[Execution, list[InferenceRequest]]:
+    def _received(self, body: bytearray) -> Execution:
         number, members = wire.read_batch(body)
         execution = Execution(number, self._channel, self.look, decoupled=self._decoupled)
         self._open[number] = execution
-        requests = []
         for place, (form_number, meta, _, tensors) in enumerate(members):
             form = self._forms[form_number]
             execution.wanted.append(form.wanted)
-            request = received(form, tensors, execution, place)
+            try:
+                request = received(form, tensors, execution, place)
+            except TritonModelException as error:
+                refusal = TritonError(str(error), TritonError.UNAVAILABLE)
+                execution.refusals.append(failure(place, refusal))
+                continue
             if meta:
                 tell(request, meta)
             if self._decoupled:
                 # Whether it is answered is known by whether the model still has it.
                 execution.task(request)
-            requests.append(request)
-        return execution, requests
+            execution.requests.append(request)
+        return execution
 
-    def _run(self, execution: Execution, requests: list[InferenceRequest]) -> None:
+    def _run(self, execution: Execution) -> None:
         _NUMBER.pack_into(self._began, 0, execution.number)
-        try:
-            # Until now nobody can have cancelled it in this process.
-            replies = self._replies(execution, self._execute(requests))
-        except BaseException as error:
-            replies = self._failures(execution, error_text(error))
+        replies = self._executed(execution)
         try:
             execution.finish(replies)
         except wire.WireError as error:
             execution.finish(self._failures(execution, str(error), again=True))
+
+    def _executed(self, execution: Execution) -> list[wire.Reply]:
+        """The replies to all of its members; whoever waits longer, has a sender."""
+        # What a model still holds of its inputs after this, it goes on holding.
+        requests, execution.requests = execution.requests, []
+        execution.members = [request._member for request in requests]
+        if not requests:
+            return execution.refusals
+        try:
+            replies = self._replies(execution, self._execute(requests))
+        except BaseException as error:
+            replies = self._failures(execution, error_text(error))
+        return execution.refusals + replies if execution.refusals else replies
 
     def _execute_in_loop(self, requests: list[InferenceRequest]) -> Any:
         loop = self._loop
@@ -197,24 +210,25 @@ class Serving:
         if self._decoupled:
             self._check_none(returned)
             return []
-        wanted, held = execution.wanted, execution.held
+        members, wanted, held = execution.members, execution.wanted, execution.held
         if returned is None and any(task.has_sender for task in held.values()):
-            returned = [None] * len(wanted)
+            returned = [None] * len(members)
         if not isinstance(returned, list):
             raise _Refusal(f"Expected a list in the execute return, found type '{type(returned)}'.")
-        if len(returned) != len(wanted):
+        if len(returned) != len(members):
             raise _Refusal(
                 "Number of InferenceResponse objects do not match the number of InferenceRequest "
-                f"objects. InferenceRequest(s) size is:{len(wanted)}, and InferenceResponse(s) "
+                f"objects. InferenceRequest(s) size is:{len(members)}, and InferenceResponse(s) "
                 f"size is:{len(returned)}\n"
             )
         replies = []
-        for member, response in enumerate(returned):
+        for member, response in zip(members, returned):  # noqa: B905 - Python 3.9
             if type(response) is not InferenceResponse or held:
                 _check_response(response, held.get(member))
                 if response is None:
                     continue
-            replies.append(reply_of(member, wanted[member], response))
+            room = execution.rooms.get(member) if execution.rooms else None
+            replies.append(reply_of(member, wanted[member], response, room))
         return replies
 
     def _check_none(self, returned: Any) -> None:
@@ -236,7 +250,7 @@ class Serving:
         answered = {member for member, task in execution.held.items() if task.answered}
         return [
             failure(member, error)
-            for member in range(len(execution.wanted))
+            for member in execution.members
             if again or member not in answered
         ]
 

@@ -8,12 +8,12 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from . import wire
+from . import memory, wire
 from .errors import TritonError
 from .responses import InferenceResponseSender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from .channel import Channel
     from .requests import InferenceRequest
@@ -72,9 +72,14 @@ class Task:
         if response is None:
             reply = wire.Reply(self.member, wire.EMPTY, b"", ())
         else:
-            reply = reply_of(self.member, self._outputs, response)
+            room = self._batch.rooms.get(self.member)
+            reply = reply_of(self.member, self._outputs, response, room)
         self.answered = final
-        self._batch.send([reply if final else reply._replace(flags=reply.flags | wire.MORE)])
+        if final:
+            keeping = self._batch.inputs if self.member in self._batch.sharing else None
+            self._batch.send([reply], keeping=keeping)
+        else:
+            self._batch.send([reply._replace(flags=reply.flags | wire.MORE)])
 
     def __del__(self) -> None:
         # The model holds neither request nor sender any more: nobody else will answer.
@@ -99,8 +104,14 @@ class Execution:
         "cancelled",
         "decoupled",
         "held",
+        "inputs",
+        "members",
         "number",
+        "refusals",
+        "requests",
         "returned",
+        "rooms",
+        "sharing",
         "wanted",
     )
 
@@ -114,6 +125,14 @@ class Execution:
         self.decoupled = decoupled
         # By member: the outputs that it wants.
         self.wanted: list[frozenset[str]] = []
+        # Until execute() gets them; where they stood; and replies to those that it does not get.
+        self.requests: list[InferenceRequest] = []
+        self.members: list[int] = []
+        self.refusals: list[wire.Reply] = []
+        # Inputs in shared memory, whose they are, and where outputs may be put.
+        self.inputs: memory.Inputs | None = None
+        self.sharing: set[int] = set()
+        self.rooms: dict[int, wire.Range] = {}
         # Members for whose answers nobody waits.
         self.cancelled: set[int] = set()
         # execute() has returned.
@@ -132,6 +151,13 @@ class Execution:
             self._open[member] = task
         return request._task
 
+    def view(self, member: int, place: wire.Range) -> memoryview:
+        """An input that lies in shared memory; raises TritonModelException if it is gone."""
+        if self.inputs is None:
+            self.inputs = memory.Inputs()
+        self.sharing.add(member)
+        return self.inputs.view(place)
+
     def is_cancelled(self, member: int) -> bool:
         if member not in self.cancelled:
             self._look()
@@ -145,24 +171,41 @@ class Execution:
         if task is not None:
             task.control(kind)
 
-    def send(self, replies: Sequence[wire.Reply], flags: int = 0) -> None:
+    def send(
+        self,
+        replies: list[wire.Reply],
+        flags: int = 0,
+        keeping: memory.Inputs | None = None,
+    ) -> None:
+        """Send what is in the list, which is empty then. keeping: what the replies may be made of,
+        and what is somebody else's as soon as they are sent.
+        """
         parts = wire.answers_parts(self.number, flags, replies)
+        replies.clear()
+        if keeping is not None:
+            parts = [b"".join(parts)]
+            keeping.keep()
         self._channel.send(wire.ANSWERS, parts)
 
-    def finish(self, replies: Sequence[wire.Reply]) -> None:
+    def finish(self, replies: list[wire.Reply]) -> None:
         """Send the replies that execute() returned; who has none answers by a sender."""
         held = self.held
         if held:
             for reply in replies:
                 if reply[0] in held:
                     held[reply[0]].answered = True
-        self.send(replies, wire.FREE)
+        self.send(replies, wire.FREE, self.inputs)
         self.returned = True
         self.held = {}
 
 
-def reply_of(member: int, wanted: frozenset[str], response: InferenceResponse) -> wire.Reply:
-    """A response as it travels, but whether it is the last."""
+def reply_of(
+    member: int,
+    wanted: frozenset[str],
+    response: InferenceResponse,
+    room: wire.Range | None = None,
+) -> wire.Reply:
+    """A response as it travels, but whether it is the last. room: where outputs may be put."""
     if response._error is not None:
         return failure(member, response._error)
     about = []
@@ -174,7 +217,7 @@ def reply_of(member: int, wanted: frozenset[str], response: InferenceResponse) -
     meta = _meta(tuple(about))
     if response._parameters:
         meta = b'{"outputs":%b,"parameters":%b}' % (meta, response._parameters.encode())
-    return wire.Reply(member, 0, meta, raws)
+    return wire.Reply(member, 0, meta, raws if room is None else memory.put(raws, room))
 
 
 def failure(member: int, error: TritonError) -> wire.Reply:

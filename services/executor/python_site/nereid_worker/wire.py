@@ -201,6 +201,11 @@ def size_of(tensor: Any) -> int:
     return size
 
 
+def as_bytes(tensor: Any) -> memoryview:
+    """The same memory as something that can be cut into pieces."""
+    return memoryview(tensor).cast("B")
+
+
 # One pass over plain numbers in the table, and one over the data: a call for each field costs more
 # than all else.
 

@@ -1,0 +1,291 @@
+"""An ensemble's version: its requests become requests to other models' versions.
+
+Those go through the ordinary queues, so that steps of many ensembles, and requests of clients,
+share batches. Which step comes when is the graph's decision; this has it done. Tensors are passed
+on as they came; nothing of them is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.errors import (
+    INTERNAL_MESSAGE,
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    NereidError,
+    Unavailable,
+    error_of,
+)
+from nereid.messages import Answer, InferRequest, SharedMemory
+from nereid.metrics import CANCELED, OTHER
+from nereid.slab import LostError, exists
+from services.scheduler.ensemble_graph import EnsembleRun
+from services.scheduler.ensemble_tensors import EnsembleHeads, Loan, StepForm, Tensor
+from services.scheduler.entry import about
+from services.scheduler.model import ModelVersion
+from services.scheduler.slabs import inline
+from services.scheduler.statistics import Execution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from services.scheduler.ensemble_graph import Call, Moves, Step
+    from services.scheduler.ensemble_tensors import Asked
+    from services.scheduler.entry import Batch, Entry
+
+    # The version that runs a step now; raises NereidError if there is none.
+    FindModel = Callable[[Step], ModelVersion]
+
+_log = logging.getLogger(__name__)
+
+_DEADLOCK: Final = (
+    "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
+)
+_CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
+_now_ns = time.monotonic_ns
+
+
+class _Run:
+    """One request on its way, and an attempt at it: when tensors were lost, there is another.
+
+    calls: the steps under way, and where each of them is queued. loans: segments not given back.
+    """
+
+    __slots__ = (
+        "asked",
+        "batch",
+        "calls",
+        "compute_ns",
+        "entry",
+        "graph",
+        "loans",
+        "started_ns",
+        "trace",
+    )
+
+    def __init__(self, batch: Batch, asked: Asked, started_ns: int) -> None:
+        self.batch = batch
+        self.entry = batch.entries[0]
+        self.asked = asked
+        self.graph: EnsembleRun[Tensor] = EnsembleRun(asked.plan)
+        self.calls: dict[Call[Tensor], tuple[StepForm, Entry]] = {}
+        self.loans: set[Loan] = set()
+        self.started_ns = started_ns
+        # Of all steps together: input, infer, output.
+        self.compute_ns = [0, 0, 0]
+        trace = self.entry.trace
+        context = self.entry.request.trace_context
+        self.trace = context if trace is None else trace.begin_steps()
+
+    def add(self, execution: Execution | None) -> None:
+        """A step was executed like this; None: it did not come to that."""
+        if execution is not None:
+            compute_ns = self.compute_ns
+            compute_ns[0] += execution.compute_input_ns
+            compute_ns[1] += execution.compute_infer_ns
+            compute_ns[2] += execution.compute_output_ns
+
+
+class EnsembleVersion(ModelVersion):
+    """As ModelVersion, but has no instances: its queue is empty at the end of each loop turn."""
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        # Set before requests come.
+        self.find_model: FindModel
+        self._heads = EnsembleHeads(self.config, self.number)
+        self._forms: dict[Step, StepForm] = {}
+        self._runs: dict[Entry, _Run] = {}
+
+    def forget_models(self) -> None:
+        """The versions that run the steps may be others now."""
+        self._forms.clear()
+
+    def cancel(self, entry: Entry) -> None:
+        if entry in self._runs:
+            self.statistics.record_failure(entry, _now_ns(), CANCELED)
+        super().cancel(entry)
+
+    # ---- from the queue to the steps
+
+    def _dispatch(self, now_ns: int) -> None:
+        while self._batcher.pending:
+            batch = self._batcher.take(now_ns, 1)
+            if batch is None:
+                return
+            self._begin(batch, now_ns)
+
+    def _arm_rescue(self) -> None:
+        """Do nothing: an ensemble waits for no instance of its own."""
+
+    def _begin(self, batch: Batch, now_ns: int) -> None:
+        entry = batch.entries[0]
+        try:
+            asked = self._heads.read(entry.request.head)
+        except NereidError as error:
+            self._fail(entry, error, now_ns)
+            return
+        run = self._runs[entry] = _Run(batch, asked, now_ns)
+        self._go_on(run, run.graph.begin(asked.tensors(entry.request.payloads)))
+
+    def _go_on(self, run: _Run, moves: Moves[Tensor]) -> None:
+        """Do what the graph says is to be done now."""
+        try:
+            for call in moves.calls:
+                self._call(run, call)
+            if not run.graph.finished:
+                return
+            if run.graph.stuck:
+                self._fail(run.entry, Internal(_DEADLOCK, late=True), _now_ns())
+            else:
+                self._finish(run, moves.replies[-1])
+        except NereidError as error:
+            self._give_up(run, error.code, error.message)
+        except Exception:
+            _log.exception("a step of %r cannot be taken", self, extra=about(run.entry))
+            self._give_up(run, Internal.code, INTERNAL_MESSAGE)
+
+    def _call(self, run: _Run, call: Call[Tensor]) -> None:
+        step = call.step
+        form = self._forms.get(step)
+        if form is None:
+            form = self._forms[step] = StepForm(step, self.find_model(step), run.asked)
+        asked = run.entry.request
+        request = InferRequest(
+            0,
+            form.head(call.tensors),
+            [tensor.payload for tensor in call.tensors.values()],
+            asked.request_id,
+            asked.parameters,
+            asked.priority,
+            asked.timeout_us,
+            asked.deadline,
+            run.trace,
+        )
+        entry = form.model.submit(request, partial(self._answered, run, call))
+        run.calls[call] = form, entry
+
+    # ---- from the steps to the answer
+
+    def _answered(self, run: _Run, call: Call[Tensor], answer: Answer) -> None:
+        form, entry = run.calls.pop(call)
+        if self._runs.get(run.entry) is not run:
+            self.slabs.unwanted(answer)
+            return
+        if answer.error is not None:
+            if self._has_lost(run, call.tensors.values()):
+                self._begin_again(run)
+            else:
+                self._give_up(run, answer.error.code, answer.error.message)
+            return
+        run.add(entry.execution)
+        self._let_go(run, call.tensors.values())
+        outputs = form.outputs(answer)
+        if answer.slab:
+            self._borrow(run, outputs.values())
+        self._go_on(run, run.graph.answered(call, outputs))
+
+    def _finish(self, run: _Run, reply: Sequence[Tensor]) -> None:
+        entry = run.entry
+        head = self._heads.reply(run.asked, reply, entry.request.parameters)
+        answer = Answer(0, head, [tensor.payload for tensor in reply])
+        if any(isinstance(each, SharedMemory) for each in answer.payloads):
+            try:
+                self._lend(run, answer, reply)
+            except LostError:
+                self._begin_again(run)
+                return
+        execution = Execution(
+            run.started_ns, _now_ns(), time.time_ns() // 1_000_000, *run.compute_ns
+        )
+        entry.execution = execution
+        self.statistics.record_batch(run.batch, execution)
+        self._close(entry, answer)
+
+    def _give_up(self, run: _Run, code: int, message: str) -> None:
+        error = error_of(code, f"in ensemble '{self.name}', {message}", late=True)
+        self._fail(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
+
+    def _close(self, entry: Entry, answer: Answer | None) -> None:
+        run = self._runs.pop(entry, None)
+        if run is not None:
+            self._drop(run)
+        super()._close(entry, answer)
+
+    def _drop(self, run: _Run) -> None:
+        """Nobody wants to know any more what comes of it."""
+        if run.calls:
+            # Later: a model may be about to answer several of them right now.
+            self._loop.call_soon(_cancel, list(run.calls.values()))
+        if run.loans:
+            # Steps under way may be reading them.
+            self.slabs.give_back({loan.slab for loan in run.loans}, discard=True)
+
+    # ---- tensors in executors' memory
+
+    def _borrow(self, run: _Run, tensors: Iterable[Tensor]) -> None:
+        """An answer's tensors lie in a segment, which is to be given back after the last use."""
+        for tensor in tensors:
+            loan = tensor.loan
+            if loan is not None and loan not in run.loans:
+                run.loans.add(loan)
+                if not loan.uses:
+                    self._end(run, loan)
+
+    def _let_go(self, run: _Run, tensors: Iterable[Tensor]) -> None:
+        """A step has read these."""
+        for tensor in tensors:
+            loan = tensor.loan
+            if loan is not None:
+                loan.uses -= 1
+                if not loan.uses:
+                    self._end(run, loan)
+
+    def _end(self, run: _Run, loan: Loan) -> None:
+        run.loans.discard(loan)
+        self.slabs.give_back((loan.slab,))
+
+    def _lend(self, run: _Run, answer: Answer, reply: Sequence[Tensor]) -> None:
+        """Hand on what lies in shared memory: as it is, if all of it is in one segment.
+
+        Raises:
+            LostError: the executor that it came from is gone.
+        """
+        loans = {tensor.loan for tensor in reply}
+        loan = loans.pop()
+        if loan is not None and not loans and run.entry.passage is None:
+            # From here on it is the gateway that gives it back.
+            run.loans.discard(loan)
+            answer.slab = loan.slab
+            return
+        answer.payloads = inline(answer.payloads)
+        self._let_go(run, reply)
+
+    def _has_lost(self, run: _Run, tensors: Iterable[Tensor]) -> bool:
+        """Whether a step failed for what was lost with an executor, and may be taken again."""
+        if run.entry.retries >= self._limits.max_retries:
+            return False
+        loans = {tensor.loan for tensor in tensors}
+        return any(loan is not None and not exists(loan.slab) for loan in loans)
+
+    def _begin_again(self, run: _Run) -> None:
+        entry = run.entry
+        now_ns = _now_ns()
+        if entry.retries >= self._limits.max_retries:
+            self._give_up(run, Unavailable.code, "an executor was lost with its answer")
+            return
+        _log.warning("tensors were lost with an executor: their ensemble begins again")
+        entry.retries += 1
+        self.statistics.retries += 1
+        self._drop(run)
+        self._begin(run.batch, now_ns)
+
+
+def _cancel(calls: Iterable[tuple[StepForm, Entry]]) -> None:
+    for form, entry in calls:
+        form.model.cancel(entry)

@@ -1,0 +1,61 @@
+"""A bounded queue in front of a busy model: who is refused, who expires, and what they are told."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pytest
+
+from tests.compat.conftest import Pair
+from tests.e2e.mesh import ask, until
+from tests.protocol.exchange import Rpc, Server, Step
+from tests.protocol.grpc_infer import parameter, request, tensor
+from tests.protocol.http_infer import infer, one
+from tests.protocol.models import SLOW_TURNS
+
+_PENDING: Final = re.compile(
+    r'^nv_inference_pending_request_count\{model="slow".*\} (\d+)', re.MULTILINE
+)
+
+
+def _http(turns: int, timeout_us: int) -> Step:
+    document = one([turns], (1, 1), "INT64", id="7", parameters={"timeout": timeout_us})
+    return infer("", "slow", document).steps[0]
+
+
+def _grpc(turns: int, timeout_us: int) -> Step:
+    timeout = parameter(int64_param=timeout_us)
+    inputs = [tensor(datatype="INT64", shape=(1, 1))]
+    content = struct.pack("<q", turns)
+    message = request("slow", inputs, (content,), id="7", parameters={"timeout": timeout})
+    return Rpc("ModelInfer", message)
+
+
+def _pending(server: Server) -> int:
+    _, page = ask(f"127.0.0.1:{server.metrics_port}", "/metrics")
+    found = _PENDING.search(page.decode())
+    assert found is not None
+    return int(found[1])
+
+
+def _story(server: Server, step: Callable[[int, int], Step]) -> list[Any]:
+    """One executes, one like it waits, one expires behind them, and one finds the queue full."""
+    with ThreadPoolExecutor(3) as pool:
+        executing = [pool.submit(server.ask, step(3 * SLOW_TURNS, 0)) for _ in range(2)]
+        until(lambda: _pending(server) == 1, "one to be queued")
+        expiring = pool.submit(server.ask, step(1, 1_000_000))
+        until(lambda: _pending(server) == 2, "another to be queued")
+        refused = server.ask(step(1, 0))
+        return [each.result() for each in (*executing, expiring)] + [refused]
+
+
+@pytest.mark.parametrize("pair", ["default"], indirect=True)
+@pytest.mark.parametrize("step", [_http, _grpc])
+def test_a_full_queue(pair: Pair, step: Callable[[int, int], Step]) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        ours, real = pool.map(_story, (pair.nereid, pair.triton.server), (step, step))
+    assert ours == real

@@ -1,0 +1,147 @@
+"""Ensembles of ONNX models through the whole mesh, with NVIDIA's clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.clients import FLAVOURS, connected
+from tests.e2e.mesh import Mesh, running
+from tests.e2e.models import save_scaler
+from tests.ensembles import Step, ensemble_config, save_ensemble
+
+pytestmark = pytest.mark.slow
+
+ANALYZER = os.environ.get("NEREID_PERF_ANALYZER", "")
+BATCHED = "max_batch_size: 8\n"
+BATCHING = BATCHED + "dynamic_batching { }\n"
+CLIENTS = 16
+
+
+def scale(model: str, taken: str, given: str) -> Step:
+    return model, {"INPUT0": taken}, {"OUTPUT0": given}
+
+
+def make_repository(root: Path) -> Path:
+    """sixfold is threefold of twofold; fork has the results of both; cached is kept."""
+    save_scaler(root, "twofold", 2, BATCHING)
+    save_scaler(root, "threefold", 3, BATCHING)
+    steps = [scale("twofold", "X", "doubled"), scale("threefold", "doubled", "Y")]
+    outputs = ["Y FP32 8"]
+    save_ensemble(root, "sixfold", ensemble_config(["X FP32 8"], outputs, steps, BATCHED))
+    both = ["doubled FP32 8", "tripled FP32 8", "Y FP32 8"]
+    steps.append(scale("threefold", "X", "tripled"))
+    save_ensemble(root, "fork", ensemble_config(["X FP32 8"], both, steps, BATCHED))
+    nested = [("fork", {"X": "X"}, {"tripled": "t"}), ("sixfold", {"X": "t"}, {"Y": "Y"})]
+    save_ensemble(root, "nested", ensemble_config(["X FP32 8"], outputs, nested, BATCHED))
+    return root
+
+
+@pytest.fixture(scope="module", params=["nereid", "grpcio"])
+def mesh(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("ensembles")
+    repository = make_repository(root / "models")
+    with running(repository, root / "log", f"--grpc-engine={request.param}") as it:
+        yield it
+
+
+def rows(*values: float) -> np.ndarray[Any, Any]:
+    return np.repeat(np.array(values, np.float32), 8).reshape(-1, 8)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_client_gets_what_the_steps_make(mesh: Mesh, flavour: str) -> None:
+    with connected(mesh, flavour) as client:
+        answer = client.infer("sixfold", {"X": rows(1, 2)}, request_id="r")
+        np.testing.assert_array_equal(answer.as_numpy("Y"), 6 * rows(1, 2))
+        answer = client.infer("nested", {"X": rows(1)})
+        np.testing.assert_array_equal(answer.as_numpy("Y"), 18 * rows(1))
+        outputs = [client.module.InferRequestedOutput(name) for name in ("tripled", "doubled")]
+        answer = client.infer("fork", {"X": rows(1)}, outputs=outputs)
+        np.testing.assert_array_equal(answer.as_numpy("doubled"), rows(2))
+        np.testing.assert_array_equal(answer.as_numpy("tripled"), rows(3))
+        assert answer.as_numpy("Y") is None
+        with pytest.raises(InferenceServerException, match="batch-size must be <= 8"):
+            client.infer("sixfold", {"X": rows(*range(9))})
+        assert client("is_model_ready", "nested")
+        assert client.told("get_model_metadata", "sixfold")["platform"] == "ensemble"
+
+
+def test_classes_are_made_of_an_output(mesh: Mesh) -> None:
+    with connected(mesh, "http") as client:
+        outputs = [client.module.InferRequestedOutput("Y", class_count=1)]
+        answer = client.infer("sixfold", {"X": rows(1)}, outputs=outputs)
+        assert answer.as_numpy("Y").tolist() == [[b"6.000000:0"]]
+        outputs = [client.module.InferRequestedOutput("doubled", class_count=1)]
+        answer = client.infer("fork", {"X": rows(1)}, outputs=outputs)
+        assert answer.as_numpy("doubled").tolist() == [[b"2.000000:0"]]
+        # With the output that is made of it, the tensor itself is needed.
+        outputs.append(client.module.InferRequestedOutput("Y"))
+        with pytest.raises(InferenceServerException, match="an input of its steps as well"):
+            client.infer("fork", {"X": rows(1)}, outputs=outputs)
+
+
+def test_the_steps_of_many_clients_share_batches(mesh: Mesh) -> None:
+    def ask(number: int) -> None:
+        flavour = "grpc" if number % 2 else "http"
+        with connected(mesh, flavour) as client:
+            for turn in range(20):
+                value = 100 * number + turn
+                answer = client.infer("sixfold", {"X": rows(value)})
+                np.testing.assert_array_equal(answer.as_numpy("Y"), rows(6 * value))
+
+    def executions() -> tuple[int, int]:
+        stats = json.loads(mesh.get("/v2/models/threefold/stats")[1])["model_stats"][0]
+        return stats["inference_count"], stats["execution_count"]
+
+    before = executions()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(ask, range(CLIENTS)))
+    requests, batches = (now - then for now, then in zip(executions(), before, strict=True))
+    assert requests == 20 * CLIENTS
+    assert batches < requests
+
+
+def test_statistics_and_metrics_tell_of_the_ensemble_and_its_steps(mesh: Mesh) -> None:
+    def told(model: str) -> dict[str, Any]:
+        stats: dict[str, Any] = json.loads(mesh.get(f"/v2/models/{model}/stats")[1])
+        return stats["model_stats"][0]  # type: ignore[no-any-return]
+
+    before = {name: told(name) for name in ("fork", "twofold", "threefold")}
+    with connected(mesh, "http") as client:
+        client.infer("fork", {"X": rows(1, 2)})
+    for name, executions in (("fork", 1), ("twofold", 1), ("threefold", 2)):
+        after = told(name)
+        grown = after["execution_count"] - before[name]["execution_count"]
+        # The two steps of one model may have met in one batch.
+        assert 1 <= grown <= executions
+        stats = after["inference_stats"]
+        counts = {stats[key]["count"] for key in ("queue", "compute_input", "compute_infer")}
+        assert counts == {stats["success"]["count"]}
+    page = mesh.metrics()
+    success = told("fork")["inference_stats"]["success"]["count"]
+    assert f'nv_inference_request_success{{model="fork",version="1"}} {success}' in page
+
+
+@pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer")
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_perf_analyzer_tells_of_the_steps(mesh: Mesh, tmp_path: Path, protocol: str) -> None:
+    url = mesh.http if protocol == "http" else mesh.grpc
+    command = [ANALYZER, "-m", "sixfold", "-u", url, "-i", protocol, "-f", str(tmp_path / "csv")]
+    command += ["--concurrency-range=8", "--measurement-interval=500"]
+    command += ["--stability-percentage=60", "--max-trials=20"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for model in ("twofold", "threefold"):
+        assert f"{model}, version: 1" in result.stdout

@@ -1,0 +1,132 @@
+"""perf_analyzer's modes: how it feeds, how fast, how it asks, what it reads of the metrics page."""
+
+import json
+import subprocess
+from http import HTTPStatus
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.mesh import Mesh
+from tests.e2e.test_perf_analyzer import ANALYZER
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer"),
+]
+
+_EIGHT = [float(number) for number in range(8)]
+_INPUTS = [
+    {"INPUT0": _EIGHT},
+    {"INPUT0": {"content": _EIGHT, "shape": [8]}},
+    # 1.0 eight times.
+    {"INPUT0": {"b64": "AACAPwAAgD8AAIA/AACAPwAAgD8AAIA/AACAPwAAgD8="}},
+]
+_TEXTS = [{"INPUT0": {"content": ["é", "", "long" * 50], "shape": [3]}}]
+# Ends by itself after a second.
+_ONCE = "--request-count=60 "
+_WINDOWS = "--stability-percentage=60 --max-trials=20 --measurement-interval=500 "
+_BOTH, _HTTP, _GRPC = ("http", "grpc"), ("http",), ("grpc",)
+_STREAM = "--async --streaming "
+# Protocols, model, flags; {} is a folder of the test's.
+MODES = {
+    "values": (_BOTH, "doubler", _ONCE + "--input-data={}/inputs.json"),
+    "texts": (_BOTH, "identity_bytes", _ONCE + "--input-data={}/texts.json"),
+    "a folder": (_BOTH, "doubler", _ONCE + "--input-data={}/folder"),
+    "zeros": (_GRPC, "doubler", _ONCE + "--input-data=zero"),
+    "random texts": (
+        *(_BOTH, "identity_bytes"),
+        _ONCE + "--shape=INPUT0:4 --string-length=20 --concurrency-range=4",
+    ),
+    "a shape": (_GRPC, "identity_fp32", _ONCE + "--shape=INPUT0:1000"),
+    "JSON tensors": (
+        *(_HTTP, "doubler"),
+        _ONCE + "--input-tensor-format=json --output-tensor-format=json",
+    ),
+    "warm up": (_GRPC, "doubler", _ONCE + "--warmup-request-count=5"),
+    "parameters": (_GRPC, "doubler", _ONCE + "--request-parameter=mine:1:int -H x-any:thing"),
+    "compression": (_GRPC, "doubler", _ONCE + "--grpc-compression-algorithm=gzip"),
+    "request rates": (
+        *(_GRPC, "doubler"),
+        _WINDOWS + "--request-rate-range=100:200:100 --request-distribution=poisson",
+    ),
+    "a rate on streams": (_GRPC, "doubler", _WINDOWS + _STREAM + "--request-rate-range=100"),
+    "a search": (_HTTP, "doubler", _WINDOWS + "--concurrency-range=1:2 --binary-search -l 9000"),
+    "count windows": (
+        *(_GRPC, "doubler"),
+        _WINDOWS + "--measurement-mode=count_windows --measurement-request-count=50",
+    ),
+    "a percentile": (_HTTP, "doubler", _WINDOWS + "--percentile=95"),
+    "periodic concurrency": (
+        *(_GRPC, "doubler"),
+        _STREAM + "--periodic-concurrency-range=1:7:2 --request-period=1"
+        " --profile-export-file={}/profile.json",
+    ),
+}
+ROWS = [
+    pytest.param(protocol, model, flags, id=f"{name}-{protocol}")
+    for name, (protocols, model, flags) in MODES.items()
+    for protocol in protocols
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "inputs.json").write_text(json.dumps({"data": _INPUTS}))
+    (tmp_path / "texts.json").write_text(json.dumps({"data": _TEXTS}))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "INPUT0").write_bytes(np.array(_EIGHT, np.float32).tobytes())
+    return tmp_path
+
+
+def analyze(mesh: Mesh, protocol: str, *flags: str) -> str:
+    """What it prints; it ends well, and no window disagrees with the others."""
+    url = mesh.http if protocol == "http" else mesh.grpc
+    command = [ANALYZER, "-u", url, "-i", protocol, *flags]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Failed to obtain stable measurement" not in result.stdout
+    return result.stdout
+
+
+def counts(mesh: Mesh, model: str) -> tuple[int, int, int]:
+    """Successes, failures and inferences so far."""
+    status, body = mesh.get(f"/v2/models/{model}/stats")
+    assert status == HTTPStatus.OK
+    (stats,) = json.loads(body)["model_stats"]
+    told = stats["inference_stats"]
+    return told["success"]["count"], told["fail"]["count"], stats["inference_count"]
+
+
+@pytest.mark.parametrize(("protocol", "model", "flags"), ROWS)
+def test_it_measures_without_a_failure(
+    mesh: Mesh, folder: Path, protocol: str, model: str, flags: str
+) -> None:
+    before = counts(mesh, model)
+    analyze(mesh, protocol, "-m", model, *flags.format(folder).split())
+    requests, failures, _ = (b - a for a, b in zip(before, counts(mesh, model), strict=True))
+    assert requests > 0
+    assert failures == 0
+    if flags.startswith(_ONCE):
+        assert requests >= 60
+
+
+@pytest.mark.parametrize("protocol", _BOTH)
+def test_batches_reach_the_model(mesh: Mesh, protocol: str) -> None:
+    before = counts(mesh, "doubler")
+    analyze(mesh, protocol, "-m", "doubler", "-b", "8", _ONCE.strip())
+    after = counts(mesh, "doubler")
+    requests, failures, inferences = (b - a for a, b in zip(before, after, strict=True))
+    assert (failures, inferences) == (0, 8 * requests)
+
+
+def test_it_reads_the_metrics_page(mesh: Mesh, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{mesh.metrics_port}/metrics"
+    flags = f"--collect-metrics --metrics-url={url} --metrics-interval=100 {_WINDOWS}".split()
+    report = tmp_path / "report.csv"
+    analyze(mesh, "grpc", "-m", "doubler", *flags, "--verbose-csv", "-f", str(report))
+    names, values = report.read_text().splitlines()[:2]
+    row = dict(zip(names.split(","), values.split(","), strict=True))
+    assert float(row["Inferences/Second"]) > 0
+    assert float(row["Server Compute Infer"]) > 0

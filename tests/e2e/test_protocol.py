@@ -1,0 +1,80 @@
+"""Every row of the protocol table against Nereid alone, on both edge engines.
+
+The answers were recorded from the real server (`make compat-record`); `make compat` asks it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.mesh import running
+from tests.protocol.differences import DIFFERENCES
+from tests.protocol.exchange import Server, dumped
+from tests.protocol.models import write_repository
+from tests.protocol.row import SERVERS, load_expected
+from tests.protocol.table import all_rows, groups
+
+_ENGINES = ("nereid", "grpcio")
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+@pytest.fixture(scope="module")
+def protocol_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_repository(tmp_path_factory.mktemp("protocol") / "models", "onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, dict[str, Any]]:
+    return load_expected()
+
+
+@pytest.fixture(
+    scope="module", params=[(engine, server) for engine in _ENGINES for server in SERVERS], ids=str
+)
+def started(
+    request: pytest.FixtureRequest,
+    protocol_repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, Server]]:
+    """Which of SERVERS it is, and where."""
+    engine, name = request.param
+    flags = (f"--grpc-engine={engine}", "--allow-client-shm=true", *SERVERS[name])
+    log = tmp_path_factory.mktemp("mesh") / "log"
+    with running(protocol_repository, log, *flags) as mesh:
+        server = Server(mesh.http_port, mesh.grpc_port)
+        yield name, server
+        server.close()
+
+
+@pytest.mark.slow
+def test_nereid_answers_as_triton(
+    started: tuple[str, Server], expected: dict[str, dict[str, Any]], subtests: pytest.Subtests
+) -> None:
+    name, server = started
+    for group, rows in groups(name).items():
+        with subtests.test(group):
+            wrong = []
+            for row in rows:
+                answers = expected[row.name]
+                wanted = dumped(answers.get("nereid", answers.get("triton")))
+                got = dumped(row.ask(server))
+                if got != wanted and not row.missing:
+                    wrong.append(f"{row.name}\n  wanted {wanted}\n  got    {got}")
+            assert not wrong, f"{len(wrong)} of {len(rows)} rows:\n" + "\n".join(wrong)
+
+
+def test_the_table_is_recorded(expected: dict[str, dict[str, Any]]) -> None:
+    assert expected.keys() == all_rows().keys()
+    assert len(expected) > 300
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda each: each.title)
+def test_each_difference_is_documented(difference: Any) -> None:
+    assert f"**{difference.title}.**" in _DOCUMENT.read_text()
+    for pattern in difference.rows:
+        alone = type(difference)("", (pattern,))
+        assert any(alone.covers(name) for name in all_rows()), pattern

@@ -1,0 +1,130 @@
+"""Where Nereid answers otherwise than Triton on purpose. docs/compatibility.md explains each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One decision. rows: names, or beginnings of names with a star; ask: Triton survives them."""
+
+    title: str
+    rows: tuple[str, ...]
+    ask: bool = True
+
+    def covers(self, name: str) -> bool:
+        return any(
+            name.startswith(each[:-1]) if each.endswith("*") else name == each for each in self.rows
+        )
+
+
+DIFFERENCES: Final = (
+    Difference(
+        "Shapes too large for memory are refused",
+        tuple(
+            f"http/shape/{kind}-[1, {size}]"
+            for kind in ("batched", "plain", "fixed", "bytes")
+            for size in ("1099511627776", "9223372036854775807")
+        ),
+        ask=False,
+    ),
+    Difference(
+        "A batch of zero is refused",
+        (
+            *("http/shape/batched-[0, 0]", "http/shape/empty-batched-[0, 0]"),
+            "grpc/shape/batched-(0, 6)",
+        ),
+    ),
+    Difference(
+        "Every HTTP request gets an answer",
+        (
+            *("http/lookup/metadata/space", "http/lookup/ready/space", "http/lookup/config/space"),
+            *("http/lookup/infer/space", "http/routing/target/empty", "shared-memory/name-é"),
+            "http/encoding/chunked-extension",
+        ),
+    ),
+    Difference(
+        "NUL characters do not end an id",
+        ("http/json/id-nul", "grpc/inputs/id-a\0b", "grpc/inputs/id-a\0b-bad"),
+    ),
+    Difference(
+        "Of a JSON member that comes twice the last counts",
+        ("http/json/inputs-twice",),
+    ),
+    Difference(
+        "Ids that are no UTF-8 text are told with a question mark",
+        ("http/json/bad-utf8", "http/json/surrogate"),
+    ),
+    Difference("Half a surrogate pair is refused", ("http/json/data-low-surrogate",)),
+    Difference(
+        "Inputs are named in their order",
+        ("http/inputs/three", "http/inputs/batches-differ", "http/inputs/other-rank"),
+    ),
+    Difference(
+        "A fault of a raw request names the model's input",
+        (
+            *("http/binary/header-0", "http/binary/header-x", "http/binary/header-"),
+            *("http/binary/header-0x10", "http/raw/ints-cut", "http/raw/scalar-short"),
+            *("http/raw/scalar-long", "http/raw/fixed-short"),
+        ),
+    ),
+    Difference(
+        "Model names that lead out of the repository are told as such", ("explicit/load-..",)
+    ),
+    Difference("Log settings change all together or not at all", ("logging/good-and-bad",)),
+    Difference("Log levels out of range are refused", ("logging/log_verbose_level-4294967296",)),
+    Difference(
+        "A value for `ready` that is no boolean is told as such",
+        tuple(
+            f"repository/index-ready-{value}"
+            for value in (
+                "0",
+                "1",
+                "-1",
+                "1.5",
+                '"x"',
+                '""',
+                '"1"',
+                "null",
+                "[]",
+                "{}",
+                "[1]",
+                '["x"]',
+                "4294967296",
+            )
+        ),
+    ),
+    Difference("NaN is nobody's best class", ("http/classification/nan",)),
+    Difference(
+        "Negative dimensions are told as such",
+        (
+            *(
+                "grpc/shape/fixed-(1, -1)",
+                "grpc/shape/batched-(-1, 6)",
+                "grpc/shape/batched-(-1, -6)",
+            ),
+            *(
+                f"grpc/shape/{kind}-(1, -9223372036854775808)"
+                for kind in ("batched", "plain", "fixed", "bytes")
+            ),
+        ),
+    ),
+    Difference(
+        "Of two defects of one request another may be told",
+        (
+            *("grpc/shape/bytes-()", "grpc/raw/several-swapped", "http/shape/bytes-[]"),
+            *(f"http/shape/no-elements-{each}-[]" for each in ("string", "wrong", "object")),
+        ),
+    ),
+    Difference(
+        "A stream ends with an error after a message that is none",
+        ("grpc/stream/garbage*", "grpc/stream/good-garbage*"),
+    ),
+)
+
+
+def difference_of(name: str) -> Difference | None:
+    """The decision that a row is about."""
+    return next((each for each in DIFFERENCES if each.covers(name)), None)

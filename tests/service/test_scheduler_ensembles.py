@@ -1,0 +1,441 @@
+"""Ensembles through a scheduler, with executors that answer at once or when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+
+from nereid.frames import read_parameters
+from nereid.messages import Answer
+from nereid.pb import kserve_pb2 as kserve
+from nereid.rpc import RpcError, Status
+from tests.ensembles import Step, ensemble_config, save_ensemble
+from tests.service.scheduler_world import (
+    CONFIG,
+    LIMIT_S,
+    World,
+    add_model,
+    fault_of,
+    numbers_of,
+    request,
+    world,
+)
+
+BATCHED = "max_batch_size: 4\n"
+BATCHING = CONFIG + "dynamic_batching { }\n"
+
+
+def step(model: str, taken: str, given: str) -> Step:
+    return model, {"INPUT0": taken}, {"OUTPUT0": given}
+
+
+def ensemble(*steps: Step, outputs: str = "OUTPUT0", more: str = BATCHED) -> str:
+    return ensemble_config(["INPUT0"], outputs.split(), steps, more)
+
+
+FOURFOLD = ensemble(step("doubler", "INPUT0", "m"), step("second", "m", "OUTPUT0"))
+# Both outputs are twice the input, the second by another way.
+TWO_WAYS = ensemble(
+    step("doubler", "INPUT0", "OUTPUT0"),
+    step("second", "INPUT0", "m"),
+    step("doubler", "m", "OUTPUT1"),
+    outputs="OUTPUT0 OUTPUT1",
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "models"
+    add_model(path, config=BATCHING)
+    add_model(path, "second", CONFIG)
+    save_ensemble(path, "fourfold", FOURFOLD)
+    save_ensemble(path, "two_ways", TWO_WAYS)
+    outer = ensemble_config(
+        ["INPUT0 FP32 -1,2"], ["OUTPUT0 FP32 -1,2"], [step("fourfold", "INPUT0", "OUTPUT0")]
+    )
+    save_ensemble(path, "outer", outer)
+    return path
+
+
+@pytest.fixture
+async def mesh(repository: Path) -> AsyncIterator[World]:
+    async with world(repository) as it:
+        yield it
+
+
+async def statistics(it: World, name: str) -> dict[str, Any]:
+    asked = kserve.ModelStatisticsRequest(name=name)
+    reply = await it.control("ModelStatistics", asked, kserve.ModelStatisticsResponse)
+    assert isinstance(reply, kserve.ModelStatisticsResponse)
+    return MessageToDict(reply.model_stats[0], preserving_proto_field_name=True)
+
+
+def head_of(answer: Answer) -> kserve.ModelInferResponse:
+    return kserve.ModelInferResponse.FromString(answer.head)
+
+
+async def test_a_request_goes_through_all_steps(mesh: World) -> None:
+    await mesh.executor()
+    gateway = await mesh.gateway()
+    answer = await gateway.ask(1, 2, model="fourfold")
+    assert numbers_of(answer) == [4, 8]
+    head = head_of(answer)
+    assert (head.model_name, head.model_version) == ("fourfold", "1")
+    (output,) = head.outputs
+    assert (output.name, output.datatype, [*output.shape]) == ("OUTPUT0", "FP32", [1, 2])
+    where = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    assert read_parameters(head.parameters) == where
+    # Without a batch dimension of its own, an ensemble hands shapes on as they are.
+    assert numbers_of(await gateway.ask(1, 2, model="outer", version="1")) == [4, 8]
+
+
+async def test_a_reply_tells_where_in_a_sequence_its_request_was(mesh: World) -> None:
+    executor = await mesh.executor(hold=True)
+    gateway = await mesh.gateway()
+    given: dict[str, Any] = {"sequence_id": "s", "sequence_start": True, "mine": 3.5}
+    fields: dict[str, Any] = {
+        "parameters": given,
+        "request_id": "r",
+        "timeout_us": 7_000_000,
+        "priority": 1,
+    }
+    answer = gateway.send(request(1, 2, model="fourfold", **fields))
+    for _ in range(2):
+        instance, batch = await executor.batch()
+        (member,) = batch.members
+        assert (member.request_id, read_parameters(member.parameters)) == ("r", given)
+        instance.answer(batch)
+    told = read_parameters(head_of(await answer).parameters)
+    assert told == {"sequence_id": "s", "sequence_start": True, "sequence_end": False}
+
+
+async def test_only_the_steps_that_are_needed_are_taken(mesh: World) -> None:
+    executor = await mesh.executor()
+    gateway = await mesh.gateway()
+    answer = await gateway.ask(1, 2, model="two_ways")
+    assert [each.name for each in head_of(answer).outputs] == ["OUTPUT0", "OUTPUT1"]
+    assert len(executor.seen) == 3
+    asked = request(1, 2, model="two_ways")
+    head = kserve.ModelInferRequest.FromString(asked.head)
+    head.outputs.add(name="OUTPUT0")
+    asked.head = head.SerializeToString()
+    answer = await gateway.send(asked)
+    assert [each.name for each in head_of(answer).outputs] == ["OUTPUT0"]
+    assert len(executor.seen) == 4
+
+
+async def test_steps_share_batches_with_each_other_and_with_other_requests(mesh: World) -> None:
+    executor = await mesh.executor(hold=True)
+    gateway = await mesh.gateway()
+    first = gateway.send(request(1, 1))
+    instance, batch = await executor.batch()
+    # While the instance is busy, one more request of a client and two ensembles' steps arrive.
+    others = [
+        gateway.send(request(2, 2)),
+        gateway.send(request(3, 3, model="fourfold")),
+        gateway.send(request(4, 4, model="fourfold")),
+    ]
+    await gateway.arrived()
+    instance.answer(batch)
+    instance, batch = await executor.batch()
+    assert executor.seen[-1] == [[2, 2], [3, 3], [4, 4]]
+    instance.answer(batch)
+    for _ in range(2):
+        instance, batch = await executor.batch()
+        assert instance.load.config.name == "second"
+        instance.answer(batch)
+    answers = await asyncio.gather(first, *others)
+    assert [numbers_of(each) for each in answers] == [[2, 2], [4, 4], [12, 12], [16, 16]]
+
+
+async def test_a_step_that_fails_ends_the_request_and_names_the_ensemble(mesh: World) -> None:
+    await mesh.executor()
+    gateway = await mesh.gateway()
+    fault = fault_of(await gateway.ask(-1, 2, model="fourfold", request_id="r"))
+    assert (fault.code, fault.late) == (Status.INTERNAL, True)
+    assert fault.message == "in ensemble 'fourfold', negative"
+    fault = fault_of(await gateway.ask(-1, 2, model="outer"))
+    assert fault.message == "in ensemble 'outer', in ensemble 'fourfold', negative"
+    told = await statistics(mesh, "fourfold")
+    assert told["inference_stats"]["fail"]["count"] == "2"
+    assert "execution_count" not in told
+    # What the ensemble itself finds wrong is told as any model would.
+    fault = fault_of(await gateway.ask(*range(10), model="fourfold"))
+    assert fault.message.endswith("inference request batch-size must be <= 4 for 'fourfold'")
+    # Too much for a step, but not for the ensemble, which has no batches.
+    fault = fault_of(await gateway.ask(*range(10), model="outer"))
+    assert (fault.code, fault.late) == (Status.INVALID_ARGUMENT, True)
+    assert fault.message == (
+        "in ensemble 'outer', [request id: <id_unknown>] inference request batch-size must be"
+        " <= 4 for 'fourfold'"
+    )
+
+
+async def test_the_other_steps_of_a_request_that_failed_are_cancelled(mesh: World) -> None:
+    executor = await mesh.executor(hold=True)
+    gateway = await mesh.gateway()
+    blocker = gateway.send(request(9, 9))
+    held = await executor.batch()
+    answer = gateway.send(request(-1, 2, model="two_ways"))
+    # The step by way of `second` fails while the other one waits behind the blocker.
+    instance, batch = await executor.batch()
+    assert instance.load.config.name == "second"
+    instance.answer(batch)
+    assert fault_of(await answer).message == "in ensemble 'two_ways', negative"
+    held[0].answer(held[1])
+    assert numbers_of(await blocker) == [18, 18]
+    after = gateway.send(request(5, 5))
+    instance, batch = await executor.batch()
+    assert executor.seen[-1] == [[5, 5]]
+    instance.answer(batch)
+    await after
+
+
+@pytest.mark.parametrize("steps_done", [0, 1])
+async def test_a_cancelled_request_takes_no_further_step(mesh: World, steps_done: int) -> None:
+    executor = await mesh.executor(hold=True)
+    gateway = await mesh.gateway()
+    answer = gateway.send(request(1, 2, model="fourfold"))
+    for _ in range(steps_done):
+        instance, batch = await executor.batch()
+        instance.answer(batch)
+    instance, batch = await executor.batch()
+    gateway.cancel()
+    await gateway.arrived()
+    instance.answer(batch)
+    last = gateway.send(request(7, 7, model="second"))
+    instance, batch = await executor.batch()
+    assert executor.seen[-1] == [[7, 7]]
+    instance.answer(batch)
+    assert numbers_of(await last) == [14, 14]
+    assert not answer.done()
+    told = await statistics(mesh, "fourfold")
+    assert told["inference_stats"]["fail"]["count"] == "1"
+
+
+async def test_an_executor_that_dies_takes_no_ensemble_along(mesh: World) -> None:
+    executor = await mesh.executor(hold=True)
+    gateway = await mesh.gateway()
+    answer = gateway.send(request(1, 2, model="fourfold"))
+    await executor.batch()
+    await executor.die()
+    await mesh.executor("two")
+    assert numbers_of(await answer) == [4, 8]
+
+
+async def test_statistics_tell_of_the_whole_and_of_each_step(mesh: World) -> None:
+    await mesh.executor()
+    gateway = await mesh.gateway()
+    await gateway.ask(1, 2, 3, 4, model="fourfold")
+    await gateway.ask(1, 2, model="fourfold")
+    told = await statistics(mesh, "fourfold")
+    assert (told["inference_count"], told["execution_count"]) == ("3", "2")
+    stats = told["inference_stats"]
+    counts = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+    assert {stats[each]["count"] for each in counts} == {"2"}
+    # The sums over the steps: the executor tells the same of each batch.
+    assert [stats[each]["ns"] for each in counts[2:]] == ["4000", "8000", "12000"]
+    assert [each["batch_size"] for each in told["batch_stats"]] == ["1", "2"]
+    assert (await statistics(mesh, "second"))["execution_count"] == "2"
+
+
+async def test_requests_under_way_are_finished_before_the_scheduler_ends(repository: Path) -> None:
+    async with world(repository) as it:
+        executor = await it.executor(hold=True)
+        gateway = await it.gateway()
+        answer = gateway.send(request(1, 2, model="fourfold"))
+        instance, batch = await executor.batch()
+        drain = asyncio.create_task(it.service.drain(LIMIT_S))
+        await asyncio.sleep(0)
+        instance.answer(batch)
+        instance, batch = await executor.batch()
+        instance.answer(batch)
+        assert numbers_of(await answer) == [4, 8]
+        await drain
+
+
+# ---- the life of an ensemble
+
+
+async def ask(it: World, method: str, name: str, **parameters: bool) -> None:
+    kind = getattr(kserve, f"RepositoryModel{method}Request")
+    asked = kind(model_name=name)
+    for key, value in parameters.items():
+        asked.parameters[key].bool_param = value
+    await it.control(f"RepositoryModel{method}", asked, kserve.RepositoryModelLoadResponse)
+
+
+async def states(it: World) -> dict[str, str]:
+    """Of what has been loaded at some time: the state, or why it has none."""
+    index = await it.index()
+    return {name: reason or state for name, (state, reason) in index.items() if state}
+
+
+async def test_an_ensemble_is_ready_when_its_models_are(mesh: World) -> None:
+    gateway = await mesh.gateway()
+    assert (await mesh.index())["fourfold"] == ("LOADING", "")
+    early = gateway.send(request(1, 2, model="outer"))
+    executor = await mesh.executor(lazy=True)
+    loads = {}
+    for _ in range(2):
+        load = (await executor.command()).load
+        loads[load.config.name] = load
+    executor.load(loads["doubler"])
+    await mesh.until_state("READY")
+    assert (await mesh.index())["fourfold"] == ("LOADING", "")
+    executor.load(loads["second"])
+    await mesh.until_state("READY", "outer")
+    assert numbers_of(await early) == [4, 8]
+    ready = kserve.ModelReadyRequest(name="outer")
+    reply = await mesh.control("ModelReady", ready, kserve.ModelReadyResponse)
+    assert reply == kserve.ModelReadyResponse(ready=True)
+    # Requests wait for executors, whatever they go through.
+    await executor.die()
+    await mesh.until_state("READY", "outer")
+    waiting = gateway.send(request(1, 2, model="outer"))
+    await gateway.arrived()
+    reply = await mesh.control("ModelReady", ready, kserve.ModelReadyResponse)
+    assert reply == kserve.ModelReadyResponse(ready=False)
+    await mesh.executor("two")
+    assert numbers_of(await waiting) == [4, 8]
+
+
+async def test_clients_are_told_of_an_ensemble_as_triton_does(mesh: World) -> None:
+    await mesh.executor()
+    await mesh.until_state("READY", "fourfold")
+    asked = kserve.ModelMetadataRequest(name="fourfold")
+    reply = await mesh.control("ModelMetadata", asked, kserve.ModelMetadataResponse)
+    assert isinstance(reply, kserve.ModelMetadataResponse)
+    assert (reply.platform, list(reply.versions)) == ("ensemble", ["1"])
+    assert list(reply.inputs[0].shape) == [-1, 2]
+    of_config = kserve.ModelConfigRequest(name="fourfold")
+    told = await mesh.control("ModelConfig", of_config, kserve.ModelConfigResponse)
+    assert isinstance(told, kserve.ModelConfigResponse)
+    assert not told.config.instance_group
+    assert told.config.HasField("model_transaction_policy")
+    assert [each.model_name for each in told.config.ensemble_scheduling.step] == [
+        "doubler",
+        "second",
+    ]
+
+
+async def test_a_model_that_cannot_be_loaded_fails_its_ensembles(repository: Path) -> None:
+    add_model(repository, "other", CONFIG.replace("[ 2 ]", "[ 3 ]"))
+    save_ensemble(repository, "unfit", ensemble(step("other", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "lost", ensemble(step("nowhere", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "circle", ensemble(step("circle", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "old", ensemble(("doubler:9", *step("", "INPUT0", "OUTPUT0")[1:])))
+    async with world(repository) as it:
+        await it.executor(refuse="broken")
+        await it.until_state("UNAVAILABLE", "outer")
+        told = await states(it)
+        broken = (
+            "has no loaded version. Model 'doubler' loading failed with error: version 1 is at"
+            " UNAVAILABLE state: Internal: broken;"
+        )
+        assert told["fourfold"] == f"ensemble 'fourfold' depends on 'doubler' which {broken}"
+        assert told["outer"] == (
+            "ensemble 'outer' depends on 'fourfold' which is not valid. Model 'fourfold' failed"
+            f" with error: ensemble 'fourfold' depends on 'doubler' which {broken}"
+        )
+        # An executor that can brings all of them up, as far as they make sense.
+        await it.executor("two")
+        await it.until_state("READY", "outer")
+        told = await states(it)
+        assert told["fourfold"] == "READY"
+        assert "inconsistent shape: [-1,2] is inferred from model unfit" in told["unfit"]
+        assert told["lost"].endswith("that are not available or ambiguous: nowhere")
+        assert told["circle"].endswith("between ensembles: circle -> ... -> circle -> circle")
+        required = "ensemble 'old' depends on 'doubler' whose required version 9 is not loaded."
+        assert told["old"] == required
+
+
+async def test_an_ensemble_goes_and_comes_with_its_models(repository: Path) -> None:
+    async with world(repository, model_control_mode="explicit") as it:
+        executor = await it.executor()
+        gateway = await it.gateway()
+        await ask(it, "Load", "outer")
+        ready = dict.fromkeys(("doubler", "second", "fourfold", "outer"), "READY")
+        assert await states(it) == ready
+        executor.hold = True
+        answer = gateway.send(request(1, 2, model="outer"))
+        instance, batch = await executor.batch()
+        await ask(it, "Unload", "second")
+        gone = {"second": "UNLOADING", "fourfold": "unloaded", "outer": "unloaded"}
+        assert await states(it) == ready | gone
+        fault = fault_of(await gateway.ask(1, 2, model="outer"))
+        assert fault.message.endswith("'outer' has no available versions")
+        # What was under way has its last step all the same.
+        instance.answer(batch)
+        instance, batch = await executor.batch()
+        instance.answer(batch)
+        assert numbers_of(await answer) == [4, 8]
+        await it.until_state("UNAVAILABLE", "second")
+        executor.hold = False
+        await ask(it, "Load", "second")
+        assert await states(it) == ready
+        assert numbers_of(await gateway.ask(1, 2, model="outer")) == [4, 8]
+
+
+async def test_an_ensemble_takes_what_it_brought_along_with_it(repository: Path) -> None:
+    async with world(repository, model_control_mode="explicit", load_model=("second",)) as it:
+        await it.executor()
+        await ask(it, "Load", "outer")
+        await ask(it, "Unload", "outer")
+        assert set((await states(it)).values()) == {"READY", "unloaded"}
+        await ask(it, "Load", "outer")
+        await ask(it, "Unload", "fourfold", unload_dependents=True)
+        await it.until_state("UNAVAILABLE", "doubler")
+        # The one that was asked for by its name stays.
+        told = await states(it)
+        assert told.pop("second") == "READY"
+        assert set(told.values()) == {"unloaded"}
+        await ask(it, "Unload", "nowhere", unload_dependents=True)
+
+
+async def test_loads_that_cannot_be_say_why(repository: Path) -> None:
+    save_ensemble(repository, "lost", ensemble(step("nowhere", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "one", ensemble(step("other", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "other", ensemble(step("one", "INPUT0", "OUTPUT0")))
+    faults = {
+        "lost": "ensemble lost contains models that are not available or ambiguous: nowhere",
+        "one": "circular dependency between ensembles: one -> ... -> other -> one",
+    }
+    async with world(repository, model_control_mode="explicit") as it:
+        await it.executor()
+        for name, reason in faults.items():
+            with pytest.raises(RpcError) as refused:
+                await ask(it, "Load", name)
+            assert refused.value.message == f"load failed for model '{name}': {reason}\n"
+        # A reload that would close a circle leaves what serves.
+        await ask(it, "Load", "outer")
+        save_ensemble(repository, "fourfold", ensemble(step("outer", "INPUT0", "OUTPUT0")))
+        with pytest.raises(RpcError, match=r"fourfold -> \.\.\. -> outer -> fourfold"):
+            await ask(it, "Load", "fourfold")
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2, model="outer")) == [4, 8]
+
+
+async def test_the_latest_version_of_a_model_takes_the_step(repository: Path) -> None:
+    rules = {"model_control_mode": "explicit", "load_model": ("*",)}
+    async with world(repository, **rules) as it:
+        executor = await it.executor()
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2, model="fourfold")) == [4, 8]
+        (repository / "second" / "7").mkdir()
+        (repository / "second" / "7" / "model.onnx").write_bytes(b"")
+        await ask(it, "Load", "second")
+        executor.hold = True
+        answer = gateway.send(request(1, 2, model="fourfold"))
+        numbers = []
+        for _ in range(2):
+            instance, batch = await executor.batch()
+            numbers.append(instance.load.version)
+            instance.answer(batch)
+        assert numbers_of(await answer) == [4, 8]
+        assert numbers == [1, 7]
