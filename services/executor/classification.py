@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nereid.errors import Internal
+from nereid.datatypes import BYTES, NUMPY_TYPE
+from nereid.errors import Internal, InvalidArgument
+from nereid.pb import kserve_pb2
 from nereid.tensor import join_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
+
+_UNORDERED = frozenset({BYTES, "BF16"})
 
 
 def read_labels(
@@ -58,3 +62,38 @@ def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
             label = labels[index] if index < len(labels) else ""
             told.append(f"{text}:{label}" if label else text)
     return join_bytes(told)
+
+
+def classified(
+    head: bytes,
+    tensors: Sequence[bytes | memoryview],
+    wanted: Mapping[str, int],
+    labels: Mapping[str, Sequence[str]],
+    *,
+    batching: bool,
+) -> tuple[bytes, list[bytes | memoryview]]:
+    """An answer with classes in place of the outputs that are wanted so.
+
+    Raises:
+        InvalidArgument: the elements of such an output have no order.
+    """
+    response = kserve_pb2.ModelInferResponse.FromString(head)
+    told = list(tensors)
+    for place, output in enumerate(response.outputs):
+        most = wanted.get(output.name)
+        if most is None:
+            continue
+        dtype = NUMPY_TYPE.get(output.datatype)
+        if dtype is None or output.datatype in _UNORDERED:
+            raise InvalidArgument(
+                f"class result not available for output due to unsupported type '{output.datatype}'",
+                late=True,
+            )
+        elements = np.frombuffer(told[place], dtype)
+        count = output.shape[0] if batching and output.shape else 1
+        rows = elements.reshape(count, elements.size // count if count else 0)
+        told[place] = classify(rows, most, labels.get(output.name, ()))
+        kept = min(most, rows.shape[1])
+        output.datatype = BYTES
+        output.shape[:] = [count, kept] if batching else [kept]
+    return response.SerializeToString(), told

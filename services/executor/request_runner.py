@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.errors import Internal, NereidError
 from nereid.frames import write_fault, write_payloads
@@ -20,17 +20,18 @@ from nereid.messages import Fault, SharedMemory, fault_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.slab import THRESHOLD_BYTES
 from services.executor.answers import failure, prefixes
-from services.executor.backends import LostError
+from services.executor.backends import LostError, Response
+from services.executor.classification import classified, read_labels
 from services.executor.requests import Requests
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
     from services.executor.assembly import Piece
-    from services.executor.backends import Collected, InstanceSpec, RequestModel, Response
+    from services.executor.backends import Collected, InstanceSpec, Request, RequestModel
     from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ class _Running:
     failed: str | None = None
     # Something was said of it.
     told: bool = False
+    # By the model's member: which outputs it wants as classes.
+    classes: dict[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 class RequestRunner:
@@ -75,6 +78,8 @@ class RequestRunner:
         self._name = spec.name
         self._model = model
         self._tracer = tracer
+        self._labels = read_labels(spec.config, spec.version_path.parent)
+        self._batching = spec.config.max_batch_size > 0
         self._requests = Requests(tuple(tensor.name for tensor in spec.config.output))
         # By an answer's head: its outputs' sizes, and what stands before each of them.
         self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
@@ -189,6 +194,10 @@ class RequestRunner:
         self._current = number
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
+        for member, request in enumerate(requests):
+            if request.form.classes:
+                running.classes[member] = request.form.classes
+                requests[member] = self._without_room(request)
         if self._expected_bytes:
             running.rooms = {
                 member: request.room
@@ -210,6 +219,12 @@ class RequestRunner:
             return None
         return self.lender.room(self._expected_bytes)
 
+    def _without_room(self, request: Request) -> Request:
+        """The request, whose outputs are to be seen before they are sent."""
+        if request.room is not None and self.lender is not None:
+            self.lender.free(request.room.slab)
+        return request._replace(room=None)
+
     # ---- out
 
     def _collect(self, ready: Collection[int]) -> Iterator[bytes]:
@@ -220,6 +235,9 @@ class RequestRunner:
 
     def _collected(self, running: _Running, collected: Collected) -> Iterator[bytes]:
         arrived_ns = perf_counter_ns()
+        if running.classes:
+            responses = [self._classified(running, each) for each in collected.responses]
+            collected = collected._replace(responses=responses)
         decoupled = self._model.decoupled
         still_open, places, answers = running.open, running.places, running.answers
         for response in collected.responses:
@@ -243,6 +261,23 @@ class RequestRunner:
         if not running.open and self._current != collected.batch:
             del self._running[collected.batch]
             self._tell(running, arrived_ns)
+
+    def _classified(self, running: _Running, response: Response) -> Response:
+        """With classes in place of outputs, where they are wanted."""
+        wanted = running.classes.get(response.member)
+        if wanted is None or response.fault is not None or not response.head:
+            return response
+        try:
+            head, tensors = classified(
+                response.head,
+                cast("Sequence[bytes | memoryview]", response.tensors),
+                wanted,
+                self._labels,
+                batching=self._batching,
+            )
+        except NereidError as error:
+            return Response(response.member, response.more, fault_of(error))
+        return response._replace(head=head, tensors=tensors)
 
     def _executed(self, running: _Running, arrived_ns: int = 0) -> bytes:
         """The one message that answers a whole batch."""

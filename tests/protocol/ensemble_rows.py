@@ -17,7 +17,7 @@ from tests.protocol.row import Row, grouped, post, row
 
 
 def rows() -> Iterator[Row]:
-    for group in (_infer, _told, _decoupled, _control, _broken, _statistics):
+    for group in (_infer, _told, _decoupled, _control, _statistics, _broken):
         yield from grouped(f"ensemble/{group.__name__[1:]}", group(), server="python")
 
 
@@ -59,7 +59,7 @@ def _infer() -> Iterator[Row]:
         "none": [],
         "unknown": [_x(1), _x(1, name="NOPE")],
     }.items():
-        yield row(f"maybe-{name}", Rpc("ModelInfer", request("maybe", inputs, ())))
+        yield row(f"maybe-of-{name}", Rpc("ModelInfer", request("maybe", inputs, ())))
     wrong = tensor("X", "INT32", (1,), int_contents=[1])
     yield row("wrong-type", Rpc("ModelInfer", request("chain_flat", [wrong], ())))
     yield row("version", Rpc("ModelInfer", request("chain_flat", [_x(1)], (), version="1")))
