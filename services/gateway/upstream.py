@@ -172,6 +172,8 @@ class Upstream:
         if pending is None:
             return
         self._pending_bytes -= pending.size_bytes
+        # A scheduler in this process may hold the request itself for a good while.
+        pending.request.lease = None
         if self._up and self._link is not None:
             self._link.send(Cancel(request_id))
         self._check_idle()

@@ -173,10 +173,10 @@ class EnsembleVersion(ModelVersion):
     # ---- from the steps to the answer
 
     def _answered(self, run: _Run, call: Call[Tensor], answer: Answer) -> None:
-        form, entry = run.calls.pop(call)
         if self._runs.get(run.entry) is not run:
             self.slabs.unwanted(answer)
             return
+        form, entry = run.calls.pop(call)
         if answer.error is not None:
             if self._has_lost(run, call.tensors.values()):
                 self._begin_again(run)
@@ -222,6 +222,8 @@ class EnsembleVersion(ModelVersion):
         if run.calls:
             # Later: a model may be about to answer several of them right now.
             self._loop.call_soon(_cancel, list(run.calls.values()))
+            # They know of the run, by which all of the request would stay in memory.
+            run.calls.clear()
         if run.loans:
             # Steps under way may be reading them.
             self.slabs.give_back({loan.slab for loan in run.loans}, discard=True)
