@@ -15,6 +15,7 @@ from nereid.messages import (
     CachedModels,
     Cancel,
     Fault,
+    Flow,
     InferRequest,
     LogRules,
     Release,
@@ -71,21 +72,28 @@ class RequestCodec:
     def _frame(self, items: list[ToScheduler]) -> bytes:
         frame = pb.RequestFrame()
         now = self._clock()
+        flows: dict[int, bool] = {}
         for item in items:
             if isinstance(item, InferRequest):
                 _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
             elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
+            elif isinstance(item, Flow):
+                flows[item.id] = item.paused  # the last word counts
             else:
                 frame.released_slabs.extend(item.slabs)
+        for number, paused in flows.items():
+            (frame.paused_ids if paused else frame.resumed_ids).append(number)
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[ToScheduler]:
-        """Requests first, then cancellations: a cancellation never overtakes its request."""
+        """Requests first, then what became of them: a cancellation never overtakes its request."""
         parsed = pb.RequestFrame.FromString(frame)
         now = self._clock()
         items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests]
         items.extend(map(Cancel, parsed.cancelled_ids))
+        items.extend(Flow(number, paused=True) for number in parsed.paused_ids)
+        items.extend(Flow(number, paused=False) for number in parsed.resumed_ids)
         if parsed.released_slabs:
             items.append(Release(tuple(parsed.released_slabs)))
         return items
@@ -191,6 +199,10 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         write_fault(item.fault, message.fault)
     if item.digest:
         message.digest = item.digest
+    if item.caller:
+        message.caller = item.caller
+    if item.takes_many:
+        message.takes_many = True
 
 
 def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
@@ -205,12 +217,16 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     if message.HasField("fault"):
         request.fault = read_fault(message.fault)
     request.digest = message.digest
+    request.caller = message.caller
+    request.takes_many = message.takes_many
     return request
 
 
 def write_answer(item: Answer, message: pb.Answer) -> None:
     """Fill message with everything of item but its id."""
     message.head = item.head
+    if item.more:
+        message.more = True
     if item.error is not None:
         write_fault(item.error, message.error)
         return
@@ -220,9 +236,10 @@ def write_answer(item: Answer, message: pb.Answer) -> None:
 def read_answer(message: pb.Answer) -> Answer:
     """The answer that message holds."""
     if message.HasField("error"):
-        return Answer(message.id, message.head, error=read_fault(message.error))
+        fault = read_fault(message.error)
+        return Answer(message.id, message.head, error=fault, more=message.more)
     payloads = read_payloads(message.payloads)
-    answer = Answer(message.id, message.head, payloads)
+    answer = Answer(message.id, message.head, payloads, more=message.more)
     # Of an answer's payloads all are shared, or none.
     if payloads and type(payloads[0]) is SharedMemory:
         answer.slab = payloads[0].slab

@@ -19,6 +19,9 @@ Parameter = bool | int | float | str
 # The parameter of a requested output by which a client asks for its best classes.
 CLASSIFICATION: Final = "classification"
 
+# Why a decoupled model refuses a request that takes a single answer; fronts say whose request.
+DECOUPLED: Final = "doesn't support models with decoupled transaction policy"
+
 
 class SharedMemory(NamedTuple):
     """A range of a segment (nereid.slab) that both ends of a hop can map; slab is its name."""
@@ -69,6 +72,12 @@ class InferRequest:
     fault: Fault | None = None
     # Over all of the request that its answer depends on; empty: the scheduler did not ask for it.
     digest: bytes = b""
+    # The instance (its number) whose model asks; 0: a client does.
+    caller: int = 0
+    # How many models' requests stand behind this one; the scheduler's own, it does not travel.
+    depth: int = 0
+    # Any number of answers is welcome. Decoupled models refuse all other requests.
+    takes_many: bool = False
     # Where outputs go in clients' shared memory; the gateway's own affair, it does not travel.
     placements: list[Any] | None = None
     # The gateway's own, never sent: an empty reply shall tell the end of a decoupled model's.
@@ -81,6 +90,13 @@ class Cancel(NamedTuple):
     """The client of request id is gone; its answer would have no taker."""
 
     id: int
+
+
+class Flow(NamedTuple):
+    """The client of request id cannot keep up with the answers, or it can again."""
+
+    id: int
+    paused: bool
 
 
 class Release(NamedTuple):
@@ -96,6 +112,8 @@ class Answer:
     head is a ModelInferResponse without id and tensor data; payloads holds one raw tensor for each
     of its outputs: all of them inline, or all in the one segment that slab names. With an error,
     head names the model if the request had been accepted.
+    A decoupled model's request has any number of answers, of which the last one alone lacks `more`;
+    that one may be without head and error, and then says only that there are no more.
     """
 
     id: int
@@ -103,6 +121,7 @@ class Answer:
     payloads: list[Payload] = field(default_factory=list)
     error: Fault | None = None
     slab: str = ""
+    more: bool = False
 
 
 class CachedModels(NamedTuple):
@@ -147,5 +166,5 @@ class LogRules(NamedTuple):
 
 # What concerns the mesh and no request. All have the id 0, as CachedModels has.
 Notice = CachedModels | TraceRules | LogRules
-ToScheduler = InferRequest | Cancel | Release
+ToScheduler = InferRequest | Cancel | Flow | Release
 FromScheduler = Answer | Notice

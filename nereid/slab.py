@@ -95,17 +95,21 @@ class Segment:
 
     __slots__ = ("descriptor", "freed_at", "name", "size_bytes", "user", "view")
 
-    def __init__(self, size_bytes: int) -> None:
-        """Raises OSError when the system has no more memory or descriptors."""
+    def __init__(self, size_bytes: int, *, writable: bool = False) -> None:
+        """Raises OSError when the system has no more memory or descriptors.
+
+        writable: by other processes of this user as well.
+        """
         self.descriptor = os.memfd_create("nereid-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.fchmod(self.descriptor, stat.S_IRUSR | stat.S_IWUSR)
             os.ftruncate(self.descriptor, size_bytes)
             fcntl.fcntl(self.descriptor, _ADD_SEALS, _SIZE_SEALS)
             self.view = memoryview(mmap.mmap(self.descriptor, size_bytes))
-            with contextlib.suppress(OSError):
-                # From here on not even this user can map it for writing; kernels since 5.1.
-                fcntl.fcntl(self.descriptor, _ADD_SEALS, _FUTURE_WRITE)
+            if not writable:
+                with contextlib.suppress(OSError):
+                    # From here on not even this user can map it for writing; kernels since 5.1.
+                    fcntl.fcntl(self.descriptor, _ADD_SEALS, _FUTURE_WRITE)
         except BaseException:
             os.close(self.descriptor)
             raise
@@ -129,8 +133,10 @@ class Segment:
 class Segments:
     """The segments of this process, within a bound. May be used from several threads."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, writable: bool = False) -> None:
+        """writable: other processes of this user may write to them as well."""
         self._limit_bytes = limit_bytes
+        self._writable = writable
         # The collector may end a lease in the midst of all this.
         self._lock = threading.RLock()
         self._taken: dict[str, Segment] = {}
@@ -208,7 +214,7 @@ class Segments:
         if self.total_bytes + size_bytes > self._limit_bytes:
             return None
         try:
-            segment = Segment(size_bytes)
+            segment = Segment(size_bytes, writable=self._writable)
         except OSError:
             return None
         self.total_bytes += size_bytes

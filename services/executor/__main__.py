@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -14,6 +15,7 @@ import uvloop
 from nereid import flags
 from nereid.metrics_endpoint import MetricsEndpoint
 from nereid.telemetry import set_up_logging
+from services.executor import backends
 from services.executor import settings as settings_module
 from services.executor.service import ExecutorService
 
@@ -28,6 +30,8 @@ def main() -> int:
     settings = settings_module.read()
     set_up_logging(settings, "executor")
     settings_module.order_gpus_by_bus()
+    if settings.backend_directory:
+        backends.look_in(Path(settings.backend_directory))
     finished = uvloop.run(_serve(settings))
     if not finished:
         _log.warning("a batch was still running when the time to exit was up")

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from nereid.tls import Tls
     from nereid.tracing import Tracer
-    from services.executor.assembly import View
     from services.executor.backends import InstanceSpec, Model
     from services.executor.slabs import Slabs
 
@@ -154,13 +153,14 @@ class Instance:
             model.close()
 
     def _serve_batches(self, model: Model) -> None:
-        runner = Runner(self.spec, model, self._callbacks.tracer, self._view)
+        view = None if self._slabs is None else self._slabs.view
+        runner = Runner(self.spec, model, self._callbacks.tracer, view)
         self._warm_up(runner)
         self._serve_streams(runner)
 
     def _serve_requests(self, model: RequestModel) -> None:
         """As for other models, but this one may be lost, and comes back."""
-        runner = RequestRunner(self.spec, model, self._callbacks.tracer, self._view)
+        runner = RequestRunner(self.spec, model, self._callbacks.tracer)
         self._requests = runner
         try:
             self._warm_up(runner)
@@ -174,10 +174,6 @@ class Instance:
                 # Its stream is closed: until the model is back, nobody gives it anything.
                 if not model.revive(self._stopping):
                     return
-
-    @property
-    def _view(self) -> View | None:
-        return None if self._slabs is None else self._slabs.view
 
     def _warm_up(self, runner: Runner | RequestRunner) -> None:
         warm_up(self.spec.config, self.spec.version_path.parent, runner.execute)

@@ -26,6 +26,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.telemetry import follow_log_rules
 from services.executor import backends
 from services.executor.instance import Callbacks, Instance, Scheduler
+from services.executor.mesh import Mesh
 from services.executor.workers.custom_metrics import METRICS
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Membership:
         self._stream: StreamHandle = surroundings.channel.stream(
             JOIN_PATH, on_message=self._on_message, on_close=self._on_close
         )
+        self._mesh = Mesh(surroundings.channel, surroundings.hello.memory_domain)
         self._send(pb.ExecutorEvent(hello=surroundings.hello))
         METRICS.on_change = lambda: self._from_thread(self._tell_metrics_soon)
 
@@ -130,6 +132,7 @@ class Membership:
     def _on_close(self, error: RpcError | None) -> None:
         self.end_reason = "by the scheduler" if error is None else error.message
         (_log.info if self.welcomed else _log.debug)("the stream Join ended: %s", self.end_reason)
+        self._mesh.close()
         self.ended.set()
 
     def _on_message(self, message: bytes) -> None:
@@ -178,6 +181,8 @@ class Membership:
             name=command.instance_name,
             gpu=command.device_id if command.kind == pb.Device.GPU else None,
             settings=dict(command.backend_settings),
+            number=number,
+            mesh=self._mesh,
         )
         callbacks = Callbacks(
             loaded=lambda: self._from_thread(_freeze),

@@ -11,13 +11,13 @@ import select
 import time
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
 from nereid.errors import Internal, NereidError
 from nereid.frames import read_parameters, write_fault, write_payloads
-from nereid.messages import Fault, fault_of
+from nereid.messages import Fault, SharedMemory, fault_of
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from services.executor.answers import failure
@@ -25,11 +25,10 @@ from services.executor.backends import LostError, Request, RequestForm, Response
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
-    from services.executor.assembly import View
     from services.executor.backends import Collected, InstanceSpec, RequestModel
     from services.executor.slabs import Lender
 
@@ -53,8 +52,12 @@ class _Running:
     places: list[int]
     # Of the model's members.
     open: set[int]
+    # Where each of them may put its outputs, until it has answered.
+    rooms: list[SharedMemory | None] = field(default_factory=list)
     contexts: list[bytes] = field(default_factory=list)
     failed: str | None = None
+    # Something was said of it.
+    told: bool = False
 
 
 class RequestRunner:
@@ -65,12 +68,9 @@ class RequestRunner:
         spec: InstanceSpec,
         model: RequestModel,
         tracer: Tracer | None = None,
-        view: View | None = None,
     ) -> None:
-        """view: opens tensors that lie in shared memory."""
         # Set where answers may be put in shared memory.
         self.lender: Lender | None = None
-        self._view = view
         self._name = spec.name
         self._model = model
         self._tracer = tracer
@@ -79,6 +79,8 @@ class RequestRunner:
         # By the model's number for it: the scheduler's may come again with a new stream.
         self._running: dict[int, _Running] = {}
         self._numbers = 0
+        # How much shared memory the last outputs took; 0: they were small.
+        self._expected_bytes = 0
         # The one that the model executes now.
         self._current: int | None = None
         self._until: float | None = None
@@ -175,6 +177,7 @@ class RequestRunner:
         self._current = number
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
+        running.rooms = [request.room for request in requests]
         self._model.begin(number, requests)
         running.begun_ns = perf_counter_ns()
 
@@ -197,15 +200,21 @@ class RequestRunner:
             member.trace_context,
             member.remaining_us,
             member.timeout_us,
+            self._room(),
         )
 
-    def _tensor(self, payload: pb.Payload) -> bytes | memoryview:
+    def _room(self) -> SharedMemory | None:
+        """Memory for outputs as large as the last ones were."""
+        if not self._expected_bytes or self.lender is None:
+            return None
+        return self.lender.room(self._expected_bytes)
+
+    def _tensor(self, payload: pb.Payload) -> bytes | SharedMemory:
         if not payload.HasField("shared_memory"):
             data: bytes = payload.inline
             return data
-        if self._view is None:
-            raise Internal("a tensor in shared memory was sent to who cannot open it", late=True)
-        return self._view(payload.shared_memory)
+        memory = payload.shared_memory
+        return SharedMemory(memory.slab, memory.offset, memory.size_bytes)
 
     def _form(self, head: bytes) -> RequestForm:
         try:
@@ -236,7 +245,7 @@ class RequestRunner:
             if not response.more:
                 running.open.discard(response.member)
             if not self._model.decoupled:
-                running.answers[running.places[response.member]] = self._answer(response)
+                running.answers[running.places[response.member]] = self._answer(running, response)
         free = collected.free and self._current == collected.batch
         if free and (self._model.decoupled or not running.open):
             self._current = self._until = None
@@ -270,30 +279,48 @@ class RequestRunner:
 
     def _partial(self, running: _Running, collected: Collected, arrived_ns: int) -> bytes:
         executed = self._times(running, arrived_ns)
-        executed.partial = True
         executed.busy = self._current == collected.batch
+        # A batch that failed as a whole before it had any answer is told as such.
+        executed.partial = executed.busy or running.told or not _is_failure(running, collected)
+        running.told = True
         for response in collected.responses:
             place = running.places[response.member]
             answer = executed.answers.add(id=place, more=response.more)
-            self._fill(answer, response)
+            self._fill(answer, response, None)
         return executed.SerializeToString()
 
-    def _answer(self, response: Response) -> bytes:
+    def _answer(self, running: _Running, response: Response) -> bytes:
         """An Executed message that holds just this answer."""
         executed = pb.Executed()
-        self._fill(executed.answers.add(), response)
+        room, running.rooms[response.member] = running.rooms[response.member], None
+        self._fill(executed.answers.add(), response, room)
         return executed.SerializeToString()
 
-    def _fill(self, answer: pb.Answer, response: Response) -> None:
+    def _fill(self, answer: pb.Answer, response: Response, room: SharedMemory | None) -> None:
+        used = False
         if response.fault is not None:
             write_fault(response.fault, answer.error)
         elif response.head:
             answer.head = response.head
-            lent = None
-            if self.lender is not None:
-                lent = self.lender.lend(response.tensors)
-                self.lender.lent.clear()
-            write_payloads(lent or [*map(bytes, response.tensors)], answer.payloads)
+            tensors = response.tensors
+            used = room is not None and bool(tensors) and type(tensors[0]) is SharedMemory
+            if used:
+                write_payloads(tensors, answer.payloads)
+            else:
+                self._lend(tensors, answer)
+        if room is not None and not used and self.lender is not None:
+            self.lender.free(room.slab)
+
+    def _lend(self, tensors: Sequence[Any], answer: pb.Answer) -> None:
+        """Put tensors in shared memory if they are large; the next ones may go there directly."""
+        lent = None
+        self._expected_bytes = 0
+        if self.lender is not None:
+            lent = self.lender.lend(tensors)
+            self.lender.lent.clear()
+        if lent and not self._model.decoupled:
+            self._expected_bytes = lent[-1].offset + lent[-1].size_bytes
+        write_payloads(lent or [*map(bytes, tensors)], answer.payloads)
 
     def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
         begun_ns = running.begun_ns or arrived_ns
@@ -313,6 +340,12 @@ class RequestRunner:
             record(self._tracer, self._name, Run(running.contexts, *times, running.failed))
 
     # ---- the model's end
+
+    def _free_rooms(self, running: _Running) -> None:
+        """Nobody will write there any more."""
+        for room in running.rooms:
+            if room is not None and self.lender is not None:
+                self.lender.free(room.slab)
 
     def _wait_ms(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - time.monotonic()) * 1000 + 1
@@ -336,6 +369,7 @@ class RequestRunner:
             text = f"Failed to process the request(s) for model '{self._name}', message: {why}"
         fault = Fault(Internal.code, text, late=True)
         for number, batch in running.items():
+            self._free_rooms(batch)
             if not self._model.began(number):
                 continue
             batch.failed = fault.message
@@ -349,3 +383,10 @@ class RequestRunner:
                 batch.answers = [each or failure(fault) for each in batch.answers]
                 yield self._executed(batch)
             self._tell(batch, perf_counter_ns())
+
+
+def _is_failure(running: _Running, collected: Collected) -> bool:
+    responses = collected.responses
+    if [response.member for response in responses] != [*range(len(running.answers))]:
+        return False
+    return all(response.fault is not None and not response.more for response in responses)

@@ -21,6 +21,7 @@ from services.executor import backends, devices, metrics
 from services.executor.membership import Membership, Surroundings
 from services.executor.settings import visible_gpus
 from services.executor.slabs import Slabs
+from services.executor.workers import environments
 
 if TYPE_CHECKING:
     from nereid.metrics import Page
@@ -75,6 +76,7 @@ class ExecutorService:
         finally:
             tidying.cancel()
             describers.shutdown(wait=False, cancel_futures=True)
+            await asyncio.to_thread(environments.discard)
             await channel.close()
             if tracer is not None:
                 await asyncio.to_thread(tracer.close)

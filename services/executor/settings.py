@@ -63,6 +63,9 @@ class ExecutorSettings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings
         (), "theirs=mine: where models lie here that the scheduler has elsewhere; may be given "
         "several times", _path_mapping, repeated=True,
     )  # fmt: skip
+    backend_directory: str = flag(
+        "", "a directory of Python-based backends, each a folder with a model.py"
+    )
     exit_timeout_secs: float = flag(
         30.0, "how long batches under way may take to finish after SIGTERM", flags.seconds
     )

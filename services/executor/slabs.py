@@ -28,7 +28,8 @@ class Slabs:
     def __init__(self, limit_bytes: int) -> None:
         self.domain = memory_domain(limit_bytes)
         self.process = str(os.getpid())
-        self.segments = Segments(limit_bytes)
+        # Models' workers write their answers there themselves.
+        self.segments = Segments(limit_bytes, writable=True)
         self._mappings = Mappings()
 
     def view(self, memory: pb.SharedMemory) -> memoryview:
@@ -85,6 +86,15 @@ class Lender:
             view[offset : offset + size] = output
             references.append(segment.range(offset, size))
         return references
+
+    def room(self, size_bytes: int) -> SharedMemory | None:
+        """Memory for an answer that somebody else writes; None: there is none to be had."""
+        segment = self._segments.take(size_bytes, self)
+        return None if segment is None else segment.range(0, segment.size_bytes)
+
+    def free(self, slab: str) -> None:
+        """What was lent, or given as room, is not used."""
+        self._segments.free(slab)
 
     def take_back(self) -> None:
         """The batch under way failed: nobody has heard of what it lent."""

@@ -50,6 +50,9 @@ class UnderWay(Protocol):
     def cancel(self) -> None:
         """The client is gone: no answer will be delivered. Harmless after the answer."""
 
+    def set_flow(self, *, paused: bool) -> None:
+        """The client cannot keep up with the answers, or it can again. Harmless after the last."""
+
 
 class DataPlane:
     """One gateway's way to the mesh."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from nereid.errors import NereidError
+from nereid.messages import DECOUPLED
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
 from services.gateway import (
@@ -136,12 +137,13 @@ class GrpcFront:
                 _reply(call, answer, request.request_id)
             else:
                 statuses[fault.code] += 1
-                call.fail(Status(fault.code), fault.message)
+                rpc = "ModelInfer RPC " if fault.message == DECOUPLED else ""
+                call.fail(Status(fault.code), rpc + fault.message)
 
         if tracing is None:
             give_up = data_plane.infer(request, on_answer).cancel
         else:
-            give_up = tracing.infer(request, on_answer, "grpc", received_ns)
+            give_up = tracing.infer(request, on_answer, "grpc", received_ns).cancel
 
         def on_cancel() -> None:
             statuses[_early_end(call)] += 1

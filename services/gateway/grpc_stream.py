@@ -1,7 +1,8 @@
 """ModelStreamInfer: many requests on one call, without a task for any of them.
 
 Reading stops while too many requests are unanswered or the client leaves its replies unread, and
-goes on when that is over. Knows no scheduler; the order and form of replies are stream_replies'.
+goes on when that is over; models that have more to say to such a client are paused for as long.
+Knows no scheduler; the order and form of replies are stream_replies'.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from nereid.messages import Answer, InferRequest
     from nereid.rpc import Call
-    from services.gateway.data_plane import DataPlane
+    from services.gateway.data_plane import DataPlane, UnderWay
     from services.gateway.grpc_codec import GrpcDecoder
     from services.gateway.header_forwarding import HeaderForwarding
 
@@ -58,7 +59,7 @@ class InferStreams:
         self._open.add(stream)
         call.on_message = stream.on_message
         call.on_half_close = stream.on_half_close
-        call.on_writable = stream.read_on
+        call.on_writable = stream.on_writable
         call.on_cancel = stream.on_cancel
 
     def end(self, status: Status, message: str) -> None:
@@ -74,38 +75,53 @@ class InferStreams:
 class _Exchange(Turn):
     """One request of a stream and its replies."""
 
-    __slots__ = ("_decoupled", "_request", "_stream")
+    __slots__ = ("_decoupled", "_request", "_stream", "under_way")
 
     def __init__(self, stream: _InferStream, request: InferRequest) -> None:
         super().__init__()
         self._stream = stream
         self._request = request
+        # The model has said that it gives any number of answers.
         self._decoupled = False
+        self.under_way: UnderWay | None = None
 
-    def on_answer(self, answer: Answer, final: bool = True) -> None:
-        """One answer of the model. A head of no outputs says that the last one was the last."""
+    def on_answer(self, answer: Answer) -> None:
+        """One answer of the model, or its bare word whether there are more to come."""
         stream, request = self._stream, self._request
         if stream.ended:
             return
         fault = answer.error
-        stream.statuses[0 if fault is None else fault.code] += 1
-        if fault is not None and answer.head and stream.wants_status:
-            stream.fail(Status(fault.code), fault.message)
-            return
-        if final and not self._decoupled and (answer.head or fault is not None):
-            stream.order.last(self, reply_to(answer, request.request_id))
+        if fault is not None or answer.head:
+            stream.statuses[0 if fault is None else fault.code] += 1
+            if fault is not None and answer.head and stream.wants_status:
+                stream.fail(Status(fault.code), fault.message)
+                return
+            reply = reply_to(answer, request.request_id, not answer.more)
+        elif request.empty_final and not answer.more:
+            reply = empty_final_reply(request.head, request.request_id)
         else:
+            reply = b""
+        if answer.more:
             self._decoupled = True
-            if answer.head or fault is not None:
-                stream.order.at_once(reply_to(answer, request.request_id, final))
-            elif request.empty_final:
-                stream.order.at_once(empty_final_reply(request.head, request.request_id))
-            if final:
-                stream.order.last(self, b"")
+            stream.tell(self, reply)
+            return
+        if self._decoupled:
+            stream.order.at_once(reply)
+            reply = b""
+        stream.order.last(self, reply)
         if stream.waits:
             stream.read_on()
         elif stream.last_words is not None:
             stream.settle()
+
+    def cancel(self) -> None:
+        if self.under_way is not None:
+            self.under_way.cancel()
+
+    def set_flow(self, *, paused: bool) -> None:
+        """Stop the model for a while, or let it go on."""
+        if self.under_way is not None:
+            self.under_way.set_flow(paused=paused)
 
 
 class _InferStream:
@@ -115,6 +131,7 @@ class _InferStream:
         "_call",
         "_half_closed",
         "_owner",
+        "_paused",
         "_trace_context",
         "_unread",
         "ended",
@@ -136,6 +153,8 @@ class _InferStream:
         # Messages that came although reading had stopped.
         self._unread: deque[bytes] = deque()
         self.waits = False
+        # Those whose models wait for the client to take what is there.
+        self._paused: dict[_Exchange, None] = {}
         # What the call ends with once all is answered; from then on nothing is read.
         self.last_words: _End | None = None
         self._half_closed = False
@@ -161,7 +180,22 @@ class _InferStream:
         self.statuses[self._owner.status_of(self._call)] += 1
         self._give_up()
 
+    def on_writable(self) -> None:
+        """The client has taken most of what was there for it."""
+        if self._paused:
+            paused, self._paused = self._paused, {}
+            for exchange in paused:
+                exchange.set_flow(paused=False)
+        self.read_on()
+
     # --- what follows
+
+    def tell(self, exchange: _Exchange, reply: bytes) -> None:
+        """A reply that is not the last one."""
+        self.order.at_once(reply)
+        if self._call.buffered_bytes > _MOST_UNREAD_BYTES and exchange not in self._paused:
+            self._paused[exchange] = None
+            exchange.set_flow(paused=True)
 
     def read_on(self) -> None:
         """Go on with what was left unread, if there is room by now."""
@@ -217,6 +251,7 @@ class _InferStream:
             # What is no request at all has no id to answer with.
             self.end((Status(error.code), error.message))
             return
+        request.takes_many = True
         request.deadline = self._call.deadline
         request.trace_context = self._trace_context
         if owner.forwarding is not None:
@@ -224,9 +259,9 @@ class _InferStream:
         exchange = _Exchange(self, request)
         self.order.enter(exchange)
         if tracing is None:
-            exchange.cancel = data_plane.infer(request, exchange.on_answer).cancel
+            exchange.under_way = data_plane.infer(request, exchange.on_answer)
         else:
-            exchange.cancel = tracing.infer(request, exchange.on_answer, "grpc", received_ns)
+            exchange.under_way = tracing.infer(request, exchange.on_answer, "grpc", received_ns)
 
     def _is_full(self, most: int = MOST_UNANSWERED) -> bool:
         return len(self.order.turns) >= most or self._call.buffered_bytes > _MOST_UNREAD_BYTES
@@ -241,7 +276,7 @@ class _InferStream:
         self._owner.forget(self)
         for turn in self.order.turns:
             # Harmless for those that only wait for their turn.
-            if turn.cancel is not None:
-                turn.cancel()
+            turn.cancel()
         self.order.turns.clear()
+        self._paused.clear()
         self._unread.clear()

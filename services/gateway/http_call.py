@@ -16,6 +16,10 @@ JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
 
+_PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
+# Pieces of an answer that waits behind others on its connection.
+_MOST_WAITING_BYTES: Final = 65536
+
 _LINES: Final = {
     int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
 }
@@ -25,18 +29,22 @@ class HttpCall:
     """A request that arrived whole. Answered once, by any of the methods; later answers are lost.
 
     An answer in pieces is one begin(), any number of send() and one finish(). on_cancel, when set,
-    is called once if the connection goes before the answer was given.
+    is called once if the connection goes before the answer was given; on_pace, when pieces come
+    faster than the client takes them (True), and when it has caught up (False).
     """
 
     __slots__ = (
         "_finished",
         "body",
         "done",
+        "filler",
         "headers",
         "http_1_0",
         "keep_alive",
         "method",
         "on_cancel",
+        "on_pace",
+        "paused",
         "received_ns",
         "response",
         "room",
@@ -65,6 +73,10 @@ class HttpCall:
         self.started = False
         # Of an answer in pieces: what waited for the client already when the last piece came.
         self.waiting_bytes = 0
+        self.on_pace: Callable[[bool], None] | None = None
+        self.paused = False
+        # A piece that says nothing, to find out whether the client is still there.
+        self.filler = b""
         # When it began to be read as a request for inference; set only where requests are traced.
         self.received_ns = 0
         self._finished = finished
@@ -140,13 +152,28 @@ class HttpCall:
             self._add((piece,))
         else:
             self._add((b"%x\r\n" % len(piece), piece, b"\r\n"))
+        if self.waiting_bytes > _MOST_WAITING_BYTES:
+            self.set_pace(paused=True)
+
+    def set_pace(self, *, paused: bool) -> None:
+        """The client cannot keep up with the pieces, or it can again."""
+        if self.paused is not paused and self.on_pace is not None and not self.done:
+            self.paused = paused
+            self.on_pace(paused)
+
+    def probe(self, write: Callable[[bytes], None]) -> None:
+        """Write something that a client passes over, if there is anything."""
+        if self.started:
+            self.send(self.filler)
+        elif not self.http_1_0:
+            write(_PROCESSING)
 
     def finish(self) -> None:
         """The end of an answer that was begun."""
         if self.done:
             return
         self.done = True
-        self.on_cancel = None
+        self.on_cancel = self.on_pace = None
         self._add(() if self.http_1_0 else (b"0\r\n\r\n",))
 
     def _add(self, parts: Iterable[bytes]) -> None:
@@ -158,6 +185,6 @@ class HttpCall:
         if self.done:
             return
         self.done = True
-        on_cancel, self.on_cancel = self.on_cancel, None
+        on_cancel, self.on_cancel, self.on_pace = self.on_cancel, None, None
         if on_cancel is not None:
             on_cancel()

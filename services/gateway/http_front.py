@@ -19,7 +19,7 @@ from nereid.errors import (
     Unimplemented,
     http_status,
 )
-from nereid.messages import Fault, InferRequest, fault_of
+from nereid.messages import DECOUPLED, Fault, InferRequest, fault_of
 from nereid.pb import kserve_pb2
 from services.gateway import content_coding, raw_request, request_head, trace_context
 from services.gateway.header_forwarding import SpeltHeaders
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from nereid.messages import Answer
-    from services.gateway.data_plane import DataPlane
+    from services.gateway.data_plane import DataPlane, UnderWay
     from services.gateway.header_forwarding import HeaderForwarding
     from services.gateway.slabs import Room
 
@@ -128,7 +128,7 @@ class HttpFront:
 
     def _submit(
         self, call: HttpCall, request: InferRequest, on_answer: Callable[[Answer], None]
-    ) -> None:
+    ) -> UnderWay:
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
             request.trace_context = trace_context.binary(traceparent)
@@ -136,14 +136,15 @@ class HttpFront:
             self.forwarding.add(request, call.headers.spelt.items())
         tracing = self._data_plane.tracing
         if tracing is None:
-            cancel = self._data_plane.infer(request, on_answer).cancel
+            under_way = self._data_plane.infer(request, on_answer)
         else:
-            cancel = tracing.infer(request, on_answer, "http", call.received_ns)
+            under_way = tracing.infer(request, on_answer, "http", call.received_ns)
         if not call.done:
-            call.on_cancel = cancel
+            call.on_cancel = under_way.cancel
         # What the connection holds on to while the answer is awaited needs no body.
         call.body = b""
         call.room = None
+        return under_way
 
     def room(self, call: HttpCall, size_bytes: int) -> Room | None:
         """Where to put the body of a request that begins; None: in bytes."""
@@ -262,9 +263,10 @@ def _fail_infer(call: HttpCall, fault: Fault) -> None:
     unsupported = (
         fault.code == Unimplemented.code and fault.message == content_coding.UNSUPPORTED_MESSAGE
     )
+    point = "HTTP end point " if fault.message == DECOUPLED else ""
     call.fail(
         http_status(fault.code),
-        fault.message,
+        point + fault.message,
         TEXT if fault.late else JSON,
         content_coding.SUPPORTED if unsupported else b"",
     )

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
     from nereid.messages import Answer, Fault, InferRequest
     from services.gateway.control import Control
+    from services.gateway.data_plane import UnderWay
     from services.gateway.http_answer import HttpEncoder
     from services.gateway.load_reports import LoadReports
 
-    Submit = Callable[[HttpCall, InferRequest, Callable[[Answer], None]], None]
+    Submit = Callable[[HttpCall, InferRequest, Callable[[Answer], None]], UnderWay]
 
 EVENTS: Final = b"text/event-stream; charset=utf-8"
+# An event that clients pass over.
+_COMMENT: Final = b":\n\n"
 _IDENTITY: Final = "Unsupported content-encoding, only 'identity' is supported."
 # A model's failure, whichever it is.
 _FAILED: Final = 400
@@ -65,11 +68,15 @@ class HttpGenerate:
         replies: _Replies = form(call, extra)
 
         def on_answer(answer: Answer) -> None:
-            # Each model gives exactly one answer today; it is the last.
-            self._reply(replies, answer, request.request_id)
-            replies.end()
+            if answer.head or answer.error is not None:
+                self._reply(replies, answer, request.request_id)
+            if not answer.more:
+                replies.end()
 
-        self._submit(call, request, on_answer)
+        request.takes_many = True
+        under_way = self._submit(call, request, on_answer)
+        if not call.done:
+            call.on_pace = lambda paused: under_way.set_flow(paused=paused)
 
     def _reply(self, replies: _Replies, answer: Answer, request_id: str) -> None:
         fault = answer.error
@@ -147,3 +154,4 @@ class _Events:
         if not self._begun:
             self._begun = True
             self._call.begin(status, EVENTS, self._extra)
+            self._call.filler = _COMMENT

@@ -47,6 +47,10 @@ class HttpLimits:
     # How often connections are looked at for all these times.
     sweep_interval_s: float = 1.0
 
+    def silence_s(self, *, in_headers: bool) -> float:
+        """How long a client may say nothing in the midst of a request."""
+        return self.header_timeout_s if in_headers else self.body_timeout_s
+
     def check_body(self, size: int) -> None:
         """Refuse a body of this size if it is too large."""
         if size > self.max_body_bytes:

@@ -5,7 +5,8 @@ under way at once, the rest wait, and reading stops while they do or while the c
 its answers. An answer in pieces is written as it comes; a client that leaves too much of it is cut
 off. A half-closed connection still gets its answers. A closed one looks the same to the kernel
 until something is written to it, so an interim 102 is written after a while: a live client skips
-it, a dead one's kernel resets the connection, and that cancels what is under way. A request whose
+it, a dead one's kernel resets the connection, and that cancels what is under way; of an answer in
+pieces it is a piece that means nothing. A request whose
 head is the last one's, byte by byte, needs no parser (known_head). Knows no routes.
 """
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
 # Responses up to this are joined: vectors cost more than the copy.
 _JOIN_BYTES: Final = 65536
 
@@ -129,12 +129,10 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        self._writable = False
-        self._settle()
+        self._set_writable(False)
 
     def resume_writing(self) -> None:
-        self._writable = True
-        self._settle()
+        self._set_writable(True)
 
     # --- the parser's callbacks -----------------------------------------------------------------
 
@@ -281,6 +279,7 @@ class HttpConnection(asyncio.Protocol):
                     self._start(self._waiting.popleft())
             if under_way and under_way[0].response:
                 self._on_piece(transport)
+                under_way[0].set_pace(paused=not self._writable)
         finally:
             self._flushing = False
         self._settle()
@@ -295,6 +294,12 @@ class HttpConnection(asyncio.Protocol):
             waiting_bytes = max(call.waiting_bytes for call in self._under_way)
         if waiting_bytes > self._limits.max_unsent_bytes:
             transport.abort()
+
+    def _set_writable(self, writable: bool) -> None:
+        self._writable = writable
+        if self._under_way:
+            self._under_way[0].set_pace(paused=not writable)
+        self._settle()
 
     def _write(self, call: HttpCall, transport: asyncio.Transport) -> None:
         response, call.response = call.response, []
@@ -322,6 +327,7 @@ class HttpConnection(asyncio.Protocol):
         if wanted is not self._reading and not self._eof:
             self._reading = wanted
             if wanted:
+                self._since = self._loop.time()
                 transport.resume_reading()
             else:
                 transport.pause_reading()
@@ -344,9 +350,7 @@ class HttpConnection(asyncio.Protocol):
         self._probe = None
         if self._transport is None or not self._under_way:
             return
-        head = self._under_way[0]
-        if not (head.http_1_0 or head.started):
-            self._transport.write(_PROCESSING)
+        self._under_way[0].probe(self._transport.write)
         self._probe = self._loop.call_later(self._limits.probe_interval_s, self._probe_peer)
 
     # --- for the server -------------------------------------------------------------------------
@@ -363,15 +367,14 @@ class HttpConnection(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """Close the connection when its client has been silent for too long."""
         quiet_s = now - self._since
-        if self.busy or self._transport is None:
+        if self.busy or not self._reading or self._transport is None:
+            # At work, or not read from: then it is the server who judges whether it takes anything.
             return
         if self._ending or self._call is None:
             if quiet_s > self._limits.idle_timeout_s:
                 # Not close: it would wait for a client that does not take its answers.
                 self._transport.abort()
-        elif quiet_s > (
-            self._limits.header_timeout_s if self._in_headers else self._limits.body_timeout_s
-        ):
+        elif quiet_s > self._limits.silence_s(in_headers=self._in_headers):
             self._refuse(408, "the request did not arrive in time")
 
     def say_goodbye(self) -> None:

@@ -61,7 +61,9 @@ class Outputs:
 
 
 class _Placed:
-    """One request with outputs in shared memory. It holds its regions until it is answered."""
+    """One request with outputs in shared memory. It holds its regions until its last answer; each
+    answer overwrites the one before.
+    """
 
     __slots__ = ("_on_answer", "_outputs", "_placements", "under_way")
 
@@ -75,12 +77,13 @@ class _Placed:
 
     def on_answer(self, answer: Answer) -> None:
         try:
-            if answer.error is None:
+            if answer.error is None and answer.head:
                 answer = self._write(answer)
         except NereidError as error:
-            answer = Answer(answer.id, error=fault_of(error))
+            answer = Answer(answer.id, error=fault_of(error), more=answer.more)
         finally:
-            self._release()
+            if not answer.more:
+                self._release()
         self._on_answer(answer)
 
     def cancel(self) -> None:
@@ -88,6 +91,10 @@ class _Placed:
         if self.under_way is not None:
             self.under_way.cancel()
         self._release()
+
+    def set_flow(self, *, paused: bool) -> None:
+        if self.under_way is not None:
+            self.under_way.set_flow(paused=paused)
 
     def _release(self) -> None:
         placements, self._placements = self._placements, []
@@ -111,4 +118,4 @@ class _Placed:
                 )
             region.write(place, payloads[position])
             payloads[position] = b""
-        return Answer(answer.id, answer.head, payloads)
+        return Answer(answer.id, answer.head, payloads, more=answer.more)

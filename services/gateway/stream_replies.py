@@ -1,7 +1,7 @@
 """What goes back on an inference stream: ModelStreamInferResponse bytes, and in which order.
 
 Pure. Replies of models that give exactly one come in the order of their requests; those of
-decoupled models, told by their first reply that is not the last, come at once.
+decoupled models, which tell themselves by an answer that is not the last, come at once.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ class Turn:
     WAITING (reply None) -> READY (its reply is kept until its turn) -> gone
     """
 
-    __slots__ = ("cancel", "reply")
+    __slots__ = ("reply",)
 
     def __init__(self) -> None:
         self.reply: bytes | None = None
-        # What gives the request up.
-        self.cancel: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        """Give the request up."""
 
 
 class Order:
@@ -85,8 +86,9 @@ class Order:
         self.turns.append(turn)
 
     def at_once(self, reply: bytes) -> None:
-        """A decoupled model's reply waits for nobody."""
-        self._send(reply)
+        """A decoupled model's reply waits for nobody; empty: there is none."""
+        if reply:
+            self._send(reply)
 
     def last(self, turn: Turn, reply: bytes) -> None:
         """The last reply to a request; empty: there is nothing more to send for it."""

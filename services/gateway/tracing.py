@@ -43,25 +43,20 @@ class Tracing:
 
     def infer(
         self, request: InferRequest, on_answer: OnAnswer, protocol: str, received_ns: int
-    ) -> Callable[[], None]:
+    ) -> UnderWay:
         """As DataPlane.infer, for a request that came by http or grpc and that its front had whole
-        at that time; what cancels the request is returned.
+        at that time.
         """
         if not self.sampling.wants(request):
-            return self._infer(request, on_answer).cancel
+            return self._infer(request, on_answer)
         trace = _Trace(self.tracer, request, on_answer)
         trace.protocol, trace.received_ns = protocol, received_ns
-        pending = self._infer(request, trace.on_answer)
-
-        def cancel() -> None:
-            pending.cancel()
-            trace.cancelled()
-
-        return cancel
+        trace.under_way = self._infer(request, trace.on_answer)
+        return trace
 
 
 class _Trace:
-    """One sampled request, until its answer is handed to the connection or nobody wants it."""
+    """One sampled request, until its last answer is handed to the connection or nobody wants it."""
 
     __slots__ = (
         "_context",
@@ -73,6 +68,7 @@ class _Trace:
         "_tracer",
         "protocol",
         "received_ns",
+        "under_way",
     )
 
     def __init__(self, tracer: Tracer, request: InferRequest, on_answer: OnAnswer) -> None:
@@ -85,9 +81,13 @@ class _Trace:
         self._sent_ns = _now_ns()
         self.protocol = ""
         self.received_ns = 0
+        self.under_way: UnderWay | None = None
 
     def on_answer(self, answer: Answer) -> None:
-        """Hand the answer on, then tell the spans."""
+        """Hand the answer on, then, if it is the last, tell the spans."""
+        if answer.more:
+            self._on_answer(answer)
+            return
         answered_ns = _now_ns()
         try:
             self._on_answer(answer)
@@ -96,9 +96,15 @@ class _Trace:
             error = None if fault is None else fault.message
             self._record(error, answered_ns)
 
-    def cancelled(self) -> None:
+    def cancel(self) -> None:
         """The client went before its answer came."""
+        if self.under_way is not None:
+            self.under_way.cancel()
         self._record("the client is gone", None)
+
+    def set_flow(self, *, paused: bool) -> None:
+        if self.under_way is not None:
+            self.under_way.set_flow(paused=paused)
 
     def _record(self, error: str | None, answered_ns: int | None) -> None:
         if self._done:

@@ -1,9 +1,10 @@
 """The requests under way: a table of what was sent to the scheduler and not yet answered.
 
-Every request that is taken in is answered exactly once, by the scheduler's answer or by a failure
-told here; a cancelled one is answered never. While the link is down requests wait and are sent
-again once it is back; past the reconnect limit they fail and new ones are refused at once. Runs in
-one event loop and knows no protocol.
+Every request that is taken in is answered until its last answer, which is the only one for most, by
+the scheduler or by a failure told here; a cancelled one is answered never. While the link is down
+requests wait and are sent again once it is back, except those that had an answer already, which
+fail; past the reconnect limit all fail and new ones are refused at once. Runs in one event loop and
+knows no protocol.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
-from nereid.messages import Answer, CachedModels, Cancel, Fault, InferRequest, fault_of
+from nereid.messages import Answer, CachedModels, Cancel, Fault, Flow, InferRequest, fault_of
 from nereid.slab import THRESHOLD_BYTES, LostError
 from nereid.telemetry import about
 from services.gateway.digest import Digester
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _UNREACHABLE = "the scheduler cannot be reached"
+_BROKE = "the link to the scheduler broke"
 _ANSWER_LOST = "the executor was lost with its answer"
 _MOST_LOST = 2
 
@@ -75,7 +77,7 @@ class Limits:
 class Pending:
     """One request under way; whoever started it may cancel it."""
 
-    __slots__ = ("_upstream", "lost", "on_answer", "request", "size_bytes")
+    __slots__ = ("_upstream", "answers", "lost", "on_answer", "request", "size_bytes")
 
     def __init__(self, upstream: Upstream, request: InferRequest, on_answer: OnAnswer) -> None:
         self._upstream = upstream
@@ -83,12 +85,18 @@ class Pending:
         self.on_answer = on_answer
         # Of the payloads; those in shared memory, which are bounded elsewhere, hardly count.
         self.size_bytes = sum(map(len, request.payloads))
+        # How many it has had; there is more to come.
+        self.answers = 0
         # How often its answer was lost with the executor that had made it.
         self.lost = 0
 
     def cancel(self) -> None:
         """The client is gone: no answer will be delivered. Harmless after the answer."""
         self._upstream.cancel(self.request.id)
+
+    def set_flow(self, *, paused: bool) -> None:
+        """The client cannot keep up with the answers, or it can again. Harmless after the last."""
+        self._upstream.set_flow(self.request.id, paused=paused)
 
 
 class Upstream:
@@ -134,7 +142,9 @@ class Upstream:
             self._send_all()
 
     def submit(self, request: InferRequest, on_answer: OnAnswer) -> Pending:
-        """Send request on its way; on_answer is called once, possibly before this returns."""
+        """Send request on its way; on_answer is called for each answer until one without `more`,
+        possibly before this returns.
+        """
         self._last_id += 1
         request.id = self._last_id
         pending = Pending(self, request, on_answer)
@@ -172,11 +182,16 @@ class Upstream:
         if pending is None:
             return
         self._pending_bytes -= pending.size_bytes
-        # A scheduler in this process may hold the request itself for a good while.
+        # Whoever else knows the request, in this process, may do so for a while yet.
         pending.request.lease = None
         if self._up and self._link is not None:
             self._link.send(Cancel(request_id))
         self._check_idle()
+
+    def set_flow(self, request_id: int, *, paused: bool) -> None:
+        """Let the model hear whether the client keeps up."""
+        if request_id in self._pending and self._up and self._link is not None:
+            self._link.send(Flow(request_id, paused))
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is under way; False when the time ran out first."""
@@ -224,8 +239,18 @@ class Upstream:
         if not self._up:
             return
         self._up = self.slabs.shared = False
+        self._fail_begun()
         _log.warning("the link to the scheduler broke; %d requests wait", len(self._pending))
         self._watch()
+
+    def _fail_begun(self) -> None:
+        """Those with an answer cannot be asked again: the client would get the same twice."""
+        for pending in [each for each in self._pending.values() if each.answers]:
+            del self._pending[pending.request.id]
+            self._pending_bytes -= pending.size_bytes
+            text = f"{_BROKE}, {pending.answers} responses into the request"
+            _deliver(pending, _failure(pending.request.id, Unavailable(text, late=True)))
+        self._check_idle()
 
     def _watch(self) -> None:
         self._unwatch()
@@ -255,8 +280,12 @@ class Upstream:
         for answer in answers:
             pending = table.pop(answer.id, None)
             if pending is not None:
-                self._pending_bytes -= pending.size_bytes
                 # No request has the id 0.
+                if answer.more:  # type: ignore[union-attr]
+                    table[answer.id] = pending
+                    pending.answers += 1
+                else:
+                    self._pending_bytes -= pending.size_bytes
                 if answer.slab or pending.request.lease is not None:  # type: ignore[union-attr]
                     self._deliver_shared(pending, answer)  # type: ignore[arg-type]
                 else:
@@ -281,23 +310,24 @@ class Upstream:
                 self.slabs.open(answer)
             except LostError as error:
                 self.slabs.give_back(answer.slab)
-                self._ask_again(pending, error)
+                self._lose(pending, error)
                 return
-        if request.lease is not None:
-            if answer.error is None:
+        if request.lease is not None and not answer.more:
+            if answer.error is None and not pending.answers:
                 # Else it may be that some executor is still at it.
                 request.lease.free()
             request.lease = None
             request.payloads = []
         _deliver(pending, answer)
 
-    def _ask_again(self, pending: Pending, error: LostError) -> None:
-        """The executor died between its answer and our look at it."""
+    def _lose(self, pending: Pending, error: LostError) -> None:
+        """The executor died between its answer and our look at it: ask again, if that may be."""
         request = pending.request
         pending.lost += 1
         known = about(request.request_id, request.trace_context)
         _log.warning("an answer is lost: %s", error, extra=known)
-        if pending.lost > _MOST_LOST:
+        if pending.answers or pending.lost > _MOST_LOST:
+            self.cancel(request.id)  # there may be more to come
             _deliver(pending, _failure(request.id, Unavailable(_ANSWER_LOST, late=True)))
             return
         self._pending[request.id] = pending
@@ -331,4 +361,5 @@ def _deliver(pending: Pending, answer: Answer) -> None:
         known = about(request.request_id, request.trace_context)
         _log.exception("an answer could not be delivered", extra=known)
         if answer.error is None:
-            _deliver(pending, Answer(answer.id, error=Fault(Internal.code, INTERNAL_MESSAGE)))
+            fault = Fault(Internal.code, INTERNAL_MESSAGE)
+            _deliver(pending, Answer(answer.id, error=fault, more=answer.more))

@@ -87,5 +87,3 @@ def check_servable(draft: config_pb.ModelConfig) -> None:
     """Raise if the configuration asks for what is not offered yet; ignoring it would be wrong."""
     if draft.HasField("sequence_batching"):
         raise Unimplemented(f"model '{draft.name}': sequence batching is not offered yet")
-    if draft.model_transaction_policy.decoupled:
-        raise Unimplemented(f"model '{draft.name}': decoupled models are not offered yet")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from nereid.frames import read_fault
-from nereid.paths import INSTANCE_KEY
+from nereid.paths import CONTROLS_KEY, INSTANCE_KEY
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from services.scheduler.sessions import Session
@@ -41,6 +41,7 @@ def accept_execute(loader: Loader, call: Call) -> None:
     if placed is None or placed.served.runtime is None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
+    placed.instance.heeds_controls = call.get(CONTROLS_KEY) is not None
     call.on_message = partial(placed.served.runtime.executed, placed.instance)
     call.on_cancel = partial(_execute_ended, loader, placed, call)
     call.on_half_close = call.on_cancel

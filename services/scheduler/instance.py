@@ -68,8 +68,17 @@ class Instance:
     revision: bytes = b""
     # What is to be done when a batch is answered; something for the last one.
     on_idle: Callable[[], None] = _nothing
+    # A decoupled model's: requests that still await answers from it, and whether it can be told
+    # what became of them.
+    open_members: int = 0
+    heeds_controls: bool = False
     # Its executor can open the memory that requests lie in.
     shares: bool = True
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anybody awaits anything from it."""
+        return self.running is not None or self.open_members > 0
 
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""
@@ -78,6 +87,13 @@ class Instance:
         self.batches += 1
         self.running = Running(self.batches, batch, now_ns, self.revision)
         self.stream.send(message)
+
+
+def control_message(batch: int, member: int, kind: pb.MemberControl.Kind) -> bytes:
+    """What tells an instance what has become of a request that it was given."""
+    message = pb.Batch()
+    message.controls.add(batch=batch, member=member, kind=kind)
+    return message.SerializeToString()
 
 
 def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:

@@ -23,10 +23,12 @@ from nereid.errors import (
     Unavailable,
     error_of,
 )
-from nereid.messages import Answer, Cancel, InferRequest, fault_of
+from nereid.messages import Answer, Cancel, Flow, InferRequest, fault_of
 from nereid.pb import kserve_pb2
 from nereid.telemetry import about
 from nereid.tracing import is_sampled
+from services.scheduler.decoupled import DecoupledVersion, check_taker
+from services.scheduler.entry import Entry
 from services.scheduler.slabs import Slabs
 from services.scheduler.tracing import record_refusal
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from nereid.messages import ToScheduler
     from nereid.tracing import Tracer
     from services.scheduler.catalogue import Catalogue
-    from services.scheduler.entry import Entry
+    from services.scheduler.lineage import Lineage
     from services.scheduler.model import ModelVersion
 
     OnAnswer = Callable[[Answer], None]
@@ -146,6 +148,8 @@ class Intake:
         self._room = room
         # None: no request is traced.
         self._tracer = tracer
+        # Looks after requests that models make; None: none make any.
+        self.lineage: Lineage | None = None
         if tracer is not None:
             room.on_given_up = self._given_up
         self._by_head: dict[bytes, ModelVersion] = {}
@@ -165,6 +169,8 @@ class Intake:
         Raises:
             NereidError: it was refused; on_answer will not be called.
         """
+        if request.caller and self.lineage is not None:
+            return self._submit_for_model(self.lineage, request, on_answer, on_taken)
         model = self._by_head.get(request.head)
         if model is None or request.fault is not None:
             return self._submit_slowly(request, on_answer, on_taken)
@@ -209,12 +215,26 @@ class Intake:
             return self._room, held
         return model, model.submit(request, on_answer)
 
+    def _submit_for_model(
+        self, lineage: Lineage, request: InferRequest, on_answer: OnAnswer, on_taken: OnTaken
+    ) -> Ticket:
+        lineage.adopt(request)
+        owner, what = self._submit_slowly(request, on_answer, on_taken)
+        if isinstance(what, Entry):
+            try:
+                lineage.note(request, owner, what)
+            except NereidError:
+                owner.cancel(what)  # type: ignore[arg-type]
+                raise
+        return owner, what
+
     def _find(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         served = self._catalogue.find(name, version)
+        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
         if request.fault is not None:
+            check_taker(served.runtime.config, request)
             code, message, late = request.fault
             raise error_of(code, message, late=late)
-        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
         if not self._stopping and len(request.head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
             if len(self._by_head) >= _MOST_HEADS:
                 self._by_head.clear()
@@ -286,6 +306,8 @@ class GatewaySession:
                 self._submit(item, alone)
             elif isinstance(item, Cancel):
                 self._cancel(item.id)
+            elif isinstance(item, Flow):
+                self._set_flow(item)
             else:
                 done = self._lent.intersection(item.slabs)
                 self._lent -= done
@@ -315,17 +337,25 @@ class GatewaySession:
             owner, what = ticket
             owner.cancel(what)  # type: ignore[arg-type]
 
+    def _set_flow(self, flow: Flow) -> None:
+        owner, what = self._pending.get(flow.id, (None, None))
+        if isinstance(owner, DecoupledVersion):
+            owner.set_flow(what, paused=flow.paused)  # type: ignore[arg-type]
+
     def _answer(self, answer: Answer) -> None:
-        # Not here: cancelled meanwhile, and nobody wants the answer.
-        if self._pending.pop(answer.id, None) is not None:
-            if answer.slab:
-                answer = self._lend(answer)
-            self.link.send(answer)
-            if not self._pending:
+        pending = self._pending
+        if answer.id not in pending:
+            # Cancelled meanwhile: nobody wants the answer.
+            self._slabs.unwanted(answer)
+            return
+        if answer.slab:
+            answer = self._lend(answer)
+        self.link.send(answer)
+        if not answer.more:
+            del pending[answer.id]
+            if not pending:
                 # Nothing else of this gateway's is under way that could share the frame.
                 self.link.flush()
-        else:
-            self._slabs.unwanted(answer)
 
     def _lend(self, answer: Answer) -> Answer:
         if not self._shares:

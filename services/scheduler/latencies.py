@@ -96,25 +96,31 @@ class Latencies:
         """These entries were answered by one execution."""
         phases = self.phases
         for entry in entries:
-            request_ns = execution.finished_ns - entry.received_ns
-            self._record_response(request_ns)
+            self.record_first_response(execution.finished_ns - entry.received_ns)
             if phases is not None:
-                phases["request"].observe(request_ns / 1000)
-                phases["queue"].observe((execution.started_ns - entry.enqueued_ns) / 1000)
-                phases["compute_input"].observe(execution.compute_input_ns / 1000)
-                phases["compute_infer"].observe(execution.compute_infer_ns / 1000)
-                phases["compute_output"].observe(execution.compute_output_ns / 1000)
+                self.record_phases(entry, execution, execution.finished_ns)
+
+    def record_phases(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
+        """An entry's way is over."""
+        phases = self.phases
+        if phases is not None:
+            phases["request"].observe((ended_ns - entry.received_ns) / 1000)
+            phases["queue"].observe((execution.started_ns - entry.enqueued_ns) / 1000)
+            phases["compute_input"].observe(execution.compute_input_ns / 1000)
+            phases["compute_infer"].observe(execution.compute_infer_ns / 1000)
+            phases["compute_output"].observe(execution.compute_output_ns / 1000)
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
         """An entry was answered from the cache."""
-        self._record_response(now_ns - entry.received_ns)
+        self.record_first_response(now_ns - entry.received_ns)
         self.cache_hit.observe(lookup_ns / 1000)
 
     def record_cache_miss(self, cost_ns: int) -> None:
         """What a lookup in vain and the store took."""
         self.cache_miss.observe(cost_ns / 1000)
 
-    def _record_response(self, request_ns: int) -> None:
+    def record_first_response(self, request_ns: int) -> None:
+        """The first answer to a request came so long after the request."""
         if self.first_response is not None:
             self.first_response.observe(request_ns / 1e6)
             self.first_response_ms += request_ns / 1e6

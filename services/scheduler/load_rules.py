@@ -15,6 +15,7 @@ from nereid.model_config.backends import ENSEMBLE_PLATFORM
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.completion import complete
+from services.scheduler.decoupled import DecoupledVersion
 from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.latencies import MetricsConfig
 from services.scheduler.model import ModelVersion, QueueLimits
@@ -59,7 +60,11 @@ class LoadRules:
         except Exception as error:
             _log.exception("the configuration of %s cannot be completed", served)
             raise Internal(INTERNAL_MESSAGE) from error
-        kind = EnsembleVersion if config.platform == ENSEMBLE_PLATFORM else ModelVersion
+        kind: type[ModelVersion] = ModelVersion
+        if config.platform == ENSEMBLE_PLATFORM:
+            kind = EnsembleVersion
+        elif config.decoupled:
+            kind = DecoupledVersion
         runtime = kind(config, served.number, self.limits, self.tracer)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)

@@ -57,8 +57,8 @@ class Loader:
         self._sessions: dict[str, Session] = {}
         # What an executor that joins is told first.
         self.greeting: Callable[[], Iterable[pb.ExecutorCommand]] = tuple
-        self._placed: dict[int, Placed] = {}
-        self._resizing = resizing.Resizing(self, self._placed)
+        self.placed: dict[int, Placed] = {}
+        self._resizing = resizing.Resizing(self, self.placed)
         self.verdicts = Verdicts(self._is_decided)
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
         self._ensembles = Ensembles(self, catalogue or Catalogue())
@@ -121,7 +121,7 @@ class Loader:
         for command, (described, _) in list(self._describing.items()):
             if described is served:
                 del self._describing[command]
-        for placed in [each for each in self._placed.values() if each.served is served]:
+        for placed in [each for each in self.placed.values() if each.served is served]:
             self.unload(placed, "the model was unloaded")
         for session in self._sessions.values():
             session.parts.pop(served, None)
@@ -142,7 +142,7 @@ class Loader:
     @property
     def open_instances(self) -> int:
         """How many instances' streams are open."""
-        return sum(placed.instance.stream is not None for placed in self._placed.values())
+        return sum(placed.instance.stream is not None for placed in self.placed.values())
 
     def joined(self, session: Session) -> None:
         """An executor is here: it shall have all models."""
@@ -180,7 +180,7 @@ class Loader:
         self._forget(session)
         for part in session.parts.values():
             for instance in list(part.instances.values()):
-                if not (session.leaving and instance.running is not None):
+                if not (session.leaving and instance.at_work):
                     self._drop(part, instance, f"executor '{session.name}' was lost")
         self._forget_standing(session)
         for command, (served, describer) in list(self._describing.items()):
@@ -204,7 +204,7 @@ class Loader:
 
     def instance_opened(self, number: int, stream: BatchStream) -> Placed | None:
         """An instance's stream is open: it is ready. None: no such instance."""
-        placed = self._placed.get(number)
+        placed = self.placed.get(number)
         if placed is None or placed.session.leaving:
             return None
         instance, served = placed.instance, placed.served
@@ -234,14 +234,14 @@ class Loader:
             served.runtime.lose_instance(instance, cause)
         part = session.parts[served]
         if session.leaving or instance.id in part.surplus:
-            self._placed.pop(instance.id, None)
+            self.placed.pop(instance.id, None)
             part.instances.pop(instance.id, None)
         elif part.completed and not part.ready and part.instances:
             self._report(served, session, Standing.LOADING)
 
     def instance_failed(self, session: Session, number: int, fault: Fault) -> None:
         """An instance could not be loaded, or ended for good."""
-        placed = self._placed.get(number)
+        placed = self.placed.get(number)
         if placed is None or placed.session is not session:
             return
         served, part = placed.served, session.parts[placed.served]
@@ -255,7 +255,7 @@ class Loader:
             # As on Triton, one instance that cannot be loaded fails the load.
             for instance_id in list(part.instances):
                 cause = f"the load on executor '{session.name}' failed"
-                self.unload(self._placed[instance_id], cause)
+                self.unload(self.placed[instance_id], cause)
         self._resizing.arrived(part, number, reason)
         self.verdicts.reconsider()
         if not part.ready:
@@ -342,7 +342,7 @@ class Loader:
             instance.shares = self._rules.slabs.shared_with(session.hello.memory_domain)
             placed.append(Placed(instance, served, session, slot))
             session.parts[served].instances[instance.id] = instance
-            self._placed[instance.id] = placed[-1]
+            self.placed[instance.id] = placed[-1]
         for each in placed:
             session.send(self._rules.load_command(each))
         return [each.instance.id for each in placed]
@@ -373,7 +373,7 @@ class Loader:
             self._drop(part, instance, cause)
 
     def _drop(self, part: Part, instance: Instance, cause: str) -> None:
-        placed = self._placed.pop(instance.id, None)
+        placed = self.placed.pop(instance.id, None)
         part.instances.pop(instance.id, None)
         part.surplus.discard(instance.id)
         stream, instance.stream = instance.stream, None

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nereid import metrics
+from services.scheduler.custom_metrics import write_custom
 from services.scheduler.latencies import MetricsConfig, read_setting
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class SchedulerMetrics:
             write_gpus(page, self._loader.sessions)
         self._write_streams(page)
         told = [session.custom_metrics for session in self._loader.sessions]
-        metrics.write_custom(page, filter(None, told))
+        write_custom(page, filter(None, told))
 
     def _write_model(self, page: Page, labels: Labels, model: ModelVersion) -> None:
         statistics = model.statistics

@@ -27,7 +27,7 @@ from services.scheduler.tracing import end_attempts, trace_of
 from services.scheduler.validation import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nereid.messages import InferRequest
     from nereid.model_config import ModelConfig
@@ -183,11 +183,14 @@ class ModelVersion:
         running, instance.running = instance.running, None
         if running is None:
             return
-        again = []
         now_ns = _now_ns()
         if running.batch.traced:
             end_attempts(instance, running, now_ns, cause)
-        for entry in running.batch.entries:
+        self._run_again(running.batch.entries, cause, now_ns)
+
+    def _run_again(self, entries: Iterable[Entry], cause: str, now_ns: int) -> None:
+        again = []
+        for entry in entries:
             if entry.state is State.ANSWERED:
                 continue
             if entry.retries < self._limits.max_retries:
@@ -287,7 +290,7 @@ class ModelVersion:
                     batcher.poll(now_ns, count)
         self._set_timer(batcher.wake_at_ns(now_ns), now_ns)
 
-    def _start(self, batch: Batch, now_ns: int) -> None:
+    def _start(self, batch: Batch, now_ns: int) -> Instance:
         instance = self._router.take()
         assert instance is not None, "a batch was taken for an instance that is not free"  # noqa: S101
         self.statistics.batches_closed[batch.reason] += 1
@@ -298,6 +301,7 @@ class ModelVersion:
             self._router.release(instance)
             error = Internal("the batch cannot be sent to an executor", late=True)
             self._fail_batch(batch, error, now_ns)
+        return instance
 
     def _set_timer(self, wake_ns: int | None, now_ns: int) -> None:
         wake_ns = _NEVER if wake_ns is None else wake_ns
@@ -308,12 +312,10 @@ class ModelVersion:
             self._timer.cancel()
             self._timer = None
         if wake_ns != _NEVER:
-            delay_s = max(0, wake_ns - now_ns) / 1e9
-            self._timer = self._loop.call_later(delay_s, self._timer_fired)
+            self._timer = self._loop.call_later(max(0, wake_ns - now_ns) / 1e9, self._timer_fired)
 
     def _timer_fired(self) -> None:
-        self._timer = None
-        self._timer_ns = _NEVER
+        self._timer, self._timer_ns = None, _NEVER
         if not self._turn_due:
             self._turn()
 
@@ -357,13 +359,12 @@ class ModelVersion:
         """The entry's end: its answer goes out, or, without one, it is dropped."""
         entry.state = State.ANSWERED
         del self._open[entry]
-        if self._order is None:
-            if answer is not None:
-                tell(entry, answer)
-        else:
+        if self._order is not None:
             told = None if answer is None else (entry, answer)
             for earlier, held in self._order.settle(entry, told):
                 tell(earlier, held)
+        elif answer is not None:
+            tell(entry, answer)
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), answer, _now_ns())
         if self.cache is not None and entry.passage is not None:

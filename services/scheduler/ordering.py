@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 class _Slot(Generic[T]):
-    __slots__ = ("answer", "settled")
+    __slots__ = ("held", "settled")
 
     def __init__(self) -> None:
         self.settled = False
-        self.answer: T | None = None
+        self.held: list[T] = []
 
 
 class ReplyOrder(Generic[T]):
@@ -35,14 +35,25 @@ class ReplyOrder(Generic[T]):
         slot = self._open[entry] = _Slot[T]()
         self._order.append(slot)
 
+    def add(self, entry: object, answer: T) -> list[T]:
+        """An answer that is not the entry's last: whether it may go out now."""
+        slot = self._open[entry]
+        if self._order[0] is slot:
+            return [answer]
+        slot.held.append(answer)
+        return []
+
     def settle(self, entry: object, answer: T | None) -> list[T]:
-        """The answers that may go out now. None: this entry needs none (cancelled)."""
+        """The answers that may go out now. None: this entry needs no other (cancelled)."""
         slot = self._open.pop(entry)
         slot.settled = True
-        slot.answer = answer
+        if answer is not None:
+            slot.held.append(answer)
+        order = self._order
         ready: list[T] = []
-        while self._order and self._order[0].settled:
-            first = self._order.popleft().answer
-            if first is not None:
-                ready.append(first)
+        while order and order[0].settled:
+            ready += order.popleft().held
+        if order and order[0].held:
+            ready += order[0].held
+            order[0].held.clear()
         return ready

@@ -69,7 +69,7 @@ class Resizing:
             instance, runtime = placed.instance, placed.served.runtime
             if runtime is not None:
                 runtime.retire_instance(instance)
-            if instance.running is None:
+            if not instance.at_work:
                 self._hands.unload(placed, _CAUSE)
             else:
                 instance.on_idle = partial(self._hands.unload, placed, _CAUSE)

@@ -81,10 +81,10 @@ class Slabs:
         except LostError as error:
             _log.warning("an answer was lost with its executor: %s", error)
             lost = Unavailable("the executor was lost with its answer", late=True)
-            return Answer(answer.id, error=fault_of(lost))
+            return Answer(answer.id, error=fault_of(lost), more=answer.more)
         finally:
             self.give_back((answer.slab,))
-        return Answer(answer.id, answer.head, payloads)
+        return Answer(answer.id, answer.head, payloads, more=answer.more)
 
 
 def inline(payloads: Iterable[Payload]) -> list[Payload]:

@@ -7,7 +7,7 @@ validation or by a full queue) do not count, as on Triton.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.metrics import BACKEND, CLOSING_REASONS, FAILURE_REASONS, OTHER
 from nereid.pb import kserve_pb2
@@ -15,8 +15,12 @@ from nereid.pb import kserve_pb2
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from nereid.messages import Answer
     from services.scheduler.entry import Batch, Entry
     from services.scheduler.latencies import Latencies
+
+# Answers beyond these are counted nowhere: who reads the statistics reads all of them.
+MOST_RESPONSES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,31 @@ class _Compute:
         self.output.write(message.compute_output)
 
 
+@dataclass(slots=True)
+class _Responses:
+    """The answers that were the n-th to their requests."""
+
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    empty: Duration = field(default_factory=Duration)
+
+    def add(self, answer: Answer, took_ns: int) -> None:
+        if answer.error is not None:
+            self.fail.add(1, took_ns)
+        elif answer.head:
+            self.success.add(1, took_ns)
+        else:
+            self.empty.add(1, took_ns)
+
+    def write(self, message: kserve_pb2.InferResponseStatistics) -> None:
+        Duration(self.success.count, self.success.ns).write(message.compute_infer)
+        Duration(self.success.count).write(message.compute_output)
+        self.success.write(message.success)
+        self.fail.write(message.fail)
+        self.empty.write(message.empty_response)
+        message.cancel.SetInParent()
+
+
 class ModelStatistics:
     """The counters of one model version. queue counts successes, compute those not cached."""
 
@@ -85,6 +114,8 @@ class ModelStatistics:
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
+        # A decoupled model's, by their place among the answers to one request.
+        self.responses: list[_Responses] = []
         # Set where quantiles or histograms are asked for.
         self.latencies: Latencies | None = None
 
@@ -92,12 +123,7 @@ class ModelStatistics:
         self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
     ) -> None:
         """A batch ran; failed: members that got an error from it instead of an answer."""
-        self.execution_count += 1
-        self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
-        by_size = self.compute_by_batch_size.get(batch.size)
-        if by_size is None:
-            by_size = self.compute_by_batch_size[batch.size] = _Compute()
-        by_size.add(1, execution)
+        self.record_execution(batch, execution)
         size = batch.size
         succeeded = batch.entries
         if failed:
@@ -116,6 +142,33 @@ class ModelStatistics:
         self.compute.add(count, execution)
         if self.latencies is not None:
             self.latencies.record_batch(succeeded, execution)
+
+    def record_execution(self, batch: Batch, execution: Execution) -> None:
+        """A batch ran, whatever became of its members."""
+        self.execution_count += 1
+        self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
+        by_size = self.compute_by_batch_size.get(batch.size)
+        if by_size is None:
+            by_size = self.compute_by_batch_size[batch.size] = _Compute()
+        by_size.add(1, execution)
+
+    def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
+        """A request that had any number of answers has had its last; its batch ran like this."""
+        self.inference_count += entry.valid.batch_size
+        self.success.add(1, ended_ns - entry.received_ns)
+        self.queue_ns += execution.started_ns - entry.enqueued_ns
+        self.compute.add(1, execution)
+        if self.latencies is not None:
+            self.latencies.record_phases(entry, execution, ended_ns)
+
+    def record_response(self, index: int, answer: Answer, took_ns: int) -> None:
+        """The index-th answer to a request came so long after the one before it."""
+        responses = self.responses
+        if index >= len(responses):
+            if index >= MOST_RESPONSES:
+                return
+            responses.append(_Responses())
+        responses[index].add(answer, took_ns)
 
     def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
         """A request failed that had been queued: expired, cancelled, lost, or with its batch."""
@@ -154,4 +207,6 @@ class ModelStatistics:
         self.cache_miss.write(stats.cache_miss)
         for size, compute in sorted(self.compute_by_batch_size.items()):
             compute.write(message.batch_stats.add(batch_size=size))
+        for index, responses in enumerate(self.responses):
+            responses.write(message.response_stats[str(index)])
         return message

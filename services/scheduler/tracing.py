@@ -9,7 +9,7 @@ are monotonic nanoseconds that the model's owner took anyway.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.tracing import Span, child_of, epoch_offset_ns, is_sampled
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from services.scheduler.entry import Entry
     from services.scheduler.instance import Instance, Running
 
+# A span shows when so many of a request's answers came.
+_MOST_RESPONSES: Final = 128
+
 
 class RequestTrace:
     """One sampled request from its acceptance to its answer."""
@@ -30,6 +33,7 @@ class RequestTrace:
         "_parent",
         "_queued_ns",
         "_received_ns",
+        "_responses",
         "_started_ns",
         "_tracer",
         "_waits",
@@ -49,6 +53,7 @@ class RequestTrace:
         # Of the look into the cache, once there is one.
         self.lookup = b""
         self._attempts = 0
+        self._responses: list[int] | None = None
         self._started_ns = 0
         self._waits = True
         # When it was put back into the queue; 0: never.
@@ -84,6 +89,13 @@ class RequestTrace:
         self._tracer.record(self._part("queue", queued_ns, self._started_ns, offset_ns), span)
         self._waits = lost
         self._queued_ns = attempt.end_ns - offset_ns
+
+    def responded(self, now_ns: int) -> None:
+        """A decoupled model gave one of its answers."""
+        if self._responses is None:
+            self._responses = []
+        if len(self._responses) < _MOST_RESPONSES:
+            self._responses.append(now_ns)
 
     def begin_lookup(self) -> bytes:
         """The cache is asked; the context to send along."""
@@ -128,6 +140,7 @@ class RequestTrace:
             start_ns=self._received_ns + offset_ns,
             end_ns=now_ns + offset_ns,
             attributes=attributes,
+            events=[("response", told_ns + offset_ns) for told_ns in self._responses or ()],
             error=error,
         )
         self._tracer.record(span)

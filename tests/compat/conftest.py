@@ -27,12 +27,21 @@ settings.register_profile(
     "compat", max_examples=600, derandomize=True, database=None, print_blob=True, **_COMMON
 )
 settings.register_profile("long", max_examples=20000, **_COMMON)
-settings.load_profile("compat")
+
+
+def _asked_for(config: pytest.Config) -> bool:
+    return any("tests/compat" in argument for argument in config.args)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the profile, which holds for all tests of a run: only for those that are about these."""
+    if _asked_for(config) and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("compat")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave these out of a plain `make test`: they need half a gigabyte of Triton."""
-    asked_for = any("tests/compat" in argument for argument in config.args)
+    asked_for = _asked_for(config)
     return None if asked_for else True
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -18,7 +14,6 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.clients import Client, connected
-from tests.e2e.mesh import until
 from tests.e2e.open_mesh import doubled
 
 ONES = np.ones((1, 8), np.float32)
@@ -34,22 +29,6 @@ IGNORED = {
 LIMIT_S = 20
 # How long a hasty client waits for a model that does not run meanwhile.
 HASTY_S = 0.2
-
-
-@contextmanager
-def held(client: Client) -> Iterator[None]:
-    """No model answers meanwhile."""
-    executors = client.mesh.children("services.executor")
-    for executor in executors:
-        os.kill(executor, signal.SIGSTOP)
-    # A thread at work stops a little later.
-    threads = [each for pid in executors for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-    until(lambda: all(") T " in each.read_text() for each in threads), "the executors to stop")
-    try:
-        yield
-    finally:
-        for executor in executors:
-            os.kill(executor, signal.SIGCONT)
 
 
 def identity_of(result: Any) -> str:
@@ -132,10 +111,13 @@ def too_late(client: Client) -> None:
     short = {"http": {"network_timeout": HASTY_S}, "http.aio": {"conn_timeout": HASTY_S}}
     with connected(client.mesh, client.flavour, **short.get(client.flavour, {})) as hasty:
         if client.is_http:
-            with held(client), pytest.raises(TimeoutError):
+            with client.mesh.held("services.executor"), pytest.raises(TimeoutError):
                 hasty.infer("scaler", {"INPUT0": ONES})
         else:
-            with held(client), pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
+            with (
+                client.mesh.held("services.executor"),
+                pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"),
+            ):
                 hasty.infer("scaler", {"INPUT0": ONES}, client_timeout=HASTY_S)
     assert doubled(client) == 2
 
@@ -153,7 +135,7 @@ def by_future(client: Client) -> None:
         unknown = wide("async_infer", "nobody", wide.inputs({"INPUT0": ONES}))
         with pytest.raises(InferenceServerException, match="'nobody' is not found"):
             unknown.get_result(timeout=LIMIT_S)
-        with held(client):
+        with client.mesh.held("services.executor"):
             late = wide("async_infer", "scaler", wide.inputs({"INPUT0": ONES}))
             with pytest.raises(InferenceServerException, match="failed to obtain"):
                 late.get_result(block=False)
@@ -180,7 +162,7 @@ def by_callback(client: Client) -> None:
     assert told == list(range(20))
     start("nobody", client.inputs({"INPUT0": ONES}))
     assert "'nobody' is not found" in str(got.get(timeout=LIMIT_S)[1])
-    with held(client):
+    with client.mesh.held("services.executor"):
         start("scaler", client.inputs({"INPUT0": ONES}), client_timeout=HASTY_S)
         assert got.get(timeout=LIMIT_S)[1].status() == "StatusCode.DEADLINE_EXCEEDED"
         start("scaler", client.inputs({"INPUT0": ONES})).cancel()
@@ -224,7 +206,7 @@ def by_stream(client: Client) -> None:
         ask("scaler", client.inputs({"INPUT0": ONES}))
     client("stop_stream", cancel_requests=True)
     begin()
-    with held(client):
+    with client.mesh.held("services.executor"):
         ask("slow", once)
         client("stop_stream", cancel_requests=True)
         assert "cancel" in str(got.get(timeout=LIMIT_S)[1]).lower()
@@ -254,7 +236,7 @@ def by_async_stream(client: Client) -> None:
     client.wait(_cancelled(client, tensors))
     # The client hands on what grpc raises, which is another thing while it still sends.
     late = pytest.raises(grpc.aio.AioRpcError, match=r"DEADLINE_EXCEEDED|Internal error from Core")
-    with held(client), late:
+    with client.mesh.held("services.executor"), late:
         client.wait(answers(stream_timeout=HASTY_S))
     assert doubled(client) == 2
 
@@ -270,7 +252,7 @@ async def _cancelled(client: Client, tensors: list[Any]) -> None:
     responses = client("stream_infer", two())
     result, _ = await anext(responses)
     assert is_twos(result)
-    with held(client):
+    with client.mesh.held("services.executor"):
         asked.set()
         assert responses.cancel() is True
         with pytest.raises(asyncio.CancelledError):

@@ -53,6 +53,35 @@ def load(spec):
     return Sum()
 """
 
+# Its models say only whose they are; what they do is in their directories.
+PYTHON_BASED = """
+import json
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+from adding import added
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(0)
+        config.add_input({"name": "x", "data_type": "TYPE_INT32", "dims": [-1]})
+        config.add_output({"name": "y", "data_type": "TYPE_INT32", "dims": [-1]})
+        return config
+
+    def initialize(self, args):
+        folder = Path(args["model_repository"]) / args["model_version"]
+        self.amount = json.loads((folder / "amount.json").read_text())
+
+    def execute(self, requests):
+        arrays = [pb_utils.get_input_tensor_by_name(each, "x").as_numpy() for each in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", added(each, self.amount))])
+            for each in arrays
+        ]
+"""
+
 
 def pair(datatype: str, index: int, dims: str = "-1") -> str:
     kind = f"data_type: TYPE_{'STRING' if datatype == 'BYTES' else datatype} dims: [ {dims} ]"
@@ -80,6 +109,14 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         (root / name / "1").mkdir(parents=True)
     (root / "nobody" / "config.pbtxt").write_text('backend: "nobodys"\n')
     openvino_models.identity(root / "intel" / "1", "FP32")
+    for name, amount in (("one_more", "1"), ("ten_more", "10")):
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1" / "amount.json").write_text(amount)
+        (root / name / "config.pbtxt").write_text('backend: "adder"')
+    folders = tmp_path_factory.mktemp("backends")
+    (folders / "adder").mkdir()
+    (folders / "adder" / "model.py").write_text(PYTHON_BASED)
+    (folders / "adder" / "adding.py").write_text("def added(array, amount): return array + amount")
     packages = tmp_path_factory.mktemp("packages")
     (packages / "their_backend.py").write_text(THEIRS)
     info = packages / "their_backend-1.0.dist-info"
@@ -88,7 +125,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     (info / "entry_points.txt").write_text("[nereid.backends]\ntheirs = their_backend\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
-        with running(root, tmp_path_factory.mktemp("mesh") / "log") as mesh:
+        flag = f"--backend-directory={folders}"
+        with running(root, tmp_path_factory.mktemp("mesh") / "log", flag) as mesh:
             yield mesh
 
 
@@ -167,6 +205,15 @@ def test_a_package_brings_a_backend_and_its_models_need_no_configuration(mesh: M
     assert json.loads(reply)["outputs"] == [
         {"name": "y", "datatype": "INT32", "shape": [2, 1], "data": [3, 7]}
     ]
+
+
+@pytest.mark.parametrize(("model", "value"), [("one_more", 6), ("ten_more", 15)])
+def test_a_python_based_backend_runs_all_its_models(mesh: Mesh, model: str, value: int) -> None:
+    config = json.loads(mesh.get(f"/v2/models/{model}/config")[1])
+    assert (config["backend"], config["default_model_filename"]) == ("adder", "")
+    body = {"inputs": [{"name": "x", "shape": [1], "datatype": "INT32", "data": [5]}]}
+    _, reply = mesh.get(f"/v2/models/{model}/infer", "POST", json.dumps(body).encode())
+    assert json.loads(reply)["outputs"][0]["data"] == [value]
 
 
 def test_a_file_tells_its_backend_and_its_configuration(mesh: Mesh) -> None:

@@ -45,8 +45,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     python_models.save(root, "identity")
     python_models.save(root, "concurrent", 'backend: "python"')
     python_models.save(root, "talk", python_models.TALK)
-    limit = 'parameters { key: "execute-timeout-seconds" value { string_value: "1" } }\n'
-    python_models.save(root, "talk", python_models.TALK + limit, "impatient")
+    python_models.save(root, "talk", python_models.TALK + python_models.LIMIT, "impatient")
     for name, source in {
         "no_class": "x = 1",
         "no_execute": "class TritonPythonModel:\n    pass",
@@ -93,6 +92,34 @@ def test_every_datatype_comes_back_as_it_went(mesh: Mesh, protocol: str, case: s
         back = result.as_numpy(f"OUT_{datatype}")
     assert back.dtype == array.dtype
     np.testing.assert_array_equal(back, array)
+
+
+def test_large_tensors_go_through_shared_memory_both_ways(mesh: Mesh) -> None:
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        tensor = tritonclient.grpc.InferInput("IN_FP32", [1, 1 << 20], "FP32")
+        small = tritonclient.grpc.InferInput("IN_BYTES", [1, 2], "BYTES")
+        small.set_data_from_numpy(np.array([[b"a", b""]], np.object_))
+        # From the second answer on the model writes where the gateway reads.
+        for size in (1 << 20, 1 << 20, 1 << 20, 10, 1 << 21, 1 << 19):
+            array = RNG.random((1, size), np.float32)
+            tensor.set_shape([1, size])
+            tensor.set_data_from_numpy(array)
+            result = client.infer("identity", [small, tensor])
+            np.testing.assert_array_equal(result.as_numpy("OUT_FP32"), array)
+            assert result.as_numpy("OUT_BYTES").tolist() == [[b"a", b""]]
+
+
+def test_what_a_model_keeps_of_its_inputs_stays_as_it_was(mesh: Mesh) -> None:
+    size = 1 << 18
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        command = tritonclient.grpc.InferInput("COMMAND", [1], "BYTES")
+        blob = tritonclient.grpc.InferInput("BLOB", [size], "UINT8")
+        for number in range(5):
+            command.set_data_from_numpy(np.array(["keep"], np.object_))
+            blob.set_data_from_numpy(np.full(size, number, np.uint8))
+            client.infer("talk", [command, blob])
+    kept = json.loads(say(mesh, "kept"))
+    assert kept == [[size, number * size] for number in range(5)]
 
 
 def test_bf16_comes_back_by_dlpack(mesh: Mesh) -> None:

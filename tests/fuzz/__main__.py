@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import re
 import subprocess
 import sys
@@ -61,6 +62,8 @@ def child(name: str, arguments: list[str]) -> None:
 
     with atheris.instrument_imports(include=["nereid", "services"]):
         target = importlib.import_module(f"tests.fuzz.{name}")
+    # Handlers that fail on purpose would be reported a million times.
+    logging.disable()
     atheris.Setup([name, *arguments], target.run)
     atheris.Fuzz()
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import struct
 
+import hpack
+
 from nereid.rpc.control import Limits
 from nereid.rpc.wire import PREFACE
 from tests.unit.rpc.frames_of import (
@@ -23,6 +25,7 @@ from tests.unit.rpc.frames_of import (
     REQUEST,
     RST,
     SETTINGS,
+    Fields,
     Frame,
     Side,
     frame,
@@ -39,15 +42,20 @@ _LIMITS = Limits(
     stream_window_bytes=300,
     connection_window_bytes=70_000,
     max_header_list_bytes=600,
+    max_unsent_bytes=20,
 )
-_side = Side()
+
+
+def _headers(stream: int, fields: Fields, flags: int = END_HEADERS) -> bytes:
+    """Good on any connection: no block builds on what another one left in a table."""
+    return frame(HEADERS, flags, stream, hpack.Encoder().encode(fields))
 
 
 def _call(stream: int, path: str = "/test/Echo", body: bytes = b"hi") -> bytes:
-    return _side.request(stream, body, path)
+    return _headers(stream, to(path)) + frame(DATA, END_STREAM, stream, message(body))
 
 
-_BLOCK = _side.encoder.encode(REQUEST)
+_BLOCK = hpack.Encoder().encode(REQUEST)
 _FRAMES = [
     _call(1) + _call(3, "/test/Hold") + _call(5, "/test/Fail"),
     _call(1, "/test/Chat") + window(0, 5) + window(1, 5) + frame(RST, 0, 1, bytes(4)),
@@ -56,12 +64,18 @@ _FRAMES = [
     frame(HEADERS, END_HEADERS | PRIORITISED, 1, b"\0\0\0\0\x01" + _BLOCK)
     + frame(DATA, END_STREAM, 1, message(b"abc")),
     frame(HEADERS, 0, 1, _BLOCK[:9]) + frame(CONTINUATION, END_HEADERS, 1, _BLOCK[9:]),
+    settings(window=0)
+    + _call(1, body=bytes(25))
+    + _headers(3, to("/test/Raw"))
+    + frame(DATA, 0, 3, message(b"abc"))
+    + window(1, 20)
+    + frame(DATA, 0, 3, message(b"abc")),
     settings(table=0, window=3, frame=16_384, list=9) + frame(SETTINGS, ACK) + _call(1),
     frame(PING, 0, 0, bytes(8)) + frame(PRIORITY, 0, 3, bytes(5)) + frame(GOAWAY, 0, 0, bytes(8)),
-    _side.headers(1, to("/test/Raw", ("grpc-timeout", "1S"), ("grpc-encoding", "gzip")))
+    _headers(1, to("/test/Raw", ("grpc-timeout", "1S"), ("grpc-encoding", "gzip")))
     + frame(DATA, 0, 1, message(b"abc") + b"\0\0")
     + frame(DATA, END_STREAM, 1, b"\0\0\x01x")
-    + _side.headers(1, [("late", "1")], END_HEADERS | END_STREAM),
+    + _headers(1, [("late", "1")], END_HEADERS | END_STREAM),
 ]
 
 
@@ -91,16 +105,21 @@ SEEDS += [bytes((number * 5 + 128,)) + each for number, each in enumerate(_FRAME
 WORDS = [_BLOCK, b"\x83", b"\x86", struct.pack(">I", 1 << 31), b"\x7f\xff\xff\xff", message(b"x")]
 
 
-def _drive(pieces: list[bytes]) -> list[Frame]:
+def _drive(pieces: list[bytes], used: int) -> list[Frame]:
+    """used: so much of the connection's window that is not given back yet."""
     side = Side(_LIMITS)
+    side.connection._unacked = used
     for piece in pieces:
         side.give(piece)
     frames = side.take()
     for call in side.calls[:1]:
         # An owner that answers late, whatever became of the call.
         call.reply(b"late") if call.path == "/test/Hold" else call.finish()
-    frames += side.take()
     connection = side.connection
+    for now in (1, 2):
+        connection.tick(now)
+        connection.end_untaken(now)
+    frames += side.take()
     assert len(connection.streams) <= _LIMITS.max_concurrent_streams
     assert sum(len(each.payload) for each in frames) < 1 << 20
     connection.lost_calls()
@@ -114,10 +133,12 @@ def run(data: bytes) -> None:
     if not data:
         return
     frames = data[1:] if data[0] & 0x80 else _lengthened(data[1:])
-    whole = _drive([frames])
     step = data[0] % 97 + 1
+    # Up to a few bytes below what makes the connection give it back.
+    used = _LIMITS.connection_window_bytes // 2 - step
+    whole = _drive([frames], used)
     pieces = [frames[at : at + step] for at in range(0, len(frames), step)]
-    assert _drive(pieces) == whole
+    assert _drive(pieces, used) == whole
     greeting = Side(_LIMITS, greet=False)
     greeting.give(PREFACE[: step % 25], data)
     greeting.connection.lost_calls()

@@ -18,6 +18,9 @@ def save(root: Path, model: str, config: str = "", name: str = "") -> Path:
     return directory
 
 
+# A batch may take a second.
+LIMIT = 'parameters { key: "execute-timeout-seconds" value { string_value: "1" } }\n'
+
 TALK = """
 backend: "python"
 input [

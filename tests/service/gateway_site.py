@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from nereid.errors import InvalidArgument, NereidError, NotFound
-from nereid.messages import Answer, Cancel, Fault, InferRequest
+from nereid.messages import Answer, Cancel, Fault, Flow, InferRequest
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
 from services.gateway.service import GatewayService, joined
@@ -40,12 +40,16 @@ class EchoScheduler:
         self.received: list[InferRequest] = []
         self.held: asyncio.Queue[InferRequest] = asyncio.Queue()
         self.cancelled: asyncio.Queue[int] = asyncio.Queue()
+        self.flows: asyncio.Queue[Flow] = asyncio.Queue()
         self.link: Any = None
 
     def on_items(self, items: list[ToScheduler]) -> None:
         for item in items:
             if isinstance(item, Cancel):
                 self.cancelled.put_nowait(item.id)
+                continue
+            if isinstance(item, Flow):
+                self.flows.put_nowait(item)
                 continue
             assert isinstance(item, InferRequest), "nothing was lent that could come back"
             self.received.append(item)

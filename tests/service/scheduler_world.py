@@ -16,7 +16,7 @@ import numpy as np
 
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.messages import Answer, CachedModels, Cancel, Fault, FromScheduler, InferRequest
-from nereid.paths import EXECUTE_PATH, INFER_PATH, INSTANCE_KEY, JOIN_PATH
+from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INFER_PATH, INSTANCE_KEY, JOIN_PATH
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, SocketChannel, dial_link
@@ -125,13 +125,22 @@ class Instance:
         self.error: RpcError | None = None
         self.stream = self.channel.stream(
             EXECUTE_PATH,
-            metadata=((INSTANCE_KEY, str(load.instance)),),
+            metadata=(
+                (INSTANCE_KEY, str(load.instance)),
+                *(((CONTROLS_KEY, "1"),) if executor.controls is not None else ()),
+            ),
             on_message=self._on_batch,
             on_close=self._on_close,
         )
 
     def _on_batch(self, message: bytes) -> None:
         batch = pb.Batch.FromString(message)
+        for control in batch.controls:
+            assert self.executor.controls is not None, "it was not asked to heed controls"
+            kind = pb.MemberControl.Kind.Name(control.kind)
+            self.executor.controls.put_nowait((control.batch, control.member, kind))
+        if not batch.members:
+            return
         payloads = [member.payloads[0].inline for member in batch.members]
         self.executor.seen.append([np.frombuffer(each, "<f4").tolist() for each in payloads])
         if self.executor.hold:
@@ -161,12 +170,30 @@ class Instance:
             answer.payloads.add(inline=(2 * numbers).tobytes())
         self.stream.send(executed.SerializeToString())
 
+    def tell(self, batch: pb.Batch, *told: tuple[Any, ...], **how: Any) -> None:
+        """A decoupled model's frame: of each answer its place, what it says (a number, a text for a
+        failure, None for nothing) and, unless it is the last, True.
+        """
+        frame = pb.Executed(id=batch.id, partial=True, **how)
+        for place, what, *more in told:
+            answer = frame.answers.add(id=place, more=bool(more))
+            if isinstance(what, str):
+                answer.error.code, answer.error.message, answer.error.late = 13, what, True
+            elif what is not None:
+                head = kserve_pb2.ModelInferResponse(model_name="doubler", model_version="1")
+                head.outputs.add(name="OUTPUT0", datatype="FP32", shape=[1, 2])
+                answer.head = head.SerializeToString()
+                answer.payloads.add(inline=np.array([what, what], "<f4").tobytes())
+        self.stream.send(frame.SerializeToString())
+
     async def die(self) -> None:
         await self.channel.close()
 
 
 class Executor:
-    """An executor that has joined. refuse: loads fail with this text; hold: see batches."""
+    """An executor that has joined. refuse: loads fail with this text; hold: see batches; controls:
+    what becomes of requests is wanted to be known.
+    """
 
     def __init__(
         self,
@@ -178,6 +205,7 @@ class Executor:
         lazy: bool = False,
         backends: tuple[str, ...] = ("onnxruntime",),
         described: pb.Described | None = None,
+        controls: bool = False,
     ) -> None:
         self.world = where
         self.name = name
@@ -186,6 +214,10 @@ class Executor:
         self.lazy = lazy
         self.backends = backends
         self.description = described
+        # Batch, member and what became of it.
+        self.controls: asyncio.Queue[tuple[int, int, str]] | None = (
+            asyncio.Queue() if controls else None
+        )
         self.batches: asyncio.Queue[tuple[Instance, pb.Batch]] = asyncio.Queue()
         self.commands: asyncio.Queue[pb.ExecutorCommand] = asyncio.Queue()
         self.seen: list[list[list[float]]] = []
@@ -251,6 +283,8 @@ class Gateway:
         self.answers: dict[int, list[Answer]] = {}
         self.cached_models: tuple[str, ...] | None = None
         self._futures: dict[int, asyncio.Future[Answer]] = {}
+        # All answers in the order of their arrival.
+        self.arrivals: asyncio.Queue[Answer] = asyncio.Queue()
         self._last_id = 0
         self.channel = where.channel()
         codec = _Codec()
@@ -270,6 +304,7 @@ class Gateway:
                     self.cached_models = answer.names
                 continue
             self.answers.setdefault(answer.id, []).append(answer)
+            self.arrivals.put_nowait(answer)
             future = self._futures.get(answer.id)
             if future is not None and not future.done():
                 future.set_result(answer)
@@ -284,6 +319,23 @@ class Gateway:
     def cancel(self) -> None:
         """The request sent last."""
         self.link.send(Cancel(self._last_id))
+
+    async def told(self, count: int) -> list[tuple[int, float | str | None, bool]]:
+        """Of the next answers the request, what they say as in Instance.tell, and `more`; passed
+        over are those that say nothing but `more`.
+        """
+        told: list[tuple[int, float | str | None, bool]] = []
+        while len(told) < count:
+            answer = await asyncio.wait_for(self.arrivals.get(), LIMIT_S)
+            if answer.more and not answer.head and answer.error is None:
+                continue
+            what: float | str | None = None
+            if answer.error is not None:
+                what = answer.error.message
+            elif answer.head:
+                what = numbers_of(answer)[0]
+            told.append((answer.id, what, answer.more))
+        return told
 
     async def arrived(self) -> None:
         """Until the scheduler has seen all that was sent: a call behind it on the connection."""

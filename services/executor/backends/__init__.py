@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_che
 from nereid.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from threading import Event
 
-    from nereid.messages import Fault, Parameter
+    from nereid.errors import NereidError
+    from nereid.messages import Answer, Fault, InferRequest, Parameter, SharedMemory
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
 
@@ -67,6 +68,9 @@ class InstanceSpec:
     # Set: this GPU of the process (CUDA's number). None: the CPU.
     gpu: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    # The scheduler's number of it, and what it may ask for there. None: nothing.
+    number: int = 0
+    mesh: Mesh | None = None
 
 
 class Model(Protocol):
@@ -96,8 +100,8 @@ class Request(NamedTuple):
     """One request, for a RequestModel."""
 
     form: RequestForm
-    # The inputs' raw bytes, in the form's order.
-    tensors: Sequence[bytes | memoryview]
+    # The inputs' raw bytes, in the form's order, or where they lie until the request is answered.
+    tensors: Sequence[bytes | SharedMemory]
     request_id: str
     parameters: dict[str, Parameter]
     # W3C trace context in its binary form, or empty.
@@ -106,6 +110,8 @@ class Request(NamedTuple):
     remaining_us: int
     # The client's limit on queueing.
     timeout_us: int
+    # Where the answer's outputs may be put, if they fit in there.
+    room: SharedMemory | None = None
 
 
 class Response(NamedTuple):
@@ -117,7 +123,8 @@ class Response(NamedTuple):
     more: bool
     fault: Fault | None = None
     head: bytes = b""
-    tensors: Sequence[bytes | memoryview] = ()
+    # All of them in the request's room, or none.
+    tensors: Sequence[bytes | memoryview | SharedMemory] = ()
 
 
 class Collected(NamedTuple):
@@ -127,6 +134,27 @@ class Collected(NamedTuple):
     responses: Sequence[Response]
     # It has finished executing the batch and can have the next one.
     free: bool
+
+
+class Asked(Protocol):
+    """A request to the mesh, in the hands of the model's backend."""
+
+    def tell(self, kind: str) -> None:
+        """What has become of it here: cancel, pause or resume. From any thread."""
+
+
+class Mesh(Protocol):
+    """What models may ask of the mesh that they are served by. From any thread; what is passed to
+    be called back is called from another one, and must not block.
+    """
+
+    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
+        """Have a request executed; on_answer hears all its answers."""
+
+    def call(
+        self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
+    ) -> None:
+        """Call a control method of the scheduler's."""
 
 
 class LostError(Exception):
@@ -191,14 +219,26 @@ _MODULES = {
 }
 
 
+# The model.py of each backend that is a folder with one.
+_FILES: dict[str, Path] = {}
+
+
+def look_in(directory: Path) -> None:
+    """Offer the Python-based backends of a directory as well: <backend>/model.py."""
+    found = sorted(directory.glob("*/model.py"))
+    _FILES.update({path.parent.name: path for path in found})
+    if not found:
+        _log.warning("there are no Python-based backends (<backend>/model.py) in '%s'", directory)
+
+
 def available() -> tuple[str, ...]:
-    """The backends that are installed: Nereid's whose packages are there, and other packages'."""
+    """The backends that are installed: Nereid's whose packages are there, and others'."""
     own = (name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package))
-    return tuple(sorted({*own, *_foreign()}))
+    return tuple(sorted({*own, *_FILES, *_packaged()}))
 
 
 def get(name: str) -> Backend:
-    """The backend of this name.
+    """The backend of this name. What was installed on purpose goes before what comes along.
 
     Raises:
         InvalidArgument: there is none, with Triton's words for it.
@@ -209,17 +249,22 @@ def get(name: str) -> Backend:
             f"unable to find backend library for backend '{name}', "
             "try specifying runtime on the model configuration."
         )
-    foreign = _foreign().get(name)
+    packaged = _packaged().get(name)
     try:
-        # What was installed on purpose takes the place of what comes along.
-        backend = importlib.import_module(_MODULES[name][0]) if foreign is None else foreign.load()
+        if packaged is not None:
+            backend = packaged.load()
+        elif name in _FILES:
+            python_based = importlib.import_module("services.executor.backends.python_based")
+            backend = python_based.PythonBased(_FILES[name])
+        else:
+            backend = importlib.import_module(_MODULES[name][0])
     except Exception as error:
         _log.exception("backend '%s' cannot be imported", name)
         raise Internal(f"unable to load backend library for backend '{name}': {error}") from error
     return cast("Backend", backend)
 
 
-def _foreign() -> dict[str, EntryPoint]:
+def _packaged() -> dict[str, EntryPoint]:
     return {each.name: each for each in entry_points(group=ENTRY_POINTS)}
 
 

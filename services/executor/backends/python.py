@@ -9,12 +9,14 @@ import json
 import logging
 import random
 import re
+import time
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import json_format
 
 from nereid.errors import Internal, InvalidArgument, NereidError, NotFound
+from nereid.messages import SharedMemory
 from nereid.messages import fault_of as fault_of_error
 from nereid.model_config import config_json
 from nereid.pb import model_config_pb2
@@ -29,6 +31,7 @@ from services.executor.backends import (
 )
 from services.executor.python_site.nereid_worker import wire
 from services.executor.workers import told
+from services.executor.workers.calls import Calls
 from services.executor.workers.heads import Heads, fault_of
 from services.executor.workers.process import WorkerProcess
 from services.executor.workers.settings import WorkerSettings, settings_of
@@ -135,6 +138,8 @@ class PythonModel:
         self.limit_s = settings.execute_s
         self._heads = Heads(spec.config.name, str(spec.version))
         self._forms: dict[RequestForm, int] = {}
+        # Where answers may lie, by batch and member.
+        self._rooms: dict[tuple[int, int], SharedMemory] = {}
         self._listener = told.Listener(spec.name)
         self._worker: WorkerProcess | None = self._start()
 
@@ -144,7 +149,9 @@ class PythonModel:
         """Raises Internal if it does not get as far as serving."""
         spec, settings = self._spec, self._settings
         self._forms.clear()
-        worker = WorkerProcess(settings.python, spec.config.name, self._listener.hear)
+        self._rooms.clear()
+        calls = Calls(spec.mesh, spec.number)
+        worker = WorkerProcess(settings.python, spec.config.name, self._listener.hear, calls)
         try:
             worker.ask(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
@@ -210,12 +217,17 @@ class PythonModel:
     # ---- batches
 
     def descriptors(self) -> Sequence[int]:
-        worker = self._alive()
-        return worker.channel.fileno(), worker.watched
+        return self._alive().descriptors
 
     def begin(self, batch: int, requests: Sequence[Request]) -> None:
         worker = self._alive()
         members = [self._member(worker, request) for request in requests]
+        limits_us = [request.remaining_us for request in requests]
+        latest = time.monotonic() + max(limits_us) / 1e6 if all(limits_us) else None
+        worker.calls.deadline = latest
+        for place, request in enumerate(requests):
+            if request.room is not None:
+                self._rooms[batch, place] = request.room
         self._send(worker, wire.BATCH, wire.batch_parts(batch, members))
 
     def control(self, batch: int, member: int, kind: int) -> None:
@@ -232,8 +244,9 @@ class PythonModel:
                 if kind == wire.ANSWERS:
                     yield self._collected(body)
                 else:
-                    self._listener.hear(kind, body)
-        except (wire.LostError, wire.WireError) as error:
+                    worker.hear(kind, body)
+            worker.answer_calls()
+        except (wire.LostError, wire.WireError, wire.SlowError) as error:
             raise LostError(worker.death()) from error
         if worker.ended:
             raise LostError(worker.death())
@@ -251,7 +264,14 @@ class PythonModel:
 
     def _member(self, worker: WorkerProcess, request: Request) -> wire.Member:
         number = self._forms.get(request.form) or self._tell_form(worker, request.form)
-        return wire.Member(number, meta_of(request), request.remaining_us, request.tensors)
+        tensors: list[Any] = [
+            wire.Range(*each) if isinstance(each, SharedMemory) else each
+            for each in request.tensors
+        ]
+        if request.room is not None:
+            # One more than its form has.
+            tensors.append(wire.Range(*request.room))
+        return wire.Member(number, meta_of(request), request.remaining_us, tensors)
 
     def _tell_form(self, worker: WorkerProcess, form: RequestForm) -> int:
         if len(self._forms) >= _MOST_FORMS:
@@ -264,21 +284,34 @@ class PythonModel:
 
     def _collected(self, body: bytearray) -> Collected:
         batch, flags, replies = wire.read_answers(body)
-        responses = [self._response(reply) for reply in replies]
+        responses = [self._response(batch, reply) for reply in replies]
         return Collected(batch, responses, bool(flags & wire.FREE))
 
-    def _response(self, reply: wire.Reply) -> Response:
+    def _response(self, batch: int, reply: wire.Reply) -> Response:
         member, flags, meta, tensors = reply
+        room = self._rooms.pop((batch, member), None)
         more = bool(flags & wire.MORE)
         if flags & wire.ERROR:
             return Response(member, more, fault_of(meta))
         if flags & wire.EMPTY:
             return Response(member, more)
         try:
-            head = self._heads.head(meta, [len(tensor) for tensor in tensors])
+            sizes = [each.size if type(each) is wire.Range else len(each) for each in tensors]
+            head = self._heads.head(meta, sizes)
+            if wire.Range in map(type, tensors):
+                tensors = [_in_room(each, room) for each in tensors]
         except NereidError as error:
             return Response(member, more, fault_of_error(error))
         return Response(member, more, None, head, tensors)
+
+
+def _in_room(tensor: Any, room: SharedMemory | None) -> SharedMemory:
+    """Where a worker says that it has put an output. Raises Internal: not where it may."""
+    if type(tensor) is not wire.Range or room is None:
+        raise Internal("the worker of the model left an output where none can be")
+    if tensor.segment != room.slab or tensor.offset + tensor.size > room.size_bytes:
+        raise Internal("the worker of the model left an output outside of its room")
+    return SharedMemory(*tensor)
 
 
 def meta_of(request: Request) -> bytes:

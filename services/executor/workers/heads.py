@@ -32,6 +32,16 @@ _CODES: Final = {
 }
 
 
+_NAMES: Final = {code: name for name, code in _CODES.items()}
+# Triton has no name for a passed deadline.
+_LATE: Final = {4: "UNAVAILABLE"}
+
+
+def code_name(code: int) -> str:
+    """Triton's name of a gRPC status code."""
+    return _NAMES.get(code) or _LATE.get(code, "INTERNAL")
+
+
 class Heads:
     """The heads of one model's answers."""
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import mmap
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.errors import Internal
 from services.executor import python_site
 from services.executor.python_site.nereid_worker import wire
+from services.executor.workers.calls import Calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,8 +38,15 @@ _EXIT_LIMIT_S: Final = 5.0
 class WorkerProcess:
     """One worker. on_other: takes the frames that nobody asked for, logs and metrics."""
 
-    def __init__(self, python: str, model: str, on_other: Callable[[int, bytearray], None]) -> None:
-        """Start it; raises Internal if the system cannot."""
+    def __init__(
+        self,
+        python: str,
+        model: str,
+        on_other: Callable[[int, bytearray], None],
+        calls: Calls | None = None,
+    ) -> None:
+        """Start it; raises Internal if the system cannot. calls: what it may ask for."""
+        self.calls = calls or Calls(None, 0)
         self._model = model
         self._on_other = on_other
         ours, theirs = socket.socketpair()
@@ -53,13 +62,19 @@ class WorkerProcess:
             )
         except OSError as error:
             ours.close()
+            self.calls.close()
             raise Internal(f"no worker for model '{model}' can be started: {error}") from error
         finally:
             theirs.close()
             os.close(memory)
         # Readable once it has ended.
-        self.watched = os.pidfd_open(self._process.pid)
-        self.channel = wire.Channel(ours, self.watched)
+        self._watched = os.pidfd_open(self._process.pid)
+        self.channel = wire.Channel(ours)
+        # One of them is readable when there is something to read, or the worker is gone.
+        self.descriptors = self.channel.fileno(), self._watched, self.calls.fileno()
+        self._poll = select.poll()
+        for descriptor in self.descriptors:
+            self._poll.register(descriptor, select.POLLIN)
 
     @property
     def pid(self) -> int:
@@ -92,18 +107,43 @@ class WorkerProcess:
         until = None if limit_s is None else time.monotonic() + limit_s
         try:
             while True:
-                kind, body = self.channel.receive(until)
+                kind, body = self._receive(until)
                 if kind == wanted:
                     return body
                 if kind == wire.FAILED:
                     raise Internal(str(json.loads(bytes(body))))
-                self._on_other(kind, body)
+                self.hear(kind, body)
         except wire.SlowError:
             raise Internal(
                 f"the worker of model '{self._model}' did not get ready within {limit_s:g} s"
             ) from None
         except (wire.LostError, wire.WireError, ValueError) as error:
             raise Internal(self.death()) from error
+
+    def _receive(self, until: float | None) -> tuple[int, bytearray]:
+        while (frame := self.channel.take()) is None:
+            self.answer_calls()
+            left_s = None if until is None else until - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise wire.SlowError
+            self._poll.poll(None if left_s is None else left_s * 1000 + 1)
+            if self.ended and (frame := self.channel.take()) is None:
+                raise wire.LostError
+            if frame is not None:
+                break
+        return frame
+
+    def hear(self, kind: int, body: bytearray) -> None:
+        """Take what the worker says of itself."""
+        if kind == wire.CALL:
+            self.calls.hear(wire.read_call(body))
+        else:
+            self._on_other(kind, body)
+
+    def answer_calls(self) -> None:
+        """Hand it the answers to what it asked for."""
+        for answer in self.calls.fetch():
+            self.send(wire.CALL_ANSWER, wire.call_parts(answer))
 
     def death(self) -> str:
         """What became of it, in words. Call once it is lost."""
@@ -121,10 +161,10 @@ class WorkerProcess:
                 self.channel.send(wire.FINALIZE, [], _FINALIZE_LIMIT_S)
                 until = time.monotonic() + _FINALIZE_LIMIT_S
                 while True:
-                    kind, body = self.channel.receive(until)
+                    kind, body = self._receive(until)
                     if kind == wire.FINALIZED:
                         break
-                    self._on_other(kind, body)
+                    self.hear(kind, body)
         self.kill()
 
     def interrupt(self) -> None:
@@ -138,7 +178,8 @@ class WorkerProcess:
         self.interrupt()
         self._process.wait()
         self.channel.close()
-        os.close(self.watched)
+        self.calls.close()
+        os.close(self._watched)
         self._began.close()
 
 

@@ -8,6 +8,7 @@ import pytest
 from nereid.errors import Internal, InvalidArgument
 from services.executor import backends
 from services.executor.backends import identity, onnx
+from services.executor.backends.python_based import PythonBased
 
 Install = Callable[[str, str, str], None]
 
@@ -61,6 +62,22 @@ def test_an_installed_backend_takes_the_place_of_nereids(install: Install) -> No
     install("their_identity", source, "identity = their_identity:backend")
     assert backends.available().count("identity") == 1
     assert type(backends.get("identity")).__module__ == "their_identity"
+
+
+def test_a_folder_with_a_model_file_is_a_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(backends, "_FILES", {})
+    backends.look_in(tmp_path)
+    assert f"there are no Python-based backends (<backend>/model.py) in '{tmp_path}'" in caplog.text
+    (tmp_path / "echo").mkdir()
+    (tmp_path / "echo" / "model.py").touch()
+    # One of Triton's own, of which there is nothing to use.
+    (tmp_path / "dali").mkdir()
+    backends.look_in(tmp_path)
+    assert "echo" in backends.available()
+    assert "dali" not in backends.available()
+    assert isinstance(backends.get("echo"), PythonBased)
 
 
 def test_a_backend_that_cannot_be_imported_says_why_and_harms_no_other(install: Install) -> None:

@@ -175,6 +175,24 @@ async def test_a_client_that_takes_no_answers_is_not_read_from() -> None:
         await sent
 
 
+async def test_who_is_not_read_from_is_not_told_that_it_is_slow() -> None:
+    async with site(HttpLimits(1 << 20)) as there:
+        reader, writer = await there.connect()
+        sent = asyncio.ensure_future(_send_all(writer, request("/echo", b"y" * 500_000), 60))
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(WAIT_S):
+            while not there.server._connections:
+                await asyncio.sleep(0)
+            (connection,) = there.server._connections
+            # In the middle of a request, which the client cannot finish.
+            while connection._reading or connection._call is None:
+                await asyncio.sleep(0)
+        connection.sweep(loop.time() + 1000)
+        for _ in range(60):
+            assert (await read_response(reader))[0] == 200
+        await sent
+
+
 async def test_chunked_bodies() -> None:
     async with site() as there:
         reader, writer = await there.connect()

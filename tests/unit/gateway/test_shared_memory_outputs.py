@@ -45,6 +45,7 @@ class Mesh:
         self.outputs = Outputs(self.regions, self.infer)
         self.told: list[Answer] = []
         self.cancelled = 0
+        self.flows: list[bool] = []
         self.on_answer: Callable[[Answer], None] = self.told.append
 
     def infer(self, _request: InferRequest, on_answer: Callable[[Answer], None]) -> "Mesh":
@@ -53,6 +54,9 @@ class Mesh:
 
     def cancel(self) -> None:
         self.cancelled += 1
+
+    def set_flow(self, *, paused: bool) -> None:
+        self.flows.append(paused)
 
     def send(self, *places: tuple[str, Range]) -> UnderWay:
         request = InferRequest(1, b"", [])
@@ -110,6 +114,25 @@ def test_a_cancelled_request_writes_nothing() -> None:
     mesh.on_answer(Answer(1, HEAD, [b"aa", b"bbb"]))
     assert mesh.memory.data == bytearray(8)
     assert mesh.users == 0
+
+
+def test_each_of_several_answers_overwrites_the_one_before() -> None:
+    mesh = Mesh()
+    under_way = mesh.send(("B", Range("r", 0, 3)))
+    for data, told in ((b"one", b"one"), (b"four", b"one"), (b"two", b"two")):
+        mesh.on_answer(Answer(1, HEAD, [b"", data], more=True))
+        assert bytes(mesh.memory.data[:3]) == told
+        assert mesh.users == 1
+    under_way.set_flow(paused=True)
+    assert mesh.flows == [True]
+    mesh.on_answer(Answer(1))
+    assert mesh.users == 0
+    assert [(answer.more, answer.error is None) for answer in mesh.told] == [
+        (True, True),
+        (True, False),
+        (True, True),
+        (False, True),
+    ]
 
 
 def test_requests_without_regions_go_straight_through() -> None:

@@ -8,6 +8,7 @@ import pytest
 from nereid.messages import Answer, Fault, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.tracing import TraceConfig, is_sampled
+from services.gateway.data_plane import UnderWay
 from services.gateway.sampling import Sampling
 from services.gateway.tracing import Tracing
 from tests.unit.spans import KeptSpans
@@ -26,6 +27,7 @@ class Mesh:
         self.tracing = Tracing(self.tracer, sampling, self.infer)
         self.on_answer: Callable[[Answer], None] | None = None
         self.cancelled = 0
+        self.flows: list[bool] = []
         self.told: list[Answer] = []
 
     def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> "Mesh":
@@ -35,7 +37,10 @@ class Mesh:
     def cancel(self) -> None:
         self.cancelled += 1
 
-    def ask(self, request: InferRequest) -> Callable[[], None]:
+    def set_flow(self, *, paused: bool) -> None:
+        self.flows.append(paused)
+
+    def ask(self, request: InferRequest) -> UnderWay:
         return self.tracing.infer(request, self.told.append, "grpc", monotonic_ns())
 
     def answer(self, answer: Answer) -> None:
@@ -51,9 +56,9 @@ def request(context: bytes = b"", head: bytes = HEAD) -> InferRequest:
 def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     asked = request(context)
-    cancel = it.ask(asked)
+    under_way = it.ask(asked)
     assert it.on_answer == it.told.append
-    cancel()
+    under_way.cancel()
     assert it.cancelled == 1
     assert asked.trace_context == context
     assert it.tracer.spans == []
@@ -98,12 +103,23 @@ def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
 
 def test_a_client_that_goes_ends_its_trace_once() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
-    cancel = it.ask(request(SAMPLED))
-    cancel()
+    it.ask(request(SAMPLED)).cancel()
     it.answer(Answer(1))
     assert it.cancelled == 1
     assert it.tracer.one("InferRequest").error == "the client is gone"
     assert it.tracer.named("send") == []
+
+
+def test_a_request_with_several_answers_is_traced_to_the_last() -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    under_way = it.ask(request(SAMPLED))
+    it.answer(Answer(1, b"one", more=True))
+    under_way.set_flow(paused=True)
+    assert it.flows == [True]
+    assert it.tracer.spans == []
+    it.answer(Answer(1))
+    assert [answer.head for answer in it.told] == [b"one", b""]
+    assert len(it.tracer.named("InferRequest")) == len(it.tracer.named("send")) == 1
 
 
 def test_an_answer_that_cannot_be_told_still_ends_the_trace() -> None:

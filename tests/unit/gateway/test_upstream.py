@@ -13,6 +13,7 @@ from nereid.messages import (
     CachedModels,
     Cancel,
     Fault,
+    Flow,
     FromScheduler,
     InferRequest,
     Release,
@@ -240,6 +241,77 @@ async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixtur
     # It is given one more chance, to tell its client that something went wrong.
     assert [answer.error and answer.error.code for answer in seen] == [None, 13]
     assert "ZeroDivisionError" in caplog.text
+    table.close()
+
+
+async def test_answers_come_until_one_says_that_it_is_the_last() -> None:
+    table = Table(max_bytes=100)
+    table.upstream.start()
+    many, one = table.submit(bytes(100)), table.submit()
+    for head in (b"a", b"b"):
+        table.link.on_items([Answer(many.id, head, more=True)])
+    assert table.upstream.pending == 2
+    table.submit(b"x")
+    assert "100 bytes are under way" in str(table.answers.pop().error)
+    table.link.on_items([Answer(one.id, b"c"), Answer(many.id), Answer(many.id, b"d", more=True)])
+    assert [(answer.id, answer.head) for answer in table.answers] == [
+        (many.id, b"a"),
+        (many.id, b"b"),
+        (one.id, b"c"),
+        (many.id, b""),
+    ]
+    assert table.upstream.pending == table.upstream._pending_bytes == 0
+    table.close()
+
+
+async def test_a_request_that_had_an_answer_is_not_sent_again() -> None:
+    table = Table()
+    table.upstream.start()
+    begun, fresh = table.submit(b"x"), table.submit()
+    table.link.on_items([Answer(begun.id, more=True)] * 3)
+    table.link.on_down()
+    text = "the link to the scheduler broke, 3 responses into the request"
+    assert table.answers.pop().error == Fault(14, text, late=True)
+    assert table.upstream.pending == 1
+    table.link.sent.clear()
+    table.link.on_up()
+    assert table.link.sent_ids() == [fresh.id]
+    table.close()
+
+
+async def test_the_scheduler_hears_whether_clients_keep_up() -> None:
+    table = Table()
+    table.upstream.start()
+    pending = table.upstream.submit(InferRequest(0, b"", []), table.take)
+    number = pending.request.id
+    table.link.sent.clear()
+    pending.set_flow(paused=True)
+    pending.set_flow(paused=False)
+    assert table.link.sent == [Flow(number, paused=True), Flow(number, paused=False)]
+    table.link.sent.clear()
+    table.link.on_down()
+    pending.set_flow(paused=True)
+    table.link.on_up()
+    table.link.on_items([Answer(number)])
+    pending.set_flow(paused=True)
+    assert table.link.sent_ids() == [number]
+    table.close()
+
+
+async def test_a_taker_that_fails_before_the_end_hears_of_the_end() -> None:
+    table = Table()
+    table.upstream.start()
+    seen: list[Answer] = []
+
+    def fail(answer: Answer) -> None:
+        seen.append(answer)
+        if len(seen) == 1:
+            raise ZeroDivisionError
+
+    number = table.upstream.submit(InferRequest(0, b"", []), fail).request.id
+    table.link.on_items([Answer(number, more=True), Answer(number)])
+    told = [(answer.error and answer.error.code, answer.more) for answer in seen]
+    assert told == [(None, True), (13, True), (None, False)]
     table.close()
 
 

@@ -11,6 +11,7 @@ from nereid.messages import (
     CachedModels,
     Cancel,
     Fault,
+    Flow,
     FromScheduler,
     InferRequest,
     LogRules,
@@ -18,6 +19,7 @@ from nereid.messages import (
     Payload,
     Release,
     SharedMemory,
+    ToScheduler,
     TraceRule,
     TraceRules,
 )
@@ -49,6 +51,7 @@ requests = st.builds(
     deadline=st.one_of(st.none(), st.floats(1000, 2000)),
     trace_context=st.binary(max_size=26),
     fault=st.one_of(st.none(), faults),
+    takes_many=st.booleans(),
 )
 answers = st.one_of(
     st.builds(
@@ -56,9 +59,28 @@ answers = st.one_of(
         id=ids,
         head=st.binary(max_size=30),
         payloads=st.lists(st.binary(max_size=30), max_size=4),
+        more=st.booleans(),
     ),
-    st.builds(Answer, id=ids, head=st.binary(max_size=30), error=faults),
+    st.builds(Answer, id=ids, head=st.binary(max_size=30), error=faults, more=st.booleans()),
 )
+
+
+def test_of_what_a_frame_says_of_a_clients_pace_the_last_word_counts() -> None:
+    codec = RequestCodec()
+    said: list[ToScheduler] = [
+        Flow(1, paused=True),
+        Flow(2, paused=True),
+        Cancel(3),
+        Flow(1, paused=False),
+        Flow(4, paused=False),
+        Flow(4, paused=True),
+    ]
+    assert codec.decode(codec.encode(said)) == [
+        Cancel(3),
+        Flow(2, paused=True),
+        Flow(4, paused=True),
+        Flow(1, paused=False),
+    ]
 
 
 @given(st.lists(requests, max_size=3), st.lists(st.builds(Cancel, ids), max_size=3))

@@ -79,7 +79,6 @@ def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
         ("max_batch_size: many", "failed to read text proto for model 'm'"),
         ("version_policy { specific { versions: 9 } }", "at least one version must be available"),
         ("sequence_batching { }", "sequence batching is not offered yet"),
-        ("model_transaction_policy { decoupled: true }", "decoupled models are not offered yet"),
     ],
 )
 def test_a_bad_configuration_tells_its_reason_at_its_latest_version(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .errors import TritonModelException
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    OnAnswer = Callable[[wire.Call], None]
 
 
 class Link:
@@ -20,12 +24,42 @@ class Link:
         # Whether log_verbose is worth sending.
         self.verbose = False
         self.model_dir = ""
+        # Has the answers to calls read while the caller waits; None: nothing can be asked.
+        self.attend: Callable[[], None] | None = None
         self._numbers = itertools.count(1)
-        self._calls: dict[int, Future[Any]] = {}
+        self._calls: dict[int, OnAnswer] = {}
         self._lock = threading.Lock()
 
     def tell(self, kind: int, message: Any) -> None:
         self.channel.send(kind, [json.dumps(message).encode()])
+
+    def call(self, about: dict[str, Any], tensors: Sequence[Any], on_answer: OnAnswer) -> int:
+        """Ask for something; on_answer is called by the thread that reads, until the last answer.
+
+        Raises:
+            TritonModelException: there is nobody to ask.
+        """
+        if self.attend is None:
+            raise TritonModelException("this only works in a model that is being served")
+        self.attend()
+        with self._lock:
+            number = next(self._numbers)
+            self._calls[number] = on_answer
+        try:
+            call = wire.Call(number, 0, json.dumps(about).encode(), tensors)
+            self.channel.send(wire.CALL, wire.call_parts(call))
+        except wire.WireError as error:
+            del self._calls[number]
+            raise TritonModelException(str(error)) from error
+        return number
+
+    def answered(self, body: bytearray) -> None:
+        """Hand an answer to whoever asked."""
+        answer = wire.read_call(body)
+        last = not answer.flags & wire.MORE
+        on_answer = self._calls.pop(answer.number, None) if last else self._calls[answer.number]
+        if on_answer is not None:
+            on_answer(answer)
 
 
 _link: Link | None = None

@@ -1,11 +1,28 @@
-"""What a model can ask of the mesh that serves it."""
+"""What a model can ask of the mesh that serves it: other models' answers, loads and unloads."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
-from .errors import TritonModelException
+from . import wire
+from .errors import ErrorCode, TritonError, TritonModelException
 from .link import link
+from .responses import InferenceResponse
+from .tensors import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from .requests import InferenceRequest
+
+# A model that takes its responses more slowly than they come has the other one wait.
+_MOST_WAITING = 64
+_FEW_WAITING = 16
 
 
 def get_model_dir() -> str:
@@ -14,19 +31,167 @@ def get_model_dir() -> str:
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
-    """Have a model loaded, or loaded anew."""
-    raise _not_yet()
+    """Have a model loaded, or loaded anew, from its directory or from these files.
+
+    Raises:
+        TritonModelException: it cannot be.
+    """
+    files = files or {}
+    about = {"what": "load", "model": model_name, "config": config, "files": list(files)}
+    _ask(about, list(files.values()))
 
 
-def unload_model(model_name: str, unload_dependents: Any = False) -> None:
-    """Have a model unloaded."""
-    raise _not_yet()
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Have a model unloaded; raises TritonModelException."""
+    _ask({"what": "unload", "model": model_name, "dependents": bool(unload_dependents)})
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Whether a model can be asked now."""
-    raise _not_yet()
+    return bool(_ask({"what": "ready", "model": model_name, "version": model_version}))
 
 
-def _not_yet() -> TritonModelException:
-    return TritonModelException("asking the server for other models is not offered yet")
+def _ask(about: dict[str, Any], tensors: Any = ()) -> Any:
+    future: Future[wire.Call] = Future()
+    link().call(about, tensors, future.set_result)
+    answer = future.result()
+    if answer.flags & wire.ERROR:
+        raise TritonModelException(_error_of(answer).message())
+    return json.loads(answer.meta) if answer.meta else None
+
+
+def ask_once(request: InferenceRequest) -> Future[InferenceResponse]:
+    """Send a request to a model that gives one response."""
+    future: Future[InferenceResponse] = Future()
+    about, tensors = _told(request)
+    link().call(about, tensors, lambda answer: future.set_result(_response_of(answer)))
+    return future
+
+
+def ask_many(request: InferenceRequest) -> InferenceResponses:
+    """Send a request to a model that may give any number of responses."""
+    responses = InferenceResponses()
+    about, tensors = _told(request)
+    about["decoupled"] = True
+    responses.begin(link().call(about, tensors, responses.take))
+    return responses
+
+
+def _told(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
+    inputs = request.inputs()
+    context = request.trace().get_context()
+    about = {
+        "what": "infer",
+        "model": request._model_name,
+        "version": request._model_version,
+        "id": request.request_id(),
+        "inputs": [(each._name, each._datatype, each._shape) for each in inputs],
+        "outputs": request._outputs,
+        "parameters": json.loads(request.parameters()),
+        "correlation_id": request.correlation_id(),
+        "flags": request.flags(),
+        "timeout_us": request.timeout(),
+        "trace": json.loads(context).get("traceparent", "") if context else "",
+    }
+    return about, [each.raw() for each in inputs]
+
+
+def _response_of(answer: wire.Call) -> InferenceResponse:
+    if answer.flags & wire.ERROR:
+        return InferenceResponse(error=_error_of(answer))
+    if answer.flags & wire.EMPTY:
+        return InferenceResponse()
+    about = json.loads(answer.meta)
+    tensors = [
+        Tensor.of_raw(name, datatype, tuple(shape), raw)
+        for (name, datatype, shape), raw in zip(about["outputs"], answer.tensors)  # noqa: B905
+    ]
+    return InferenceResponse(tensors, parameters=about["parameters"] or None)
+
+
+def _error_of(answer: wire.Call) -> TritonError:
+    code, message = json.loads(answer.meta)
+    return TritonError(message, ErrorCode[code])
+
+
+class InferenceResponses:
+    """The responses to one request, as they come; to be iterated over, also asynchronously."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._changed = threading.Condition()
+        self._waiting: deque[InferenceResponse] = deque()
+        self._ended = False
+        self._paused = False
+        self._sleepers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def begin(self, number: int) -> None:
+        self._number = number
+
+    def take(self, answer: wire.Call) -> None:
+        """Called by the thread that reads."""
+        pause = False
+        with self._changed:
+            if not answer.flags & wire.EMPTY:
+                self._waiting.append(_response_of(answer))
+            self._ended = not answer.flags & wire.MORE
+            if len(self._waiting) > _MOST_WAITING and not (self._paused or self._ended):
+                self._paused = pause = True
+            self._changed.notify_all()
+            sleepers, self._sleepers = self._sleepers, []
+        for loop, sleeper in sleepers:
+            loop.call_soon_threadsafe(_wake, sleeper)
+        if pause:
+            self._control("pause")
+
+    def cancel(self) -> None:
+        """No more responses are wanted."""
+        with self._changed:
+            ended, self._ended = self._ended, True
+            self._changed.notify_all()
+        if not ended:
+            self._control("cancel")
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        with self._changed:
+            while not (self._waiting or self._ended):
+                self._changed.wait()
+            if not self._waiting:
+                raise StopIteration
+            response = self._waiting.popleft()
+        self._taken()
+        return response
+
+    def __aiter__(self) -> AsyncIterator[InferenceResponse]:
+        return self
+
+    async def __anext__(self) -> InferenceResponse:
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._waiting:
+                    response = self._waiting.popleft()
+                    break
+                if self._ended:
+                    raise StopAsyncIteration
+                sleeper = loop.create_future()
+                self._sleepers.append((loop, sleeper))
+            await sleeper
+        self._taken()
+        return response
+
+    def _taken(self) -> None:
+        if self._paused and len(self._waiting) < _FEW_WAITING and not self._ended:
+            self._paused = False
+            self._control("resume")
+
+    def _control(self, kind: str) -> None:
+        link().call({"what": kind, "call": self._number}, (), lambda _: None)
+
+
+def _wake(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)

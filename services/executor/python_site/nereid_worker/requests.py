@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from . import mesh
 from .errors import TritonModelException
 from .responses import parameters_text
 from .tensors import Tensor
@@ -128,12 +130,29 @@ class InferenceRequest:
             raise TritonModelException("requests cannot be rescheduled: that is not offered yet")
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have a model execute it, and wait for the response."""
-        raise TritonModelException("requests to other models are not offered yet")
+        """Have a model execute it, and wait for the response.
+
+        decoupled: the model may give any number; what comes back is to be iterated over.
+        """
+        self._check_model()
+        if decoupled:
+            return mesh.ask_many(self)
+        return mesh.ask_once(self).result()
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """As exec, to be awaited."""
-        raise TritonModelException("requests to other models are not offered yet")
+        self._check_model()
+        if decoupled:
+            return _at_once(mesh.ask_many(self))
+        return asyncio.wrap_future(mesh.ask_once(self))
+
+    def _check_model(self) -> None:
+        if not self._model_name:
+            raise TritonModelException("the request names no model that could execute it")
+
+
+async def _at_once(value: Any) -> Any:
+    return value
 
 
 def received(

@@ -18,7 +18,7 @@ import weakref
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from . import wire
+from . import memory, wire
 from .errors import TritonError, TritonModelException
 from .requests import received
 from .responses import FINAL, InferenceResponse
@@ -50,11 +50,11 @@ class Form:
 class Serving:
     """One initialised model and what has to be done with it."""
 
-    def __init__(self, link: Link, model: Any, name: str, began: Any, *, decoupled: bool) -> None:
+    def __init__(self, link: Link, name: str, began: Any, *, decoupled: bool) -> None:
         """began: memory that tells the executor which batch was begun last."""
         self._link = link
         self._channel = link.channel
-        self._model = model
+        self._model: Any = None
         self._name = name
         self._began = began
         self._decoupled = decoupled
@@ -66,15 +66,19 @@ class Serving:
         self._reader: threading.Thread | None = None
         self._reading = threading.Lock()
         self._ending = False
-        self._execute = model.execute
+        self._execute: Callable[[Any], Any] = list
         self._loop: asyncio.AbstractEventLoop | None = None
+        # From now on the model can ask for things.
+        link.attend = self.start_reader
+
+    def run(self, model: Any) -> None:
+        """Until FINALIZE came and is done; raises wire.LostError when the executor is gone."""
+        self._model = model
+        self._execute = model.execute
         if inspect.iscoroutinefunction(model.execute):
             self._execute = self._execute_in_loop
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
-
-    def run(self) -> None:
-        """Until FINALIZE came and is done; raises wire.LostError when the executor is gone."""
         gc.collect()
         gc.freeze()
         if self._decoupled:
@@ -127,6 +131,8 @@ class Serving:
             task = self._open.get((batch, member))
             if task is not None:
                 task.control(control)
+        elif kind == wire.CALL_ANSWER:
+            self._link.answered(body)
         elif kind == wire.ASK_READY:
             self._work.put(self._tell_ready)
         elif kind == wire.FINALIZE:
@@ -153,27 +159,42 @@ class Serving:
     def _run(self, number: int, members: list[tuple[Form, wire.Member]]) -> None:
         _NUMBER.pack_into(self._began, 0, number)
         execution = Execution(number, self._channel, self.look, decoupled=self._decoupled)
-        tasks = []
+        tasks: list[Task] = []
         requests = []
+        replies: list[wire.Reply] = []
+        inputs = memory.Inputs()
         for place, (form, member) in enumerate(members):
             task = Task(execution, place, form.wanted)
+            try:
+                request = _request(form, member, task, inputs)
+            except TritonModelException as error:
+                replies.append(failure(place, TritonError(str(error), TritonError.UNAVAILABLE)))
+                continue
             self._open[number, place] = task
             tasks.append(task)
-            requests.append(_request(form, member, task))
-        try:
-            # Until now nobody can have cancelled it in this process.
-            returned = self._execute(requests)
-            replies = self._replies(tasks, returned)
-        except BaseException as error:
-            replies = self._failures(tasks, error_text(error))
+            requests.append(request)
+            del request
+        replies += self._executed(tasks, requests) if tasks else ()
         for reply in replies:
-            tasks[reply.member].answered = True
+            self._answered(number, reply.member)
+        # What a model still holds of its inputs after this is copied.
+        del requests, task
         try:
-            execution.send(*replies, flags=wire.FREE)
+            execution.send(replies, wire.FREE, inputs if inputs.used else None)
         except wire.WireError as error:
-            replies = self._failures(tasks, str(error), again=True)
-            execution.send(*replies, flags=wire.FREE)
+            execution.send(self._failures(tasks, str(error), again=True), wire.FREE)
         execution.returned = True
+
+    def _answered(self, number: int, place: int) -> None:
+        task = self._open.get((number, place))
+        if task is not None:
+            task.answered = True
+
+    def _executed(self, tasks: list[Task], requests: list[InferenceRequest]) -> list[wire.Reply]:
+        try:
+            return self._replies(tasks, self._execute(requests))
+        except BaseException as error:
+            return self._failures(tasks, error_text(error))
 
     def _execute_in_loop(self, requests: list[InferenceRequest]) -> Any:
         loop = self._loop
@@ -258,11 +279,17 @@ def _replies_of(task: Task, response: Any) -> list[wire.Reply]:
     return [task.reply(response)]
 
 
-def _request(form: Form, member: wire.Member, task: Task) -> InferenceRequest:
-    inputs = [
-        Tensor.of_raw(name, datatype, shape, raw)
-        for (name, datatype, shape), raw in zip(form.inputs, member.tensors)  # noqa: B905
-    ]
+def _request(
+    form: Form, member: wire.Member, task: Task, shared: memory.Inputs
+) -> InferenceRequest:
+    inputs = []
+    for (name, datatype, shape), raw in zip(form.inputs, member.tensors):  # noqa: B905
+        if type(raw) is wire.Range:
+            task.inputs = shared
+            raw = shared.view(raw)  # noqa: PLW2901
+        inputs.append(Tensor.of_raw(name, datatype, shape, raw))
+    if len(member.tensors) > len(inputs):
+        task.room = member.tensors[-1]
     meta = json.loads(member.meta) if member.meta else {}
     return received(meta, inputs, form.outputs, task)
 

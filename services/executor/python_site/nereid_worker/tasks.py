@@ -7,12 +7,12 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from . import wire
+from . import memory, wire
 from .errors import TritonError
 from .responses import InferenceResponseSender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .responses import InferenceResponse
 
@@ -28,11 +28,13 @@ class Task:
         "__weakref__",
         "_batch",
         "_outputs",
-        "_sender",
         "answered",
         "cancelled",
         "flowing",
+        "has_sender",
+        "inputs",
         "member",
+        "room",
     )
 
     def __init__(self, batch: Execution, member: int, outputs: frozenset[str]) -> None:
@@ -44,17 +46,17 @@ class Task:
         self.cancelled = False
         # Cleared while its client cannot keep up; there from the first time on.
         self.flowing: threading.Event | None = None
-        self._sender: InferenceResponseSender | None = None
-
-    @property
-    def has_sender(self) -> bool:
-        return self._sender is not None
+        self.has_sender = False
+        # Those of its inputs that lie in shared memory, and where its outputs may.
+        self.inputs: memory.Inputs | None = None
+        self.room: wire.Range | None = None
 
     def sender(self) -> InferenceResponseSender:
-        self._sender = InferenceResponseSender(
+        """What answers it; not kept here, so that it goes when the model lets go of it."""
+        self.has_sender = True
+        return InferenceResponseSender(
             self._deliver, self.is_cancelled, decoupled=self._batch.decoupled
         )
-        return self._sender
 
     def is_cancelled(self) -> bool:
         if not self.cancelled:
@@ -82,7 +84,10 @@ class Task:
         parameters = response.parameters()
         if parameters:
             meta = b'{"outputs":' + meta + b',"parameters":' + parameters.encode() + b"}"
-        return wire.Reply(self.member, 0, meta, [each.raw() for each in tensors])
+        raws: Sequence[Any] = [each.raw() for each in tensors]
+        if self.room is not None:
+            raws = memory.put(raws, self.room)
+        return wire.Reply(self.member, 0, meta, raws)
 
     def _deliver(self, response: InferenceResponse | None, final: bool) -> None:
         """Send a response from wherever it was made; waits for a client that cannot keep up."""
@@ -93,9 +98,10 @@ class Task:
         else:
             reply = self.reply(response)
         self.answered = final
-        self._batch.send(reply if final else reply._replace(flags=reply.flags | wire.MORE))
         if final:
-            self._batch.closed(self.member)
+            self._batch.send([reply], keeping=self.inputs)
+        else:
+            self._batch.send([reply._replace(flags=reply.flags | wire.MORE)])
 
     def __del__(self) -> None:
         # The model holds neither request nor sender any more: nobody else will answer.
@@ -103,7 +109,7 @@ class Task:
             text = "the model let go of a request without sending a final response"
             self.answered = True
             with contextlib.suppress(wire.LostError, OSError):
-                self._batch.send(failure(self.member, TritonError(text)))
+                self._batch.send([failure(self.member, TritonError(text))])
 
 
 CANCEL, PAUSE, RESUME = 0, 1, 2
@@ -121,10 +127,21 @@ class Execution:
         self.decoupled = decoupled
         # execute() has returned.
         self.returned = False
-        self.closed: Callable[[int], None] = lambda _: None
 
-    def send(self, *replies: wire.Reply, flags: int = 0) -> None:
+    def send(
+        self,
+        replies: list[wire.Reply],
+        flags: int = 0,
+        keeping: memory.Inputs | None = None,
+    ) -> None:
+        """Send what is in the list, which is empty then. keeping: what the replies may be made of,
+        and what is somebody else's as soon as they are sent.
+        """
         parts = wire.answers_parts(self._number, flags, replies)
+        replies.clear()
+        if keeping is not None:
+            parts = [b"".join(parts)]
+            keeping.keep()
         self._channel.send(wire.ANSWERS, parts)
 
 

@@ -28,9 +28,7 @@ FORM = 3
 BATCH = 4
 # What has become of a request under way.
 CONTROL = 5
-# Segments of the worker's whose content is read.
-RELEASED = 6
-# The answer to a CALL.
+# An answer to a CALL.
 CALL_ANSWER = 7
 # Ask the model's is_ready().
 ASK_READY = 8
@@ -60,6 +58,7 @@ _MEMBER_HEAD = Struct("<IIQ")
 _ANSWERS_HEAD = Struct("<QII")
 _ANSWER_HEAD = Struct("<II")
 _RANGE = Struct("<QQ")
+_CALL_HEAD = Struct("<QII")
 
 # As large as a protobuf message can be.
 LARGEST_FRAME = (1 << 31) - 1
@@ -110,6 +109,17 @@ class Reply(NamedTuple):
     """An answer as it travels: whose it is, its flags, what JSON says of it, and its tensors."""
 
     member: int
+    flags: int
+    meta: bytes
+    tensors: Sequence[Any]
+
+
+class Call(NamedTuple):
+    """Something asked of the mesh, or an answer to it: the asker's number for it, flags as a
+    reply has, what JSON says of it, and tensors.
+    """
+
+    number: int
     flags: int
     meta: bytes
     tensors: Sequence[Any]
@@ -233,19 +243,35 @@ def read_answers(body: Any) -> tuple[int, int, list[Reply]]:
     return number, flags, replies
 
 
+def call_parts(call: Call) -> list[Any]:
+    """The body of a CALL or CALL_ANSWER frame, in parts."""
+    number, flags, meta, tensors = call
+    parts: list[Any] = [_CALL_HEAD.pack(number, flags, len(meta)), _LONG.pack(len(tensors))]
+    _padded(parts, meta)
+    _add_tensors(parts, tensors)
+    return parts
+
+
+def read_call(body: Any) -> Call:
+    """What a CALL or CALL_ANSWER frame holds; raises WireError."""
+    fields = Fields(body)
+    number, flags, meta_size = fields.numbers(_CALL_HEAD)
+    (count,) = fields.numbers(_LONG)
+    meta = bytes(fields.data(meta_size))
+    call = Call(number, flags, meta, fields.tensors(count))
+    fields.end()
+    return call
+
+
 class Channel:
     """One end of the socket: any thread may send, one thread at a time may receive."""
 
-    def __init__(self, socket: socket.socket, watched: int | None = None) -> None:
-        """watched: readable once the other end's process is gone, whoever else has its socket."""
+    def __init__(self, socket: socket.socket) -> None:
         self._socket = socket
-        self._watched = watched
         socket.setblocking(False)
         self._sending = threading.Lock()
         self._readable = select.poll()
         self._readable.register(socket, select.POLLIN)
-        if watched is not None:
-            self._readable.register(watched, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(socket, select.POLLOUT)
         self._buffer = bytearray(_READ_BYTES)
@@ -368,8 +394,5 @@ class Channel:
         left_s = None if until is None else until - time.monotonic()
         if left_s is not None and left_s <= 0:
             raise SlowError
-        ready = self._readable.poll(None if left_s is None else left_s * 1000 + 1)
-        if not ready:
+        if not self._readable.poll(None if left_s is None else left_s * 1000 + 1):
             raise SlowError
-        if all(descriptor == self._watched for descriptor, _ in ready):
-            raise LostError

@@ -36,14 +36,14 @@ def work(channel: wire.Channel, began: Any) -> int:
         if kind == wire.DESCRIBE:
             link.tell(wire.DESCRIBED, _completed(about))
             return 0
+        name = about["args"]["model_instance_name"]
+        serving = Serving(link, name, began, decoupled=about["decoupled"])
         model = _initialised(about)
     except BaseException as error:
         link.tell(wire.FAILED, error_text(error))
         return 1
-    name = about["args"]["model_instance_name"]
-    serving = Serving(link, model, name, began, decoupled=about["decoupled"])
     link.tell(wire.INITIALIZED, {"is_ready": hasattr(model, "is_ready")})
-    serving.run()
+    serving.run(model)
     atexit._run_exitfuncs()
     link.tell(wire.FINALIZED, None)
     return 0

@@ -1,0 +1,210 @@
+"""What models ask of the mesh: answers of other models, loads and unloads; asked of the scheduler
+as a gateway would.
+
+Lives on the event loop; asked by instances' threads, who are called back on the loop. The link is
+opened by the first who asks for it. Tensors of answers that lie in shared memory are copied at
+once, so that nobody here has to keep track of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid import rpc
+from nereid.errors import DeadlineExceeded, NereidError, Unavailable, error_of
+from nereid.frames import AnswerCodec, RequestCodec
+from nereid.messages import Answer, CachedModels, Cancel, Flow, Release, SharedMemory, fault_of
+from nereid.paths import DOMAIN_KEY, INFER_PATH, SCHEDULER
+from nereid.slab import LostError, Mappings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.messages import FromScheduler, InferRequest, ToScheduler
+
+    OnAnswer = Callable[[Answer], None]
+    OnReply = Callable[[bytes | NereidError], None]
+
+_log = logging.getLogger(__name__)
+
+_UNREACHABLE: Final = "the scheduler cannot be reached"
+# Of loads and unloads, which take as long as they take, there is no limit.
+_SHORT_CALL_S: Final = 30.0
+_SHORT_CALLS: Final = frozenset({"ModelReady"})
+
+
+class _Codec:
+    """Requests out, answers in."""
+
+    def __init__(self) -> None:
+        out = RequestCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
+        self.decode = AnswerCodec().decode
+
+
+class Mesh:
+    """The mesh as one stay's models see it; all but close() may be called from any thread."""
+
+    def __init__(self, channel: rpc.Channel, domain: str = "") -> None:
+        """domain: the memory that this process can share."""
+        self._loop = asyncio.get_running_loop()
+        self._channel = channel
+        self._domain = domain
+        self._mappings = Mappings()
+        self._link: rpc.Link[ToScheduler] | None = None
+        self._up = False
+        self._last_id = 0
+        self._pending: dict[int, tuple[InferRequest, OnAnswer]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def infer(self, request: InferRequest, on_answer: OnAnswer) -> Asked:
+        """Have a request executed; on_answer hears all its answers."""
+        asked = Asked(self, request)
+        self._from_thread(lambda: self._submit(request, on_answer))
+        return asked
+
+    def call(self, method: str, message: bytes, on_reply: OnReply) -> None:
+        """Call a control method of the scheduler's."""
+        self._from_thread(lambda: self._call(method, message, on_reply))
+
+    def close(self) -> None:
+        """The stay is over: nobody will answer any more."""
+        self._closed = True
+        if self._link is not None:
+            self._link.close()
+        for task in self._calls:
+            task.cancel()
+        self._fail_all()
+
+    def _from_thread(self, work: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(work)
+        except RuntimeError:
+            _log.debug("an instance outlived the event loop")
+
+    # ---- requests
+
+    def _submit(self, request: InferRequest, on_answer: OnAnswer) -> None:
+        self._last_id += 1
+        request.id = self._last_id
+        if self._closed:
+            on_answer(Answer(request.id, error=fault_of(Unavailable(_UNREACHABLE))))
+            return
+        self._pending[request.id] = request, on_answer
+        if request.deadline is not None:
+            left_s = max(0.0, request.deadline - time.monotonic())
+            self._loop.call_later(left_s, self._expire, request)
+        if self._link is None:
+            self._open()
+        elif self._up:
+            self._link.send(request)
+
+    def _open(self) -> None:
+        self._link = rpc.dial_link(
+            self._channel,
+            INFER_PATH,
+            _Codec(),
+            metadata=((DOMAIN_KEY, self._domain),),
+            on_items=self._on_items,
+            on_up=self._on_up,
+            on_down=self._on_down,
+        )
+
+    def _on_up(self) -> None:
+        self._up = True
+        assert self._link is not None, "it came up before it was opened"  # noqa: S101
+        for request, _ in self._pending.values():
+            self._link.send(request)
+
+    def _on_down(self) -> None:
+        self._up = False
+        # With the scheduler everything that this executor has goes as well.
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        pending, self._pending = self._pending, {}
+        fault = fault_of(Unavailable(_UNREACHABLE))
+        for request, on_answer in pending.values():
+            on_answer(Answer(request.id, error=fault))
+
+    def _on_items(self, items: list[FromScheduler]) -> None:
+        for item in items:
+            if not isinstance(item, Answer):
+                if not isinstance(item, CachedModels):
+                    _log.debug("the scheduler told models what only gateways need to know")
+                continue
+            pending = self._pending.get(item.id)
+            if not item.more:
+                self._pending.pop(item.id, None)
+            answer = self._brought_in(item) if item.slab else item
+            if pending is not None:
+                pending[1](answer)
+
+    def _brought_in(self, answer: Answer) -> Answer:
+        """The same answer with its bytes inline."""
+        try:
+            payloads: list[Any] = [
+                bytes(self._mappings.view(each)) if isinstance(each, SharedMemory) else each
+                for each in answer.payloads
+            ]
+        except LostError:
+            lost = Unavailable("the executor was lost with its answer", late=True)
+            return Answer(answer.id, error=fault_of(lost))
+        finally:
+            if self._link is not None and self._up:
+                self._link.send(Release((answer.slab,)))
+        return Answer(answer.id, answer.head, payloads, more=answer.more)
+
+    def tell(self, request: InferRequest, kind: str) -> None:
+        """What has become of a request at its asker's; on the loop."""
+        if kind == "cancel":
+            known = self._pending.pop(request.id, None) is not None
+        else:
+            known = request.id in self._pending
+        if known and self._up and self._link is not None:
+            if kind == "cancel":
+                self._link.send(Cancel(request.id))
+            else:
+                self._link.send(Flow(request.id, paused=kind == "pause"))
+
+    def _expire(self, request: InferRequest) -> None:
+        pending = self._pending.get(request.id)
+        if pending is not None:
+            self.tell(request, "cancel")
+            late = DeadlineExceeded("the deadline of the requests that it is for passed", late=True)
+            pending[1](Answer(request.id, error=fault_of(late)))
+
+    # ---- calls
+
+    def _call(self, method: str, message: bytes, on_reply: OnReply) -> None:
+        task = asyncio.ensure_future(self._called(method, message, on_reply))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _called(self, method: str, message: bytes, on_reply: OnReply) -> None:
+        reply: bytes | NereidError = Unavailable(_UNREACHABLE)
+        try:
+            timeout_s = _SHORT_CALL_S if method in _SHORT_CALLS else None
+            reply = await self._channel.unary(SCHEDULER + method, message, timeout_s=timeout_s)
+        except rpc.RpcError as error:
+            reply = error_of(int(error.status), error.message)
+        except OSError:
+            _log.debug("a model's call cannot be made", exc_info=True)
+        finally:
+            on_reply(reply)
+
+
+class Asked:
+    """A request to the mesh, in the hands of whoever asked."""
+
+    def __init__(self, mesh: Mesh, request: InferRequest) -> None:
+        self._mesh = mesh
+        self._request = request
+
+    def tell(self, kind: str) -> None:
+        """What has become of it here: cancel, pause or resume. From any thread."""
+        self._mesh._from_thread(lambda: self._mesh.tell(self._request, kind))  # noqa: SLF001

@@ -1,0 +1,205 @@
+"""What a worker's model asks of the mesh, and the answers on their way back to it.
+
+The instance's thread hands calls over and fetches answers; these come from the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from nereid.errors import InvalidArgument, NereidError
+from nereid.frames import read_parameters
+from nereid.messages import DECOUPLED, InferRequest
+from nereid.pb import kserve_pb2
+from nereid.tracing import CONTEXT_BYTES
+from services.executor.python_site.nereid_worker import wire
+from services.executor.workers.heads import code_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.messages import Answer, Parameter
+    from services.executor.backends import Asked, Mesh
+
+_LATEST = -1
+
+
+class Calls:
+    """One worker's calls. mesh None: nothing can be asked."""
+
+    def __init__(self, mesh: Mesh | None, instance: int) -> None:
+        self._mesh = mesh
+        self._instance = instance
+        self._answers: deque[wire.Call] = deque()
+        self._asked: dict[int, Asked] = {}
+        # Nobody waits any longer for those that the model executes now.
+        self.deadline: float | None = None
+        # Readable when there are answers to fetch.
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def close(self) -> None:
+        """The worker is gone: nobody wants the answers."""
+        for asked in self._asked.values():
+            asked.tell("cancel")
+        self._asked.clear()
+        bell, self._bell = self._bell, -1
+        os.close(bell)
+
+    def fetch(self) -> list[wire.Call]:
+        """The answers that are there."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        answers = []
+        while self._answers:
+            answers.append(self._answers.popleft())
+        return answers
+
+    def hear(self, call: wire.Call) -> None:
+        """Take a call; what makes no sense is answered so."""
+        try:
+            about = json.loads(call.meta)
+            self._ask(call, about, about["what"])
+        except NereidError as error:
+            self._fail(call.number, error)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            text = f"the request to the mesh makes no sense: {error}"
+            self._fail(call.number, InvalidArgument(text))
+
+    def _ask(self, call: wire.Call, about: dict[str, Any], what: str) -> None:
+        number = call.number
+        if what in ("cancel", "pause", "resume"):
+            asked = self._asked.get(about["call"])
+            if asked is not None:
+                asked.tell(what)
+            self._put(wire.Call(number, wire.EMPTY, b"", ()))
+        elif self._mesh is None:
+            raise InvalidArgument("there is no mesh to ask")
+        elif what == "infer":
+            request = infer_request(about, call.tensors)
+            request.caller, request.deadline = self._instance, self.deadline
+            self._asked[number] = self._mesh.infer(
+                request, lambda answer: self._answered(number, answer)
+            )
+        else:
+            method, message = _CALLS[what](about, call.tensors)
+            self._mesh.call(method, message, lambda reply: self._replied(number, method, reply))
+
+    # ---- on the event loop
+
+    def _answered(self, number: int, answer: Answer) -> None:
+        more = wire.MORE if answer.more else 0
+        if not more:
+            self._asked.pop(number, None)
+        if answer.error is not None:
+            code, message, _ = answer.error
+            if message == DECOUPLED:
+                message = f"the model {DECOUPLED} without 'decoupled=True' in exec or async_exec"
+            meta = json.dumps([code_name(code), message]).encode()
+            self._put(wire.Call(number, wire.ERROR | more, meta, ()))
+        elif not answer.head:
+            self._put(wire.Call(number, wire.EMPTY | more, b"", ()))
+        else:
+            meta = response_meta(answer.head)
+            self._put(wire.Call(number, more, meta, answer.payloads))
+
+    def _replied(self, number: int, method: str, reply: bytes | NereidError) -> None:
+        if isinstance(reply, NereidError):
+            self._fail(number, reply)
+            return
+        result = None
+        if method == "ModelReady":
+            result = kserve_pb2.ModelReadyResponse.FromString(reply).ready
+        self._put(wire.Call(number, 0, json.dumps(result).encode(), ()))
+
+    def _fail(self, number: int, error: NereidError) -> None:
+        meta = json.dumps([code_name(error.code), error.message]).encode()
+        self._put(wire.Call(number, wire.ERROR, meta, ()))
+
+    def _put(self, answer: wire.Call) -> None:
+        self._answers.append(answer)
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+
+
+def infer_request(about: dict[str, Any], tensors: Any) -> InferRequest:
+    """The request that a model describes."""
+    head = kserve_pb2.ModelInferRequest(model_name=about["model"])
+    if about["version"] != _LATEST:
+        head.model_version = str(about["version"])
+    for name, datatype, shape in about["inputs"]:
+        head.inputs.add(name=name, datatype=datatype, shape=shape)
+    for name in about["outputs"]:
+        head.outputs.add(name=name)
+    return InferRequest(
+        0,
+        head.SerializeToString(),
+        [bytes(tensor) for tensor in tensors],
+        request_id=about["id"],
+        parameters=_parameters(about),
+        timeout_us=about["timeout_us"],
+        trace_context=_trace_context(about["trace"]),
+        takes_many=about.get("decoupled", False),
+    )
+
+
+def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
+    parameters: dict[str, Parameter] = dict(about["parameters"])
+    correlation, flags = about["correlation_id"], about["flags"]
+    if correlation or flags:
+        parameters["sequence_id"] = correlation
+        parameters["sequence_start"] = bool(flags & 1)
+        parameters["sequence_end"] = bool(flags & 2)
+    return parameters or None
+
+
+def _trace_context(traceparent: str) -> bytes:
+    """W3C's text form as the 26 bytes that travel here; empty if there is none."""
+    parts = traceparent.split("-")
+    if len(parts) < 4:
+        return b""
+    context = b"\0" + bytes.fromhex("".join(parts[1:4]))
+    if len(context) != CONTEXT_BYTES:
+        raise ValueError(f"'{traceparent}' is no trace context")
+    return context
+
+
+def response_meta(head: bytes) -> bytes:
+    """What a worker is told of an answer beside its tensors."""
+    response = kserve_pb2.ModelInferResponse.FromString(head)
+    outputs = [(each.name, each.datatype, list(each.shape)) for each in response.outputs]
+    parameters = read_parameters(response.parameters)
+    return json.dumps({"outputs": outputs, "parameters": parameters}).encode()
+
+
+def _load(about: dict[str, Any], tensors: Any) -> tuple[str, bytes]:
+    message = kserve_pb2.RepositoryModelLoadRequest(model_name=about["model"])
+    if about["config"]:
+        message.parameters["config"].string_param = about["config"]
+    for name, content in zip(about["files"], tensors, strict=True):
+        message.parameters[name].bytes_param = bytes(content)
+    return "RepositoryModelLoad", message.SerializeToString()
+
+
+def _unload(about: dict[str, Any], _tensors: Any) -> tuple[str, bytes]:
+    message = kserve_pb2.RepositoryModelUnloadRequest(model_name=about["model"])
+    message.parameters["unload_dependents"].bool_param = about["dependents"]
+    return "RepositoryModelUnload", message.SerializeToString()
+
+
+def _ready(about: dict[str, Any], _tensors: Any) -> tuple[str, bytes]:
+    message = kserve_pb2.ModelReadyRequest(name=about["model"], version=about["version"])
+    return "ModelReady", message.SerializeToString()
+
+
+_CALLS: dict[str, Callable[[dict[str, Any], Any], tuple[str, bytes]]] = {
+    "load": _load,
+    "unload": _unload,
+    "ready": _ready,
+}

@@ -1,0 +1,225 @@
+"""Models that answer any number of times, and models that ask models."""
+
+import json
+import queue
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from tests import python_models
+from tests.e2e.mesh import Mesh, running, until
+from tests.e2e.models import make_repository
+from tests.e2e.test_python_models import say
+
+pytestmark = pytest.mark.slow
+
+CALLER = """
+backend: "python"
+input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+instance_group [{ count: %d kind: KIND_CPU }]
+"""
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = make_repository(tmp_path_factory.mktemp("repository"))
+    python_models.save(root, "identity")
+    python_models.save(root, "talk", python_models.TALK)
+    python_models.save(root, "talk", python_models.TALK, "spare")
+    python_models.save(root, "talk", python_models.TALK + python_models.LIMIT, "impatient")
+    python_models.save(root, "stream")
+    python_models.save(root, "caller", CALLER % 1)
+    python_models.save(root, "caller", CALLER % 1, "other")
+    python_models.save(root, "caller", CALLER % 2, "pair")
+    log = tmp_path_factory.mktemp("mesh") / "log"
+    names = ("add_sub", "identity", "talk", "impatient", "stream", "caller", "other", "pair")
+    flags = [f"--load-model={name}" for name in names]
+    with running(root, log, "--model-control-mode=explicit", *flags) as mesh:
+        yield mesh
+
+
+class Stream:
+    """One gRPC stream, and what came on it."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.client = tritonclient.grpc.InferenceServerClient(mesh.grpc)
+        self.came: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.client.start_stream(lambda result, error: self.came.put((result, error)))
+
+    def say(self, command: str, **options: Any) -> None:
+        tensor = tritonclient.grpc.InferInput("COMMAND", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([command], np.object_))
+        self.client.async_stream_infer("stream", [tensor], **options)
+
+    def next(self) -> str:
+        result, error = self.came.get(timeout=20)
+        if error is not None:
+            return f"error: {error.message()}"
+        array = result.as_numpy("REPLY")
+        return "" if array is None else str(array[0].decode())
+
+    def close(self) -> None:
+        self.client.stop_stream(cancel_requests=True)
+        self.client.close()
+
+
+@pytest.fixture
+def stream(mesh: Mesh) -> Iterator[Stream]:
+    stream = Stream(mesh)
+    yield stream
+    stream.close()
+
+
+@pytest.mark.parametrize("command", ["count 5", "with_flag 5", "late 5"])
+def test_responses_come_one_after_the_other(stream: Stream, command: str) -> None:
+    stream.say(command)
+    assert [stream.next() for _ in range(5)] == list("01234")
+
+
+@pytest.mark.parametrize("command", ["count 0", "count 2", "with_flag 1"])
+def test_the_end_is_told_to_those_who_ask(stream: Stream, command: str) -> None:
+    stream.say(command, enable_empty_final_response=True)
+    count = 0
+    while True:
+        result, error = stream.came.get(timeout=20)
+        assert error is None
+        count += len(result.get_response().outputs)
+        if result.get_response().parameters["triton_final_response"].bool_param:
+            break
+    assert count == int(command.split()[1])
+
+
+def test_an_error_ends_the_responses(stream: Stream) -> None:
+    stream.say("fail 2")
+    assert [stream.next() for _ in range(3)] == ["0", "1", "error: that is all"]
+
+
+def test_an_exception_ends_the_responses(stream: Stream) -> None:
+    stream.say("throw 1")
+    assert stream.next() == "0"
+    assert stream.next().startswith(
+        "error: Failed to process the request(s) for model 'stream_0', message: "
+        "ValueError: it broke\n\nAt:\n"
+    )
+
+
+def test_a_request_that_its_model_forgets_is_answered(stream: Stream) -> None:
+    stream.say("forget")
+    assert stream.next() == "error: the model let go of a request without sending a final response"
+
+
+def test_a_client_that_goes_stops_the_model(mesh: Mesh) -> None:
+    one = Stream(mesh)
+    one.say("endless")
+    assert one.next()
+    one.close()
+    other = Stream(mesh)
+
+    def cancelled() -> bool:
+        other.say("told")
+        return int(other.next().split()[1]) >= 1
+
+    try:
+        until(cancelled, "the model to notice")
+    finally:
+        other.close()
+
+
+def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> None:
+    stream.say("count 1")
+    assert stream.next() == "0"
+    stream.say("die 2")
+    assert [stream.next(), stream.next()] == ["0", "1"]
+    assert stream.next() == "error: Stub process 'stream_0' is not healthy."
+    stream.say("count 1")
+    assert stream.next() == "0"
+
+
+# ---- models that ask models
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        ("exec talk echo hi", "hi"),
+        ("exec talk error NOT_FOUND", "INTERNAL: Failed to process"),
+        ("exec nope x", "NOT_FOUND: Request for unknown model: 'nope' is not found"),
+        ("async_exec talk echo you", "you"),
+        ("gather talk echo 1,echo 2,echo 3", "1,2,3"),
+        ("add_sub 5 3", "8 2"),
+        ("large 10", "True"),
+        ("large 1000000", "True"),
+        ("ready talk", "true"),
+        ("ready nope", "false"),
+        ("iterate talk echo one", "one"),
+        ("iterate stream count 5", "0,1,2,3,4"),
+        ("iterate stream count 0", ""),
+        ("iterate stream count 500", ",".join(map(str, range(500)))),
+        ("iterate stream fail 2", "0,1,UNAVAILABLE: that is all"),
+        ("async_iterate stream late 4", "0,1,2,3"),
+        ("first stream endless", "x" * 1000),
+        ("exec stream count 1", "UNSUPPORTED: the model doesn't support models with decoupled"),
+        ("exec talk die SIGKILL", "INTERNAL: Stub process 'talk_0_0' is not healthy."),
+    ],
+)
+def test_models_ask_models(mesh: Mesh, command: str, reply: str) -> None:
+    told = say(mesh, command, "caller")
+    assert told == reply or (reply and told.startswith(reply))
+
+
+def test_the_asked_model_hears_what_the_asking_one_says(mesh: Mesh) -> None:
+    about = json.loads(say(mesh, "about talk", "caller"))
+    assert about["id"] == "mine"
+    assert about["correlation_id"] == 5
+    assert about["flags"] == 1
+    assert about["parameters"] == {"a": "b"}
+
+
+def test_models_load_and_unload_models(mesh: Mesh) -> None:
+    assert say(mesh, "load spare", "caller") == "loaded"
+    assert say(mesh, "ready spare", "caller") == "true"
+    assert say(mesh, "exec spare echo there", "caller") == "there"
+    assert say(mesh, "unload spare", "caller") == "unloaded"
+    until(lambda: say(mesh, "ready spare", "caller") == "false", "the model to be gone")
+    assert say(mesh, "load nope", "caller").startswith("exception: failed to load 'nope'")
+
+
+def test_a_request_that_could_only_wait_for_itself_is_refused(mesh: Mesh) -> None:
+    forever = "the request would wait for ever"
+    assert forever in say(mesh, "exec caller ready talk", "caller")
+    assert forever in say(mesh, "exec other exec caller ready talk", "caller")
+    # With another instance it need not wait.
+    assert say(mesh, "exec pair ready talk", "pair") == "true"
+    assert forever in say(mesh, "exec pair exec pair ready talk", "pair")
+
+
+def test_models_that_call_each_other_under_load_are_all_answered(mesh: Mesh) -> None:
+    def ask(number: int) -> str:
+        models = ("caller", "other") if number % 2 else ("other", "caller")
+        return say(mesh, f"exec {models[1]} exec talk echo {number}", models[0])
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, reply in enumerate(pool.map(ask, range(80))):
+            assert reply == str(number) or "would wait for ever" in reply
+    assert say(mesh, "exec talk echo fine", "caller") == "fine"
+
+
+def test_deadlines_are_carried_along(mesh: Mesh) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        say(mesh, "exec impatient hang", "caller", client_timeout=0.3)
+    assert "DEADLINE_EXCEEDED" in str(caught.value.status())
+    # The other model hangs; the asking one does not.
+    assert say(mesh, "exec talk echo free", "caller") == "free"
+    assert say(mesh, "exec impatient echo back", "caller") == "back"
+
+
+def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh) -> None:
+    with pytest.raises(InferenceServerException, match="Stub process 'caller_0_0' is not healthy"):
+        say(mesh, "die_asking impatient hang", "caller")
+    assert say(mesh, "exec talk echo again", "caller") == "again"

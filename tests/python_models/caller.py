@@ -1,0 +1,108 @@
+"""Asks other models, as COMMAND says, and tells in REPLY what came of it."""
+
+import asyncio
+import json
+import os
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+def request_to(model, command, **more):
+    tensor = pb_utils.Tensor("COMMAND", np.array([command], np.object_))
+    return pb_utils.InferenceRequest(
+        model_name=model, requested_output_names=["REPLY"], inputs=[tensor], **more
+    )
+
+
+def text_of(response):
+    if response.has_error():
+        return f"{response.error().code().name}: {response.error().message()}"
+    tensor = pb_utils.get_output_tensor_by_name(response, "REPLY")
+    return tensor.as_numpy().ravel()[0].decode()
+
+
+class TritonPythonModel:
+    """The model."""
+
+    async def execute(self, requests):
+        return [await self.respond(request) for request in requests]
+
+    async def respond(self, request):
+        command = pb_utils.get_input_tensor_by_name(request, "COMMAND").as_numpy().ravel()[0]
+        what, *rest = command.decode().split(" ", 2)
+        try:
+            reply = await getattr(self, what)(request, *rest)
+        except pb_utils.TritonModelException as error:
+            reply = f"exception: {error}"
+        tensor = pb_utils.Tensor("REPLY", np.array([reply], np.object_))
+        return pb_utils.InferenceResponse([tensor])
+
+    async def exec(self, request, model, command):
+        """Blocks the loop, as models do that know no better."""
+        return text_of(request_to(model, command, trace=request.trace()).exec())
+
+    async def async_exec(self, _request, model, command):
+        return text_of(await request_to(model, command).async_exec())
+
+    async def gather(self, _request, model, commands):
+        asked = [request_to(model, each).async_exec() for each in commands.split(",")]
+        return ",".join(map(text_of, await asyncio.gather(*asked)))
+
+    async def add_sub(self, _request, *numbers):
+        arrays = [np.full((1, 16), int(number), np.int32) for number in numbers]
+        inputs = [pb_utils.Tensor(f"INPUT{i}", array) for i, array in enumerate(arrays)]
+        response = await pb_utils.InferenceRequest(
+            model_name="add_sub", requested_output_names=["OUTPUT0", "OUTPUT1"], inputs=inputs
+        ).async_exec()
+        return " ".join(str(each.as_numpy()[0, 0]) for each in response.output_tensors())
+
+    async def large(self, _request, size):
+        """There and back through the identity model."""
+        array = np.arange(int(size), dtype=np.float32).reshape(1, -1)
+        response = pb_utils.InferenceRequest(
+            model_name="identity",
+            requested_output_names=["OUT_FP32"],
+            inputs=[pb_utils.Tensor("IN_FP32", array)],
+        ).exec()
+        if response.has_error():
+            return text_of(response)
+        (tensor,) = response.output_tensors()
+        return str(bool(np.array_equal(tensor.as_numpy(), array)))
+
+    async def iterate(self, _request, model, command):
+        return ",".join(map(text_of, request_to(model, command).exec(decoupled=True)))
+
+    async def async_iterate(self, _request, model, command):
+        responses = await request_to(model, command).async_exec(decoupled=True)
+        return ",".join([text_of(response) async for response in responses])
+
+    async def first(self, _request, model, command):
+        """One of many, and no more."""
+        responses = request_to(model, command).exec(decoupled=True)
+        reply = text_of(next(responses))
+        responses.cancel()
+        return reply
+
+    async def about(self, _request, model):
+        made = request_to(
+            model, "about", request_id="mine", correlation_id=5, flags=1, parameters={"a": "b"}
+        )
+        return text_of(made.exec())
+
+    async def ready(self, _request, model):
+        return json.dumps(pb_utils.is_model_ready(model))
+
+    async def die_asking(self, _request, model, command):
+        asked = request_to(model, command).async_exec()
+        await asyncio.sleep(0.05)
+        os._exit(1)
+        await asked
+
+    async def load(self, _request, model):
+        pb_utils.load_model(model)
+        return "loaded"
+
+    async def unload(self, _request, model):
+        pb_utils.unload_model(model)
+        return "unloaded"

@@ -1,0 +1,168 @@
+"""Requests of models' own: how deep they go, and the rings in which nobody would ever answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nereid.errors import InvalidArgument, Unavailable
+from nereid.messages import InferRequest
+from services.scheduler.entry import Batch, Entry, State
+from services.scheduler.instance import Instance, Running
+from services.scheduler.lineage import MOST_DEPTH, Lineage
+from services.scheduler.sessions import Placed
+
+
+class World:
+    """Models by name, each with so many instances; requests are made by hand."""
+
+    def __init__(self, **models: int) -> None:
+        self.placed: dict[int, Placed] = {}
+        self.instances: dict[str, list[Instance]] = {}
+        self.runtimes = {name: object() for name in models}
+        for name, count in models.items():
+            for _ in range(count):
+                number = len(self.placed) + 1
+                instance = Instance(number, name, "executor", stream=SimpleNamespace())
+                served: Any = SimpleNamespace(runtime=self.runtimes[name])
+                self.placed[number] = Placed(instance, served, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+                self.instances.setdefault(name, []).append(instance)
+        self.lineage = Lineage(self.placed)
+
+    def ask(self, model: str, caller: Instance | None = None) -> Entry:
+        """A request, queued; runs until something executes it."""
+        request = InferRequest(0, b"", [], caller=caller.id if caller else 0)
+        entry = Entry(request, None, lambda _: None, 0)  # type: ignore[arg-type]
+        if caller is not None:
+            self.lineage.adopt(request)
+            self.lineage.note(request, self.runtimes[model], entry)
+        return entry
+
+    def run(self, instance: Instance, *entries: Entry) -> None:
+        for entry in entries:
+            entry.state = State.EXECUTING
+        instance.running = Running(1, Batch([*entries], len(entries), "single"), 0)
+
+    def end(self, instance: Instance) -> None:
+        assert instance.running is not None
+        for entry in instance.running.batch.entries:
+            entry.state = State.ANSWERED
+        instance.running = None
+
+
+def test_clients_requests_have_no_depth() -> None:
+    world = World(a=1, b=1)
+    (a,) = world.instances["a"]
+    first = world.ask("a")
+    world.run(a, first)
+    assert world.ask("b", a).request.depth == 1
+    assert first.request.depth == 0
+
+
+def test_a_model_that_calls_itself_without_end() -> None:
+    world = World(a=MOST_DEPTH + 2)
+    entry = world.ask("a")
+    for instance in world.instances["a"][:MOST_DEPTH]:
+        world.run(instance, entry)
+        entry = world.ask("a", instance)
+    world.run(world.instances["a"][MOST_DEPTH], entry)
+    with pytest.raises(InvalidArgument, match="without end"):
+        world.ask("a", world.instances["a"][MOST_DEPTH])
+
+
+def test_who_has_no_other_instance_cannot_wait_for_itself() -> None:
+    world = World(a=1)
+    (a,) = world.instances["a"]
+    world.run(a, world.ask("a"))
+    with pytest.raises(Unavailable, match="for ever"):
+        world.ask("a", a)
+
+
+def test_a_free_instance_can_help() -> None:
+    world = World(a=2)
+    one, two = world.instances["a"]
+    world.run(one, world.ask("a"))
+    entry = world.ask("a", one)
+    world.run(two, entry)
+    with pytest.raises(Unavailable):
+        world.ask("a", two)
+
+
+def test_an_instance_that_is_busy_with_other_work_will_help() -> None:
+    world = World(a=2)
+    one, two = world.instances["a"]
+    world.run(one, world.ask("a"))
+    world.run(two, world.ask("a"))
+    world.ask("a", one)
+    # Now the second waits for one of both as well.
+    with pytest.raises(Unavailable):
+        world.ask("a", two)
+
+
+def test_a_ring_of_several_models() -> None:
+    world = World(a=1, b=1, c=1)
+    (a,), (b,), (c,) = (world.instances[name] for name in "abc")
+    for instance, name in ((a, "a"), (b, "b"), (c, "c")):
+        world.run(instance, world.ask(name))
+    world.ask("b", a)
+    world.ask("c", b)
+    with pytest.raises(Unavailable):
+        world.ask("a", c)
+
+
+def test_a_chain_that_ends_is_no_ring() -> None:
+    world = World(a=1, b=1, c=1)
+    (a,), (b,), _ = (world.instances[name] for name in "abc")
+    world.run(a, world.ask("a"))
+    world.run(b, world.ask("b", a))
+    world.ask("c", b)
+    assert world.ask("b", a).state is State.QUEUED
+
+
+def test_what_is_answered_is_not_waited_for() -> None:
+    world = World(a=1, b=1)
+    (a,), (b,) = world.instances["a"], world.instances["b"]
+    world.run(a, world.ask("a"))
+    entry = world.ask("b", a)
+    world.run(b, entry)
+    world.end(b)
+    world.run(b, world.ask("b"))
+    # a waits for nothing: it will answer.
+    world.ask("a", b)
+
+
+def test_what_an_earlier_batch_asked_for_is_not_waited_for() -> None:
+    world = World(a=1, b=1)
+    (a,), (b,) = world.instances["a"], world.instances["b"]
+    world.run(a, world.ask("a"))
+    world.ask("b", a)
+    world.end(a)
+    world.run(a, world.ask("a"))
+    world.run(b, world.ask("b"))
+    world.ask("a", b)
+
+
+def test_a_model_without_instances_is_waited_for() -> None:
+    world = World(a=1, b=0)
+    (a,) = world.instances["a"]
+    world.run(a, world.ask("a"))
+    world.ask("b", a)
+
+
+def test_callers_that_are_gone_or_idle_are_let_pass() -> None:
+    world = World(a=1)
+    (a,) = world.instances["a"]
+    world.ask("a", a)
+    gone = Instance(99, "x", "executor")
+    world.ask("a", gone)
+
+
+def test_many_requests_are_not_kept_for_ever() -> None:
+    world = World(a=1, b=2)
+    (a,) = world.instances["a"]
+    world.run(a, world.ask("a"))
+    for _ in range(1000):
+        world.ask("b", a).state = State.ANSWERED
+    assert sum(map(len, world.lineage._children.values())) < 200
