@@ -70,6 +70,7 @@ class _Run:
         "held",
         "loans",
         "paused",
+        "stale",
         "started_ns",
         "told",
         "told_ns",
@@ -90,19 +91,24 @@ class _Run:
         # The client cannot keep up; and the calls that others cannot keep up with.
         self.paused = False
         self.held: set[Call[Tensor]] = set()
+        # Some step was executed by an instance of what its model is no longer.
+        self.stale = False
         # Of all steps together: input, infer, output.
-        self.compute_ns = [0, 0, 0]
+        self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
         context = self.entry.request.trace_context
         self.trace = context if trace is None else trace.begin_steps()
 
-    def add(self, execution: Execution | None) -> None:
-        """A step was executed like this; None: it did not come to that."""
+    def add(self, execution: Execution | None, revision: bytes) -> None:
+        """A step was executed like this (None: not at all), its model being of this revision."""
         if execution is not None:
-            compute_ns = self.compute_ns
-            compute_ns[0] += execution.compute_input_ns
-            compute_ns[1] += execution.compute_infer_ns
-            compute_ns[2] += execution.compute_output_ns
+            before = self.compute_ns
+            self.compute_ns = (
+                before[0] + execution.compute_input_ns,
+                before[1] + execution.compute_infer_ns,
+                before[2] + execution.compute_output_ns,
+            )
+            self.stale = self.stale or execution.revision != revision
 
 
 class EnsembleVersion(ModelVersion):
@@ -222,7 +228,7 @@ class EnsembleVersion(ModelVersion):
                 self._give_up(run, answer.error.code, answer.error.message)
             return
         if not answer.more:
-            run.add(entry.execution)
+            run.add(entry.execution, form.model.revision)
             self._let_go(run, call.tensors.values())
         outputs = form.outputs(answer) if answer.head else None
         if answer.slab and outputs is not None:
@@ -253,10 +259,12 @@ class EnsembleVersion(ModelVersion):
             self._tell(run, self._reply(run, reply))
         answer = self._reply(run, replies[-1]) if replies else Answer(0)
         entry = run.entry
-        execution = Execution(
-            run.started_ns, _now_ns(), time.time_ns() // 1_000_000, *run.compute_ns
-        )
+        revision = b"" if run.stale else self.revision
+        epoch_ms = time.time_ns() // 1_000_000
+        execution = Execution(run.started_ns, _now_ns(), epoch_ms, *run.compute_ns, revision)
         entry.execution = execution
+        if entry.passage is not None:
+            entry.passage.computed_by = execution.revision
         self.statistics.record_batch(run.batch, execution)
         if self.config.decoupled:
             if not run.told:
