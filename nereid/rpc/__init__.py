@@ -13,7 +13,7 @@ from nereid.rpc.links import Codec, Link, accept_link, dial_link, memory_links
 from nereid.rpc.local import LocalChannel
 from nereid.rpc.sending import LOW_WATER_BYTES
 from nereid.rpc.server import Server, ServerOptions
-from nereid.rpc.status import NotProcessedError, RpcError, Status
+from nereid.rpc.status import NotConnectedError, NotProcessedError, RpcError, Status
 
 __all__ = [
     "LOW_WATER_BYTES",
@@ -28,6 +28,7 @@ __all__ = [
     "Handlers",
     "Link",
     "LocalChannel",
+    "NotConnectedError",
     "NotProcessedError",
     "RpcError",
     "Server",

@@ -16,7 +16,7 @@ from nereid.rpc.address import host_and_port, unix_path
 from nereid.rpc.backoff import Backoff, BackoffOptions
 from nereid.rpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.control import Limits
-from nereid.rpc.status import NotProcessedError, RpcError, Status
+from nereid.rpc.status import NotConnectedError, NotProcessedError, RpcError, Status
 from nereid.rpc.transport import Shell
 from nereid.tls import REFUSED, reason
 
@@ -234,7 +234,7 @@ class SocketChannel:
                 shell.connection.start(stream)
                 return
         elif not self._dial():
-            error = RpcError(Status.UNAVAILABLE, self._last_error)
+            error = NotConnectedError(Status.UNAVAILABLE, self._last_error)
             asyncio.get_running_loop().call_soon(stream.close, error)
             return
         stream.leave = self._queue.remove
@@ -286,7 +286,7 @@ class SocketChannel:
     def _failed(self, why: str) -> None:
         self._not_before = asyncio.get_running_loop().time() + self._backoff.next_delay_s()
         self._last_error = why
-        self._fail_queue(RpcError(Status.UNAVAILABLE, why))
+        self._fail_queue(NotConnectedError(Status.UNAVAILABLE, why))
 
     def _fail_queue(self, error: RpcError) -> None:
         queue, self._queue = self._queue, deque()

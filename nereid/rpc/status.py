@@ -57,6 +57,10 @@ class NotProcessedError(RpcError):
     """The peer said that it never looked at the call (GOAWAY, REFUSED_STREAM): safe to retry."""
 
 
+class NotConnectedError(RpcError):
+    """There is no peer at the moment. The message names its address, which is not for everybody."""
+
+
 # What a stream reset with an HTTP/2 error code means to a gRPC client (gRPC over HTTP/2, "Errors").
 _OF_RESET = {
     0x7: Status.UNAVAILABLE,

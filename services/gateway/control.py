@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from nereid.errors import Unavailable, error_of
 from nereid.paths import SCHEDULER
 from nereid.pb import kserve_pb2
-from nereid.rpc import RpcError
+from nereid.rpc import NotConnectedError, RpcError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -38,10 +38,11 @@ class Control:
         timeout_s = None if method == _LOAD else self._timeout_s
         try:
             return await self._channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
+        except NotConnectedError as error:
+            # Where the scheduler should be is in the log, and no business of clients.
+            raise Unavailable("the scheduler cannot be reached") from error
         except RpcError as error:
             raise error_of(int(error.status), error.message) from error
-        except OSError as error:
-            raise Unavailable("the scheduler cannot be reached") from error
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:
         """One call with messages."""

@@ -254,6 +254,7 @@ def _answers(given: _Given, frame: pb.Executed) -> Iterator[tuple[_Member, Answe
     if not frame.partial and len(frame.answers) != len(given.members):
         raise ValueError(f"{len(frame.answers)} answers to {len(given.members)} requests")
     ended = {member.place for member in given.members if member.ended_ns}
+    freed = given.execution is None and not frame.busy
     for index, message in enumerate(frame.answers):
         place = message.id if frame.partial else index
         if place >= len(given.members) or place in ended:
@@ -262,8 +263,8 @@ def _answers(given: _Given, frame: pb.Executed) -> Iterator[tuple[_Member, Answe
         answer = read_answer(message)
         if not answer.more:
             ended.add(place)
-            # A batch that failed as a whole: the model raised.
-            member.failed = answer.error is not None and not frame.partial
+            # Not the model's word, but its failure: it raised, or died.
+            member.failed = answer.error is not None and freed
         yield member, answer
 
 

@@ -93,8 +93,7 @@ class Mesh:
             if self.process.poll() is not None:
                 raise AssertionError(f"the mesh ended:\n{self.log.read_text()}")
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-                _, body = self.get("/v2/repository/index", "POST")
-                states = [entry.get("state") for entry in json.loads(body)]
+                states = [entry.get("state") for entry in self.index().values()]
                 return bool(states) and "LOADING" not in states
             return False
 

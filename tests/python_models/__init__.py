@@ -33,3 +33,19 @@ output [
 ]
 instance_group [{ count: 1 kind: KIND_CPU }]
 """
+
+REPEAT = """
+backend: "python"
+max_batch_size: 0
+model_transaction_policy { decoupled: true }
+input [
+  { name: "COUNT" data_type: TYPE_INT32 dims: [1] },
+  { name: "SIZE" data_type: TYPE_INT32 dims: [1] },
+  { name: "MODE" data_type: TYPE_STRING dims: [1] }
+]
+output [
+  { name: "OUT" data_type: TYPE_INT32 dims: [1] },
+  { name: "BLOB" data_type: TYPE_UINT8 dims: [-1] }
+]
+instance_group [{ count: 1 kind: KIND_CPU }]
+"""

@@ -88,6 +88,7 @@ async def test_one_answer_may_be_the_first_and_the_last(tmp_path: Path, what: An
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
+        instance.tell(batch)
         instance.tell(batch, (0, what))
         assert await gateway.told(1) == [(1, what, False)]
         # Ahead of it goes the word that this is a model of many answers.
@@ -96,12 +97,16 @@ async def test_one_answer_may_be_the_first_and_the_last(tmp_path: Path, what: An
         assert (stats.success.count, stats.fail.count) == (1, 0)
 
 
-async def test_a_batch_that_fails_as_a_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("partial", [True, False])
+async def test_a_batch_that_fails_as_a_whole(tmp_path: Path, partial: bool) -> None:
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway, -1, 1)
         instance, batch = await executor.batch()
         instance.tell(batch, (0, 1, True), busy=True)
-        instance.answer(batch)
+        if partial:
+            instance.tell(batch, (0, "negative"))
+        else:
+            instance.answer(batch)
         assert await gateway.told(2) == [(1, 1, True), (1, "negative", False)]
         stats = await statistics(it)
         assert (stats.inference_stats.success.count, stats.inference_stats.fail.count) == (0, 1)

@@ -1,0 +1,85 @@
+"""A decoupled model: COUNT answers of 0, 1, … to each request, given as MODE says."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    """The model. Of answers without end it notes each in the file "sent" of its directory."""
+
+    def initialize(self, args):
+        self.sent = Path(args["model_repository"], "sent")
+
+    def execute(self, requests):
+        for request in requests:
+            count, size = (
+                int(pb_utils.get_input_tensor_by_name(request, name).as_numpy()[0])
+                for name in ("COUNT", "SIZE")
+            )
+            mode = pb_utils.get_input_tensor_by_name(request, "MODE").as_numpy()[0].decode()
+            getattr(self, mode)(request, request.get_response_sender(), count, size)
+
+    @staticmethod
+    def answer(number, size):
+        numbers = np.array([number], np.int32)
+        blob = np.full(size, number % 256, np.uint8)
+        tensors = [pb_utils.Tensor("OUT", numbers), pb_utils.Tensor("BLOB", blob)]
+        return pb_utils.InferenceResponse(tensors)
+
+    def then_end(self, request, sender, count, size):
+        for number in range(count):
+            sender.send(self.answer(number, size))
+        sender.send(flags=FINAL)
+
+    def end_with_last(self, request, sender, count, size):
+        for number in range(count):
+            sender.send(self.answer(number, size), FINAL if number == count - 1 else 0)
+
+    def fail_at_last(self, request, sender, count, size):
+        for number in range(count):
+            sender.send(self.answer(number, size))
+        error = pb_utils.TritonError("no more")
+        sender.send(pb_utils.InferenceResponse(error=error), FINAL)
+
+    def fail_between(self, request, sender, count, size):
+        for number in range(count):
+            sender.send(self.answer(number, size))
+            error = pb_utils.TritonError("one bad")
+            sender.send(pb_utils.InferenceResponse(error=error))
+        sender.send(flags=FINAL)
+
+    def raise_at_last(self, request, sender, count, size):
+        for number in range(count):
+            sender.send(self.answer(number, size))
+        raise ValueError("raised")
+
+    def later(self, request, sender, count, size):
+        threading.Thread(target=self.then_end, args=(request, sender, count, size)).start()
+
+    def die_at_last(self, request, sender, count, size):
+        for number in range(count):
+            sender.send(self.answer(number, size))
+        # Once the client has them all, and says so.
+        while not self.sent.with_name("die").exists():
+            time.sleep(0.01)
+        os._exit(9)
+
+    def for_ever(self, request, sender, count, size):
+        threading.Thread(target=self.go_on, args=(sender, size)).start()
+
+    def go_on(self, sender, size):
+        number = 0
+        with self.sent.open("ab", buffering=0) as sent:
+            while not sender.is_cancelled():
+                sender.send(self.answer(number, size))
+                sent.write(b".")
+                number += 1
+        sender.send(flags=FINAL)
+        self.sent.with_name("cancelled").touch()
