@@ -45,12 +45,12 @@ def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
         yield mesh
 
 
-def warm(mesh: Mesh, model: str) -> None:
+def warm(mesh: Mesh, model: str, value: int = 999) -> None:
     """Until the cache is reached: what has been asked twice was a hit."""
     before = count(mesh, model)["cache_hit"]
 
     def hit() -> bool:
-        infer(mesh, model, 999)
+        infer(mesh, model, value)
         return bool(count(mesh, model)["cache_hit"] > before)
 
     until(hit, "the first hit", 10)
@@ -207,7 +207,7 @@ def test_an_ensemble_is_kept_until_a_model_of_it_changes(tmp_path: Path) -> None
     flags = ("--cache-config=local,size=10000000", "--cache-timeout-ms=2000")
     control = ("--model-control-mode=explicit", "--load-model=outer")
     with running(root, tmp_path / "log", *flags, *control) as mesh:
-        warm(mesh, "outer")
+        warm(mesh, "outer", 1)
         before, below = count(mesh, "outer"), count(mesh, "second")
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda _: infer(mesh, "outer", 2), range(8)))
