@@ -107,8 +107,8 @@ class BlockingStream:
     def take(self) -> list[bytes]:
         """The messages that are there, without waiting; for streams that are not attended."""
         with self._lock:
-            while not (self._ended or self._closed) and self._arrived():
-                pass
+            if not (self._ended or self._closed):
+                self._gather()
             messages = list(self._messages)
             self._messages.clear()
             if not messages and (self._ended or self._closed):
@@ -181,6 +181,22 @@ class BlockingStream:
             return
         if self._error is not None:
             raise self._error
+
+    def _gather(self) -> None:
+        """Read what is there; what is there after one read, poll will tell of."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            # But of what TLS holds back, poll knows nothing.
+            while not (self._ended or self._closed) and self._arrived():
+                pass
+            return
+        try:
+            size = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(f"connection lost: {reason(error)}")
+            return
+        self._take(size)
 
     def _arrived(self) -> bool:
         """Read what is there; what arrived may be TLS's own and hold nothing for us."""

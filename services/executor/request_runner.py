@@ -10,32 +10,33 @@ import logging
 import select
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from google.protobuf.message import DecodeError
-
 from nereid.errors import Internal, NereidError
-from nereid.frames import read_parameters, write_fault, write_payloads
+from nereid.frames import write_fault, write_payloads
 from nereid.messages import Fault, SharedMemory, fault_of
-from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from services.executor.answers import failure
-from services.executor.backends import LostError, Request, RequestForm, Response
+from nereid.slab import THRESHOLD_BYTES
+from services.executor.answers import failure, prefixes
+from services.executor.backends import LostError
+from services.executor.requests import Requests
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
-    from services.executor.backends import Collected, InstanceSpec, RequestModel
+    from services.executor.assembly import Piece
+    from services.executor.backends import Collected, InstanceSpec, RequestModel, Response
     from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
 
-# Heads differ by batch size and shape; a client that varies them without end starts afresh.
-_MOST_FORMS: Final = 1024
+# Answers differ by batch size and shape.
+_MOST_HEADS: Final = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -46,14 +47,14 @@ class _Running:
     id: int
     started_ns: int
     begun_ns: int
-    # By member; None: nothing yet. A decoupled model's are gone from here once they are sent.
-    answers: list[bytes | None]
+    # By member, in pieces; None: nothing yet. A decoupled model's are gone once they are sent.
+    answers: list[Sequence[Piece] | None]
     # The model's members, which are those without a defect: their places in the batch.
     places: list[int]
     # Of the model's members.
     open: set[int]
-    # Where each of them may put its outputs, until it has answered.
-    rooms: list[SharedMemory | None] = field(default_factory=list)
+    # Where some of them may put their outputs, until they have answered.
+    rooms: dict[int, SharedMemory] = field(default_factory=dict)
     contexts: list[bytes] = field(default_factory=list)
     failed: str | None = None
     # Something was said of it.
@@ -74,8 +75,9 @@ class RequestRunner:
         self._name = spec.name
         self._model = model
         self._tracer = tracer
-        self._all_outputs = tuple(tensor.name for tensor in spec.config.output)
-        self._forms: dict[bytes, RequestForm] = {}
+        self._requests = Requests(tuple(tensor.name for tensor in spec.config.output))
+        # By an answer's head: its outputs' sizes, and what stands before each of them.
+        self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
         # By the model's number for it: the scheduler's may come again with a new stream.
         self._running: dict[int, _Running] = {}
         self._numbers = 0
@@ -95,8 +97,7 @@ class RequestRunner:
         replies = list(self._begin(frame))
         poll = self._poll()
         while self.busy:
-            poll.poll()
-            replies += self._collect()
+            replies += self._collect({descriptor for descriptor, _ in poll.poll()})
         whole = pb.Executed()
         for reply in replies:
             whole.MergeFromString(reply)
@@ -111,25 +112,34 @@ class RequestRunner:
         answering what it was executing; what it never saw is left to those who sent it.
         """
         poll = self._poll()
-        poll.register(stream, select.POLLIN)
+        source = stream.fileno()
+        poll.register(source, select.POLLIN)
         try:
             self._forget()
             while self.busy or not stopping():
-                poll.poll(0 if stream.holds else self._wait_ms())
-                for reply in self._collect():
-                    stream.send(reply)
-                    if self._current is None:
-                        on_batch()
-                for message in stream.take():
-                    for reply in self._begin(message):
+                wait_ms = 0 if stream.holds else self._wait_ms()
+                ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
+                # Who has nothing is not asked: that would be a system call each.
+                if stream.holds or source in ready:
+                    ready.discard(source)
+                    self._take(stream)
+                    if stream.ended:
+                        return
+                if ready:
+                    for reply in self._collect(ready):
                         stream.send(reply)
-                if stream.ended:
-                    return
+                        if self._current is None:
+                            on_batch()
                 self._check_limit()
         except LostError as error:
             for reply in self._lost(str(error)):
                 stream.send(reply)
             raise
+
+    def _take(self, stream: BlockingStream) -> None:
+        for message in stream.take():
+            for reply in self._begin(message):
+                stream.send(reply)
 
     def _poll(self) -> select.poll:
         poll = select.poll()
@@ -151,23 +161,28 @@ class RequestRunner:
         """Hand a batch to the model; what is wrong with members is answered at once."""
         started_ns = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
+        members = batch.members
         for control in batch.controls:
             self._control(control)
-        if not batch.members:
+        if not members:
             return
         places: list[int] = []
         requests = []
-        running = _Running(batch.id, started_ns, 0, [None] * len(batch.members), places, set())
-        for place, member in enumerate(batch.members):
+        read = self._requests.read
+        running = _Running(batch.id, started_ns, 0, [None] * len(members), places, set())
+        for place, member in enumerate(members):
+            room = self._room()
             try:
-                requests.append(self._request(member))
+                requests.append(read(member, room))
                 places.append(place)
             except NereidError as error:
-                running.answers[place] = failure(fault_of(error))
+                running.answers[place] = (failure(fault_of(error)),)
+                if room is not None and self.lender is not None:
+                    self.lender.free(room.slab)
         running.open.update(range(len(places)))
         if batch.traced and self._tracer is not None:
-            running.contexts = sampled(batch.members)
-        if len(places) < len(batch.members) and (self._model.decoupled or not places):
+            running.contexts = sampled(members)
+        if len(places) < len(members) and (self._model.decoupled or not places):
             yield self._defects(running)
         if not places:
             return
@@ -177,7 +192,12 @@ class RequestRunner:
         self._current = number
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
-        running.rooms = [request.room for request in requests]
+        if self._expected_bytes:
+            running.rooms = {
+                member: request.room
+                for member, request in enumerate(requests)
+                if request.room is not None
+            }
         self._model.begin(number, requests)
         running.begun_ns = perf_counter_ns()
 
@@ -187,70 +207,42 @@ class RequestRunner:
                 member = running.places.index(control.member)
                 self._model.control(number, member, control.kind)
 
-    def _request(self, member: pb.BatchMember) -> Request:
-        form = self._forms.get(member.head) or self._form(member.head)
-        tensors = [self._tensor(payload) for payload in member.payloads]
-        if len(tensors) != len(form.inputs):
-            raise Internal(f"a request has {len(form.inputs)} inputs but {len(tensors)} payloads")
-        return Request(
-            form,
-            tensors,
-            member.request_id,
-            read_parameters(member.parameters) if member.parameters else {},
-            member.trace_context,
-            member.remaining_us,
-            member.timeout_us,
-            self._room(),
-        )
-
     def _room(self) -> SharedMemory | None:
         """Memory for outputs as large as the last ones were."""
         if not self._expected_bytes or self.lender is None:
             return None
         return self.lender.room(self._expected_bytes)
 
-    def _tensor(self, payload: pb.Payload) -> bytes | SharedMemory:
-        if not payload.HasField("shared_memory"):
-            data: bytes = payload.inline
-            return data
-        memory = payload.shared_memory
-        return SharedMemory(memory.slab, memory.offset, memory.size_bytes)
-
-    def _form(self, head: bytes) -> RequestForm:
-        try:
-            request = kserve_pb2.ModelInferRequest.FromString(head)
-        except DecodeError as error:
-            raise Internal("a batch member's head is no ModelInferRequest") from error
-        inputs = tuple((each.name, each.datatype, tuple(each.shape)) for each in request.inputs)
-        outputs = tuple(output.name for output in request.outputs) or self._all_outputs
-        if len(self._forms) >= _MOST_FORMS:
-            self._forms.clear()
-        form = self._forms[head] = RequestForm(inputs, outputs)
-        return form
-
     # ---- out
 
-    def _collect(self) -> Iterator[bytes]:
-        for collected in self._model.collect():
+    def _collect(self, ready: Collection[int]) -> Iterator[bytes]:
+        for collected in self._model.collect(ready):
             running = self._running.get(collected.batch)
             if running is not None:
                 yield from self._collected(running, collected)
 
     def _collected(self, running: _Running, collected: Collected) -> Iterator[bytes]:
         arrived_ns = perf_counter_ns()
+        decoupled = self._model.decoupled
+        still_open, places, answers = running.open, running.places, running.answers
+        accepted = []
         for response in collected.responses:
-            if response.member not in running.open:
+            member = response.member
+            if member not in still_open:
                 _log.error("%s answered a request that it does not have", self._name)
                 continue
             if not response.more:
-                running.open.discard(response.member)
-            if not self._model.decoupled:
-                running.answers[running.places[response.member]] = self._answer(running, response)
+                still_open.discard(member)
+            if decoupled:
+                accepted.append(response)
+            else:
+                answers[places[member]] = self._answer(running, response)
         free = collected.free and self._current == collected.batch
-        if free and (self._model.decoupled or not running.open):
+        if free and (decoupled or not still_open):
             self._current = self._until = None
-        if self._model.decoupled:
-            yield self._partial(running, collected, arrived_ns)
+        if decoupled:
+            busy = self._current == collected.batch
+            yield self._partial(running, accepted, arrived_ns, busy=busy)
         elif not running.open:
             # Not all of them need have come from execute()'s return.
             self._current = self._until = None
@@ -262,8 +254,8 @@ class RequestRunner:
     def _executed(self, running: _Running, arrived_ns: int = 0) -> bytes:
         """The one message that answers a whole batch."""
         times = self._times(running, arrived_ns or perf_counter_ns())
-        pieces = [each for each in running.answers if each is not None]
-        return b"".join((*pieces, times.SerializeToString()))
+        pieces = [*chain.from_iterable(filter(None, running.answers)), times.SerializeToString()]
+        return b"".join(pieces)
 
     def _defects(self, running: _Running) -> bytes:
         """Tells of members that the model does not get."""
@@ -273,28 +265,46 @@ class RequestRunner:
         executed.partial, executed.busy = True, bool(running.places)
         for place, told in enumerate(running.answers):
             if told is not None:
-                (answer,) = pb.Executed.FromString(told).answers
+                (answer,) = pb.Executed.FromString(b"".join(told)).answers
                 executed.answers.add(id=place).error.CopyFrom(answer.error)
         return executed.SerializeToString()
 
-    def _partial(self, running: _Running, collected: Collected, arrived_ns: int) -> bytes:
+    def _partial(
+        self, running: _Running, responses: Sequence[Response], arrived_ns: int, *, busy: bool
+    ) -> bytes:
         executed = self._times(running, arrived_ns)
-        executed.busy = self._current == collected.batch
+        executed.busy = busy
         # A batch that failed as a whole before it had any answer is told as such.
-        executed.partial = executed.busy or running.told or not _is_failure(running, collected)
+        executed.partial = busy or running.told or not _is_failure(running, responses)
         running.told = True
-        for response in collected.responses:
+        for response in responses:
             place = running.places[response.member]
             answer = executed.answers.add(id=place, more=response.more)
             self._fill(answer, response, None)
         return executed.SerializeToString()
 
-    def _answer(self, running: _Running, response: Response) -> bytes:
-        """An Executed message that holds just this answer."""
+    def _answer(self, running: _Running, response: Response) -> Sequence[Piece]:
+        """The pieces of an Executed message that holds just this answer."""
+        member, _, fault, head, tensors = response
+        if fault is not None or not tensors or running.rooms or self._expected_bytes:
+            return self._any_answer(response, running.rooms.pop(member, None))
+        sizes = [*map(len, tensors)]
+        if sum(sizes) >= THRESHOLD_BYTES:
+            return self._any_answer(response, None)
+        known = self._prefixes.get(head)
+        if known is None or known[0] != sizes:
+            if len(self._prefixes) >= _MOST_HEADS:
+                self._prefixes.clear()
+            known = self._prefixes[head] = sizes, prefixes(head, sizes)
+        pieces: list[Any] = []
+        for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of one length, as just seen
+            pieces += (prefix, tensor)
+        return pieces
+
+    def _any_answer(self, response: Response, room: SharedMemory | None) -> Sequence[Piece]:
         executed = pb.Executed()
-        room, running.rooms[response.member] = running.rooms[response.member], None
         self._fill(executed.answers.add(), response, room)
-        return executed.SerializeToString()
+        return (executed.SerializeToString(),)
 
     def _fill(self, answer: pb.Answer, response: Response, room: SharedMemory | None) -> None:
         used = False
@@ -343,8 +353,8 @@ class RequestRunner:
 
     def _free_rooms(self, running: _Running) -> None:
         """Nobody will write there any more."""
-        for room in running.rooms:
-            if room is not None and self.lender is not None:
+        for room in running.rooms.values():
+            if self.lender is not None:
                 self.lender.free(room.slab)
 
     def _wait_ms(self) -> float | None:
@@ -380,13 +390,12 @@ class RequestRunner:
                     write_fault(fault, executed.answers.add(id=batch.places[member]).error)
                 yield executed.SerializeToString()
             else:
-                batch.answers = [each or failure(fault) for each in batch.answers]
+                batch.answers = [each or (failure(fault),) for each in batch.answers]
                 yield self._executed(batch)
             self._tell(batch, perf_counter_ns())
 
 
-def _is_failure(running: _Running, collected: Collected) -> bool:
-    responses = collected.responses
+def _is_failure(running: _Running, responses: Sequence[Response]) -> bool:
     if [response.member for response in responses] != [*range(len(running.answers))]:
         return False
     return all(response.fault is not None and not response.more for response in responses)

@@ -211,9 +211,12 @@ def test_models_that_call_each_other_under_load_are_all_answered(mesh: Mesh) -> 
 
 
 def test_deadlines_are_carried_along(mesh: Mesh) -> None:
-    with pytest.raises(InferenceServerException) as caught:
-        say(mesh, "exec impatient hang", "caller", client_timeout=0.3)
-    assert "DEADLINE_EXCEEDED" in str(caught.value.status())
+    try:
+        reply = say(mesh, "exec impatient hang", "caller", client_timeout=0.3)
+    except InferenceServerException as error:
+        reply = str(error.status())
+    # Both have the same deadline, and it may be the mesh that is the first to notice.
+    assert "DEADLINE_EXCEEDED" in reply or "deadline" in reply
     # The other model hangs; the asking one does not.
     assert say(mesh, "exec talk echo free", "caller") == "free"
     assert say(mesh, "exec impatient echo back", "caller") == "back"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_che
 from nereid.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
     from threading import Event
 
@@ -179,8 +179,11 @@ class RequestModel(Protocol):
     def control(self, batch: int, member: int, kind: int) -> None:
         """Tell what has become of a request elsewhere; kinds as in MemberControl."""
 
-    def collect(self) -> Iterator[Collected]:
-        """What is there, without waiting; raises LostError at its end if the model is gone."""
+    def collect(self, ready: Collection[int]) -> Iterator[Collected]:
+        """What is there, without waiting; raises LostError at its end if the model is gone.
+
+        ready: those of its descriptors that are readable.
+        """
 
     def began(self, batch: int) -> bool:
         """Of a model that is gone: whether it may have seen this batch."""

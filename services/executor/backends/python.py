@@ -37,7 +37,7 @@ from services.executor.workers.process import WorkerProcess
 from services.executor.workers.settings import WorkerSettings, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
     from threading import Event
 
@@ -223,8 +223,9 @@ class PythonModel:
         worker = self._alive()
         members = [self._member(worker, request) for request in requests]
         limits_us = [request.remaining_us for request in requests]
-        latest = time.monotonic() + max(limits_us) / 1e6 if all(limits_us) else None
-        worker.calls.deadline = latest
+        if all(limits_us) and not self.decoupled:
+            # A decoupled model may ask for the sake of any of the requests that it has.
+            worker.calls.deadline = time.monotonic() + max(limits_us) / 1e6
         for place, request in enumerate(requests):
             if request.room is not None:
                 self._rooms[batch, place] = request.room
@@ -236,19 +237,29 @@ class PythonModel:
     def began(self, batch: int) -> bool:
         return self._worker is None or self._worker.began >= batch
 
-    def collect(self) -> Iterator[Collected]:
+    def collect(self, ready: Collection[int]) -> Iterator[Collected]:
         worker = self._alive()
+        channel = worker.channel
+        socket, watched, calls = worker.descriptors
+        is_gone = watched in ready
         try:
-            while (frame := worker.channel.take()) is not None:
-                kind, body = frame
-                if kind == wire.ANSWERS:
-                    yield self._collected(body)
-                else:
-                    worker.hear(kind, body)
-            worker.answer_calls()
+            # One read; whether there is more will be told. Of one that is gone, all it has said.
+            while (is_gone or socket in ready) and channel.fill():
+                while (frame := channel.held()) is not None:
+                    kind, body = frame
+                    if kind == wire.ANSWERS:
+                        # What it asks from now on is not for this batch.
+                        worker.calls.deadline = None
+                        yield self._collected(body)
+                    else:
+                        worker.hear(kind, body)
+                if not is_gone:
+                    break
+            if calls in ready:
+                worker.answer_calls()
         except (wire.LostError, wire.WireError, wire.SlowError) as error:
             raise LostError(worker.death()) from error
-        if worker.ended:
+        if is_gone:
             raise LostError(worker.death())
 
     def _alive(self) -> WorkerProcess:
@@ -264,13 +275,14 @@ class PythonModel:
 
     def _member(self, worker: WorkerProcess, request: Request) -> wire.Member:
         number = self._forms.get(request.form) or self._tell_form(worker, request.form)
-        tensors: list[Any] = [
-            wire.Range(*each) if isinstance(each, SharedMemory) else each
-            for each in request.tensors
-        ]
+        tensors: Sequence[Any] = request.tensors
+        if SharedMemory in map(type, tensors) or request.room is not None:
+            tensors = [
+                wire.Range(*each) if isinstance(each, SharedMemory) else each for each in tensors
+            ]
         if request.room is not None:
             # One more than its form has.
-            tensors.append(wire.Range(*request.room))
+            tensors = [*tensors, wire.Range(*request.room)]
         return wire.Member(number, meta_of(request), request.remaining_us, tensors)
 
     def _tell_form(self, worker: WorkerProcess, form: RequestForm) -> int:
@@ -289,7 +301,7 @@ class PythonModel:
 
     def _response(self, batch: int, reply: wire.Reply) -> Response:
         member, flags, meta, tensors = reply
-        room = self._rooms.pop((batch, member), None)
+        room = self._rooms.pop((batch, member), None) if self._rooms else None
         more = bool(flags & wire.MORE)
         if flags & wire.ERROR:
             return Response(member, more, fault_of(meta))
@@ -302,7 +314,7 @@ class PythonModel:
                 tensors = [_in_room(each, room) for each in tensors]
         except NereidError as error:
             return Response(member, more, fault_of_error(error))
-        return Response(member, more, None, head, tensors)
+        return Response._make((member, more, None, head, tensors))
 
 
 def _in_room(tensor: Any, room: SharedMemory | None) -> SharedMemory:

@@ -57,9 +57,7 @@ class Heads:
                 self._known.clear()
             known = self._known[meta] = self._make(meta)
         head, expected = known
-        if len(sizes) != len(expected) or any(
-            want not in (None, size) for want, size in zip(expected, sizes, strict=True)
-        ):
+        if sizes != expected and not _fit(sizes, expected):
             raise Internal(f"the worker of model '{self._name}' sent tensors of wrong sizes")
         return head
 
@@ -82,6 +80,12 @@ class Heads:
                 f"the worker of model '{self._name}' sent outputs that make no sense"
             ) from error
         return response.SerializeToString(), sizes
+
+
+def _fit(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:
+    return len(sizes) == len(expected) and all(
+        want in (None, size) for want, size in zip(expected, sizes, strict=True)
+    )
 
 
 def fault_of(meta: bytes) -> Fault:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.errors import Internal
 from services.executor import python_site
 from services.executor.python_site.nereid_worker import wire
+from services.executor.python_site.nereid_worker.channel import Channel
 from services.executor.workers.calls import Calls
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class WorkerProcess:
             os.close(memory)
         # Readable once it has ended.
         self._watched = os.pidfd_open(self._process.pid)
-        self.channel = wire.Channel(ours)
+        self.channel = Channel(ours)
         # One of them is readable when there is something to read, or the worker is gone.
         self.descriptors = self.channel.fileno(), self._watched, self.calls.fileno()
         self._poll = select.poll()

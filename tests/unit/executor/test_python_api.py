@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from services.executor.python_site.nereid_worker import api, link, wire
+from services.executor.python_site.nereid_worker.channel import Channel
 from services.executor.python_site.nereid_worker.tensors import Tensor
 
 # Models have no types.
@@ -360,23 +361,23 @@ def test_what_contradicts_the_configuration(
 
 
 @pytest.fixture
-def executor() -> Iterator[wire.Channel]:
+def executor() -> Iterator[Channel]:
     """The other end of the worker's link."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        link.connect(link.Link(wire.Channel(theirs)))
-        yield wire.Channel(ours)
+        link.connect(link.Link(Channel(theirs)))
+        yield Channel(ours)
         link._link = None
 
 
-def heard(executor: wire.Channel) -> list[tuple[int, Any]]:
+def heard(executor: Channel) -> list[tuple[int, Any]]:
     frames = []
     while (frame := executor.take()) is not None:
         frames.append((frame[0], json.loads(bytes(frame[1]))))
     return frames
 
 
-def test_the_log(executor: wire.Channel) -> None:
+def test_the_log(executor: Channel) -> None:
     pb.Logger.log_info("a")
     pb.Logger.log_warn("b")
     pb.Logger.log_error("c")
@@ -392,7 +393,7 @@ def test_the_log(executor: wire.Channel) -> None:
     assert heard(executor) == [(wire.LOG, [level, text]) for level, text in levels]
 
 
-def test_metrics(executor: wire.Channel) -> None:
+def test_metrics(executor: Channel) -> None:
     counter = pb.MetricFamily("c", "Counts", pb.MetricFamily.COUNTER).Metric({"a": "b"})
     counter.increment(2)
     gauge = pb.MetricFamily("g", "Moves", pb.MetricFamily.GAUGE).Metric()
@@ -432,7 +433,7 @@ def test_metrics(executor: wire.Channel) -> None:
     ],
 )
 def test_what_a_metric_does_not_do(
-    executor: wire.Channel, kind: str, use: Callable[[Any], None]
+    executor: Channel, kind: str, use: Callable[[Any], None]
 ) -> None:
     family = pb.MetricFamily("m", "", getattr(pb.MetricFamily, kind))
     metric = family.Metric(buckets=[1] if kind == "HISTOGRAM" else None)
@@ -453,7 +454,7 @@ def test_what_a_metric_does_not_do(
     ],
 )
 def test_metrics_made_wrongly(
-    executor: wire.Channel, kind: str, labels: Any, buckets: list[float] | None
+    executor: Channel, kind: str, labels: Any, buckets: list[float] | None
 ) -> None:
     family = pb.MetricFamily("m", "", getattr(pb.MetricFamily, kind))
     with pytest.raises(pb.TritonModelException):

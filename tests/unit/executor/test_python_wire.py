@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.executor.python_site.nereid_worker import wire
+from services.executor.python_site.nereid_worker.channel import _HEAD, Channel
 from services.executor.python_site.nereid_worker.wire import Member, Range, Reply
 
 RANGES = st.builds(Range, st.text(max_size=9), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
@@ -61,20 +62,20 @@ def test_noise_is_refused_or_harmless(noise: bytes) -> None:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[wire.Channel, socket.socket]]:
+def ends() -> Iterator[tuple[Channel, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield wire.Channel(ours), theirs
+        yield Channel(ours), theirs
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, (1 << 18) - 8, 1 << 18, 3_000_000])
 def test_frames_of_any_size_pass(size: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        reader = wire.Channel(theirs)
+        reader = Channel(theirs)
         body = bytes(range(256)) * (size // 256 + 1)
         frames = [body[:size], b"", body[: size // 2]]
-        sender = wire.Channel(ours)
+        sender = Channel(ours)
 
         def send() -> None:
             for frame in frames:
@@ -88,9 +89,9 @@ def test_frames_of_any_size_pass(size: int) -> None:
             thread.join()
 
 
-def test_frames_in_pieces_are_put_together(ends: tuple[wire.Channel, socket.socket]) -> None:
+def test_frames_in_pieces_are_put_together(ends: tuple[Channel, socket.socket]) -> None:
     channel, other = ends
-    stream = b"".join(wire._HEAD.pack(len(text), 9) + text for text in (b"one", b"", b"three"))
+    stream = b"".join(_HEAD.pack(len(text), 9) + text for text in (b"one", b"", b"three"))
     taken = []
     for place in range(len(stream)):
         other.sendall(stream[place : place + 1])
@@ -100,17 +101,17 @@ def test_frames_in_pieces_are_put_together(ends: tuple[wire.Channel, socket.sock
 
 
 def test_a_frame_larger_than_any_can_be_is_refused(
-    ends: tuple[wire.Channel, socket.socket],
+    ends: tuple[Channel, socket.socket],
 ) -> None:
     channel, other = ends
-    other.sendall(wire._HEAD.pack(0xFFFFFFFF, 1))
+    other.sendall(_HEAD.pack(0xFFFFFFFF, 1))
     with pytest.raises(wire.WireError):
         channel.receive()
 
 
-def test_the_other_ends_end(ends: tuple[wire.Channel, socket.socket]) -> None:
+def test_the_other_ends_end(ends: tuple[Channel, socket.socket]) -> None:
     channel, other = ends
-    other.sendall(wire._HEAD.pack(100, 1))
+    other.sendall(_HEAD.pack(100, 1))
     other.close()
     with pytest.raises(wire.LostError):
         channel.receive()
@@ -118,7 +119,7 @@ def test_the_other_ends_end(ends: tuple[wire.Channel, socket.socket]) -> None:
         channel.send(1, [b"x"])
 
 
-def test_waiting_has_an_end(ends: tuple[wire.Channel, socket.socket]) -> None:
+def test_waiting_has_an_end(ends: tuple[Channel, socket.socket]) -> None:
     channel, _ = ends
     with pytest.raises(wire.SlowError):
         channel.receive(until=0.0)

@@ -26,16 +26,16 @@ def main() -> None:
     descriptor, memory, parent = map(int, sys.argv[1:4])
     _die_with(parent)
     sys.argv = [""]
-    from nereid_worker import wire, worker  # noqa: PLC0415 - the path is set just above
+    from nereid_worker import channel, wire, worker  # noqa: PLC0415 - the path is set just above
 
     began = mmap.mmap(memory, mmap.PAGESIZE)
     os.close(memory)
     # What the model starts shall not keep the connection open.
     os.set_inheritable(descriptor, False)
-    channel = wire.Channel(socket.socket(fileno=descriptor))
+    connection = channel.Channel(socket.socket(fileno=descriptor))
     code = 1
     try:
-        code = worker.work(channel, began)
+        code = worker.work(connection, began)
     except wire.LostError:
         # Nobody is left to serve.
         pass

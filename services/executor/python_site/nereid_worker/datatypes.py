@@ -40,9 +40,7 @@ _LENGTH = Struct("<I")
 
 def datatype_of(dtype: Any) -> str | None:
     """KServe's name of a numpy type; None: it has none."""
-    if dtype.kind == "S":
-        return "BYTES"
-    return _NAMES.get(dtype)
+    return _NAMES.get(dtype) or ("BYTES" if dtype.kind == "S" else None)
 
 
 def triton_to_numpy_type(data_type: int) -> Any:

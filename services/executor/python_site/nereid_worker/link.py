@@ -13,13 +13,15 @@ from .errors import TritonModelException
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .channel import Channel
+
     OnAnswer = Callable[[wire.Call], None]
 
 
 class Link:
     """Sends, from any thread, what is no answer: logs, metrics, and calls to the mesh."""
 
-    def __init__(self, channel: wire.Channel) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.channel = channel
         # Whether log_verbose is worth sending.
         self.verbose = False

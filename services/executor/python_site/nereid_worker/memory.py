@@ -72,7 +72,7 @@ def put(tensors: Sequence[Any], room: wire.Range) -> Sequence[Any]:
     end = 0
     for tensor in tensors:
         places.append(end)
-        end += -(-len(tensor) // _ALIGNMENT) * _ALIGNMENT
+        end += -(-wire.size_of(tensor) // _ALIGNMENT) * _ALIGNMENT
     if not _LEAST_BYTES <= end <= room.size:
         return tensors
     try:
@@ -81,11 +81,11 @@ def put(tensors: Sequence[Any], room: wire.Range) -> Sequence[Any]:
         return tensors
     try:
         for tensor, place in zip(tensors, places):  # noqa: B905 - Python 3.9
-            _write(descriptor, memoryview(tensor), room.offset + place)
+            _write(descriptor, wire.as_bytes(tensor), room.offset + place)
     finally:
         os.close(descriptor)
     return [
-        wire.Range(room.segment, room.offset + place, len(tensor))
+        wire.Range(room.segment, room.offset + place, wire.size_of(tensor))
         for tensor, place in zip(tensors, places)  # noqa: B905
     ]
 

@@ -6,19 +6,21 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from . import mesh
+from . import mesh, wire
 from .errors import TritonModelException
 from .responses import parameters_text
 from .tensors import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
 
     from .responses import InferenceResponseSender
-    from .tasks import Task
+    from .tasks import Execution, Task
 
 MEMORY_GPU, MEMORY_CPU = 0, 1
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
+
+_new = object.__new__
 
 
 class PreferredMemory:
@@ -44,6 +46,20 @@ class InferenceTrace:
 
 class InferenceRequest:
     """A request to a model."""
+
+    # What most requests that models get leave as it is, so that nothing has to be set.
+    _request_id = ""
+    _correlation_id: int | str = 0
+    _model_name, _model_version = "", -1
+    _flags = _timeout = 0
+    _preferred_memory: PreferredMemory | None = None
+    _trace: InferenceTrace | None = None
+    _parameters = "{}"
+    # Of one that the model got: the batch that it came in, its place there, and what answers it.
+    _execution: Execution | None = None
+    _member = 0
+    _task: Task | None = None
+    _sender: InferenceResponseSender | None = None
 
     def __init__(
         self,
@@ -72,11 +88,8 @@ class InferenceRequest:
         self._model_name, self._model_version = model_name, model_version
         self._flags, self._timeout = flags, timeout
         self._preferred_memory = preferred_memory
-        self._trace = trace or InferenceTrace()
+        self._trace = trace
         self._parameters = "{}" if parameters is None else parameters_text(parameters) or "{}"
-        self._sender: InferenceResponseSender | None = None
-        self._open: Callable[[], InferenceResponseSender] | None = None
-        self._cancelled: Callable[[], bool] = bool
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -102,6 +115,8 @@ class InferenceRequest:
         return self._parameters
 
     def trace(self) -> InferenceTrace:
+        if self._trace is None:
+            self._trace = InferenceTrace()
         return self._trace
 
     def requested_output_names(self) -> set[str]:
@@ -109,14 +124,15 @@ class InferenceRequest:
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the responses any more."""
-        return self._cancelled()
+        return self._execution is not None and self._execution.is_cancelled(self._member)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What sends responses; only for requests that the model got."""
         if self._sender is None:
-            if self._open is None:
+            if self._execution is None:
                 raise TritonModelException("Response factory does not exist for this request.")
-            self._sender = self._open()
+            self._task = self._execution.task(self)
+            self._sender = self._task.sender()
         return self._sender
 
     def set_release_flags(self, flags: int) -> None:
@@ -155,40 +171,64 @@ async def _at_once(value: Any) -> Any:
     return value
 
 
+class Form:
+    """What requests of one form have and want."""
+
+    def __init__(self, text: bytes) -> None:
+        about = json.loads(text)
+        self.inputs = [(name, datatype, tuple(shape)) for name, datatype, shape in about["inputs"]]
+        self.outputs: list[str] = about["outputs"]
+        self.wanted = frozenset(self.outputs)
+
+
 def received(
-    meta: dict[str, Any],
-    inputs: list[Tensor],
-    outputs: list[str],
-    task: Task,
+    form: Form, raws: Sequence[Any], execution: Execution, member: int
 ) -> InferenceRequest:
-    """A request that the model gets; meta is what the executor says of it beside the tensors."""
-    request = InferenceRequest.__new__(InferenceRequest)
-    request._inputs = inputs
-    request._outputs = outputs
-    request._request_id = meta.get("id", "")
-    request._correlation_id = meta.get("correlation_id", 0)
-    request._flags = meta.get("flags", 0)
-    request._timeout = meta.get("timeout_us", 0)
-    parameters = meta.get("parameters")
-    request._parameters = _compact(parameters) if parameters else "{}"
-    request._trace = InferenceTrace(meta.get("trace"))
-    request._model_name, request._model_version = "", -1
-    request._preferred_memory = None
-    request._sender = None
-    request._open = task.sender
-    request._cancelled = task.is_cancelled
+    """A request that the model gets; raises TritonModelException if its data is gone."""
+    if wire.Range in map(type, raws):
+        if len(raws) > len(form.inputs):
+            execution.rooms[member] = raws[-1]
+        raws = [
+            execution.view(member, raw) if type(raw) is wire.Range else raw
+            for raw in raws[: len(form.inputs)]
+        ]
+    request: InferenceRequest = _new(InferenceRequest)
+    request._inputs = [
+        Tensor.of_raw(name, datatype, shape, raw)
+        for (name, datatype, shape), raw in zip(form.inputs, raws)  # noqa: B905 - Python 3.9
+    ]
+    request._outputs = form.outputs
+    request._execution = execution
+    request._member = member
     return request
 
 
-def _compact(parameters: dict[str, Any]) -> str:
-    return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
+def tell(request: InferenceRequest, meta: bytes) -> None:
+    """Tell a request that the model gets what the executor says of it beside the tensors."""
+    about = json.loads(meta)
+    request._request_id = about.get("id", "")
+    request._correlation_id = about.get("correlation_id", 0)
+    request._flags = about.get("flags", 0)
+    request._timeout = about.get("timeout_us", 0)
+    parameters = about.get("parameters")
+    if parameters:
+        text = json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
+        request._parameters = text
+    request._trace = InferenceTrace(about.get("trace"))
 
 
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None:
     """The request's input with this name; None: it has none."""
-    return next((each for each in inference_request.inputs() if each.name() == name), None)
+    return _named(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: Any, name: str) -> Tensor | None:
     """The response's output with this name; None: it has none."""
-    return next((each for each in inference_response.output_tensors() if each.name() == name), None)
+    return _named(inference_response.output_tensors(), name)
+
+
+def _named(tensors: list[Tensor], name: str) -> Tensor | None:
+    for tensor in tensors:
+        if tensor._name == name:
+            return tensor
+    return None

@@ -26,7 +26,7 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        tensors = [] if output_tensors is None else list(output_tensors)
+        tensors = [*output_tensors] if output_tensors else []
         for tensor in tensors:
             if type(tensor) is not Tensor:
                 raise TypeError(

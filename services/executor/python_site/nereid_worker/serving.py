@@ -10,20 +10,19 @@ import asyncio
 import contextlib
 import gc
 import inspect
-import json
 import os
 import queue
 import threading
 import weakref
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from . import memory, wire
+from . import wire
 from .errors import TritonError, TritonModelException
-from .requests import received
+from .requests import Form, received, tell
 from .responses import FINAL, InferenceResponse
-from .tasks import Execution, Task, failure
-from .tensors import Tensor
+from .tasks import Execution, failure, reply_of
 from .texts import error_text
 
 if TYPE_CHECKING:
@@ -31,20 +30,11 @@ if TYPE_CHECKING:
 
     from .link import Link
     from .requests import InferenceRequest
+    from .tasks import Task
 
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
 _NUMBER = Struct("<Q")
-
-
-class Form:
-    """What requests of one form have and want."""
-
-    def __init__(self, text: bytes) -> None:
-        about = json.loads(text)
-        self.inputs = [(name, datatype, tuple(shape)) for name, datatype, shape in about["inputs"]]
-        self.outputs: list[str] = about["outputs"]
-        self.wanted = frozenset(self.outputs)
 
 
 class Serving:
@@ -60,9 +50,8 @@ class Serving:
         self._decoupled = decoupled
         self._forms: dict[int, Form] = {}
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._open: weakref.WeakValueDictionary[tuple[int, int], Task] = (
-            weakref.WeakValueDictionary()
-        )
+        # Batches that the executor can have news of.
+        self._open: weakref.WeakValueDictionary[int, Execution] = weakref.WeakValueDictionary()
         self._reader: threading.Thread | None = None
         self._reading = threading.Lock()
         self._ending = False
@@ -117,9 +106,7 @@ class Serving:
 
     def _handle(self, kind: int, body: bytearray) -> None:
         if kind == wire.BATCH:
-            number, members = wire.read_batch(body)
-            begun = [(self._forms[member.form], member) for member in members]
-            self._work.put(lambda: self._run(number, begun))
+            self._work.put(partial(self._run, self._received(body)))
         elif kind == wire.FORM:
             (number,) = _FORM.unpack_from(body)
             if not number:
@@ -128,9 +115,9 @@ class Serving:
                 self._forms[number] = Form(bytes(body[_FORM.size :]))
         elif kind == wire.CONTROL:
             batch, member, control = _CONTROL.unpack_from(body)
-            task = self._open.get((batch, member))
-            if task is not None:
-                task.control(control)
+            known = self._open.get(batch)
+            if known is not None:
+                known.control(member, control)
         elif kind == wire.CALL_ANSWER:
             self._link.answered(body)
         elif kind == wire.ASK_READY:
@@ -156,45 +143,47 @@ class Serving:
 
     # ---- batches
 
-    def _run(self, number: int, members: list[tuple[Form, wire.Member]]) -> None:
-        _NUMBER.pack_into(self._began, 0, number)
+    def _received(self, body: bytearray) -> Execution:
+        number, members = wire.read_batch(body)
         execution = Execution(number, self._channel, self.look, decoupled=self._decoupled)
-        tasks: list[Task] = []
-        requests = []
-        replies: list[wire.Reply] = []
-        inputs = memory.Inputs()
-        for place, (form, member) in enumerate(members):
-            task = Task(execution, place, form.wanted)
+        self._open[number] = execution
+        for place, (form_number, meta, _, tensors) in enumerate(members):
+            form = self._forms[form_number]
+            execution.wanted.append(form.wanted)
             try:
-                request = _request(form, member, task, inputs)
+                request = received(form, tensors, execution, place)
             except TritonModelException as error:
-                replies.append(failure(place, TritonError(str(error), TritonError.UNAVAILABLE)))
+                refusal = TritonError(str(error), TritonError.UNAVAILABLE)
+                execution.refusals.append(failure(place, refusal))
                 continue
-            self._open[number, place] = task
-            tasks.append(task)
-            requests.append(request)
-            del request
-        replies += self._executed(tasks, requests) if tasks else ()
-        for reply in replies:
-            self._answered(number, reply.member)
-        # What a model still holds of its inputs after this is copied.
-        del requests, task
+            if meta:
+                tell(request, meta)
+            if self._decoupled:
+                # Whether it is answered is known by whether the model still has it.
+                execution.task(request)
+            execution.requests.append(request)
+        return execution
+
+    def _run(self, execution: Execution) -> None:
+        _NUMBER.pack_into(self._began, 0, execution.number)
+        replies = self._executed(execution)
         try:
-            execution.send(replies, wire.FREE, inputs if inputs.used else None)
+            execution.finish(replies)
         except wire.WireError as error:
-            execution.send(self._failures(tasks, str(error), again=True), wire.FREE)
-        execution.returned = True
+            execution.finish(self._failures(execution, str(error), again=True))
 
-    def _answered(self, number: int, place: int) -> None:
-        task = self._open.get((number, place))
-        if task is not None:
-            task.answered = True
-
-    def _executed(self, tasks: list[Task], requests: list[InferenceRequest]) -> list[wire.Reply]:
+    def _executed(self, execution: Execution) -> list[wire.Reply]:
+        """The replies to all of its members; whoever waits longer, has a sender."""
+        # What a model still holds of its inputs after this, it goes on holding.
+        requests, execution.requests = execution.requests, []
+        execution.members = [request._member for request in requests]
+        if not requests:
+            return execution.refusals
         try:
-            return self._replies(tasks, self._execute(requests))
+            replies = self._replies(execution, self._execute(requests))
         except BaseException as error:
-            return self._failures(tasks, error_text(error))
+            replies = self._failures(execution, error_text(error))
+        return execution.refusals + replies if execution.refusals else replies
 
     def _execute_in_loop(self, requests: list[InferenceRequest]) -> Any:
         loop = self._loop
@@ -216,26 +205,31 @@ class Serving:
                 with contextlib.suppress(TritonModelException):
                     request.get_response_sender().send(failed, FINAL)
 
-    def _replies(self, tasks: list[Task], returned: Any) -> list[wire.Reply]:
+    def _replies(self, execution: Execution, returned: Any) -> list[wire.Reply]:
         """What execute() returned, as it travels; raises _Refusal if it makes no sense."""
         if self._decoupled:
             self._check_none(returned)
             return []
-        if returned is None and any(task.has_sender for task in tasks):
-            returned = [None] * len(tasks)
+        members, wanted, held = execution.members, execution.wanted, execution.held
+        if returned is None and any(task.has_sender for task in held.values()):
+            returned = [None] * len(members)
         if not isinstance(returned, list):
             raise _Refusal(f"Expected a list in the execute return, found type '{type(returned)}'.")
-        if len(returned) != len(tasks):
+        if len(returned) != len(members):
             raise _Refusal(
                 "Number of InferenceResponse objects do not match the number of InferenceRequest "
-                f"objects. InferenceRequest(s) size is:{len(tasks)}, and InferenceResponse(s) "
+                f"objects. InferenceRequest(s) size is:{len(members)}, and InferenceResponse(s) "
                 f"size is:{len(returned)}\n"
             )
-        return [
-            reply
-            for task, response in zip(tasks, returned)  # noqa: B905 - Python 3.9
-            for reply in _replies_of(task, response)
-        ]
+        replies = []
+        for member, response in zip(members, returned):  # noqa: B905 - Python 3.9
+            if type(response) is not InferenceResponse or held:
+                _check_response(response, held.get(member))
+                if response is None:
+                    continue
+            room = execution.rooms.get(member) if execution.rooms else None
+            replies.append(reply_of(member, wanted[member], response, room))
+        return replies
 
     def _check_none(self, returned: Any) -> None:
         if returned is not None:
@@ -248,50 +242,42 @@ class Serving:
         message = f"Failed to process the request(s) for model '{self._name}', message: {text}"
         return TritonError(message)
 
-    def _failures(self, tasks: list[Task], text: str, *, again: bool = False) -> list[wire.Reply]:
+    def _failures(
+        self, execution: Execution, text: str, *, again: bool = False
+    ) -> list[wire.Reply]:
         """The batch failed as a whole: what is not answered yet is answered so."""
         error = self._error(text)
-        return [failure(task.member, error) for task in tasks if again or not task.answered]
+        answered = {member for member, task in execution.held.items() if task.answered}
+        return [
+            failure(member, error)
+            for member in execution.members
+            if again or member not in answered
+        ]
 
 
 class _Refusal(Exception):
     """What the model returned makes no sense."""
 
 
-def _replies_of(task: Task, response: Any) -> list[wire.Reply]:
+def _check_response(response: Any, task: Task | None) -> None:
+    """Raise _Refusal if a request cannot be answered by this."""
+    has_sender = task is not None and task.has_sender
     if response is None:
-        if task.has_sender:
-            return []
-        raise _Refusal(
-            "Expected an 'InferenceResponse' object in the execute function return list, found "
-            "None for a request whose response sender was not used."
-        )
-    if type(response) is not InferenceResponse:
+        if not has_sender:
+            raise _Refusal(
+                "Expected an 'InferenceResponse' object in the execute function return list, found "
+                "None for a request whose response sender was not used."
+            )
+    elif type(response) is not InferenceResponse:
         raise _Refusal(
             "Expected an 'InferenceResponse' object in the execute function return list, found "
             f"type '{type(response)}'."
         )
-    if task.has_sender and task.answered:
+    elif task is not None and has_sender and task.answered:
         raise _Refusal(
             "Expected a None object in the execute function return list for a request that was "
             "answered by its response sender."
         )
-    return [task.reply(response)]
-
-
-def _request(
-    form: Form, member: wire.Member, task: Task, shared: memory.Inputs
-) -> InferenceRequest:
-    inputs = []
-    for (name, datatype, shape), raw in zip(form.inputs, member.tensors):  # noqa: B905
-        if type(raw) is wire.Range:
-            task.inputs = shared
-            raw = shared.view(raw)  # noqa: PLW2901
-        inputs.append(Tensor.of_raw(name, datatype, shape, raw))
-    if len(member.tensors) > len(inputs):
-        task.room = member.tensors[-1]
-    meta = json.loads(member.meta) if member.meta else {}
-    return received(meta, inputs, form.outputs, task)
 
 
 async def _awaited(answer: Any) -> Any:

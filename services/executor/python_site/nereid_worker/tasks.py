@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import memory, wire
@@ -12,8 +13,10 @@ from .errors import TritonError
 from .responses import InferenceResponseSender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from .channel import Channel
+    from .requests import InferenceRequest
     from .responses import InferenceResponse
 
 # Outputs' shapes may vary without end.
@@ -22,19 +25,16 @@ _metas: dict[Any, bytes] = {}
 
 
 class Task:
-    """One member of one batch."""
+    """Answers one member of a batch by senders, also after execute() has returned."""
 
     __slots__ = (
         "__weakref__",
         "_batch",
         "_outputs",
         "answered",
-        "cancelled",
         "flowing",
         "has_sender",
-        "inputs",
         "member",
-        "room",
     )
 
     def __init__(self, batch: Execution, member: int, outputs: frozenset[str]) -> None:
@@ -43,13 +43,9 @@ class Task:
         self.member = member
         # Its last answer is on its way.
         self.answered = False
-        self.cancelled = False
         # Cleared while its client cannot keep up; there from the first time on.
         self.flowing: threading.Event | None = None
         self.has_sender = False
-        # Those of its inputs that lie in shared memory, and where its outputs may.
-        self.inputs: memory.Inputs | None = None
-        self.room: wire.Range | None = None
 
     def sender(self) -> InferenceResponseSender:
         """What answers it; not kept here, so that it goes when the model lets go of it."""
@@ -59,47 +55,29 @@ class Task:
         )
 
     def is_cancelled(self) -> bool:
-        if not self.cancelled:
-            self._batch.look()
-        return self.cancelled
+        return self._batch.is_cancelled(self.member)
 
     def control(self, kind: int) -> None:
         """What has become of it elsewhere; kinds as in MemberControl."""
-        if kind == CANCEL:
-            self.cancelled = True
         if kind == PAUSE:
             self.flowing = self.flowing or threading.Event()
             self.flowing.clear()
         elif self.flowing is not None:
             self.flowing.set()
 
-    def reply(self, response: InferenceResponse) -> wire.Reply:
-        """A response as it travels, but whether it is the last."""
-        error = response.error()
-        if error is not None:
-            return failure(self.member, error)
-        wanted = self._outputs
-        tensors = [each for each in response.output_tensors() if each._name in wanted]
-        meta = _meta(tuple((each._name, each._datatype, each._shape) for each in tensors))
-        parameters = response.parameters()
-        if parameters:
-            meta = b'{"outputs":' + meta + b',"parameters":' + parameters.encode() + b"}"
-        raws: Sequence[Any] = [each.raw() for each in tensors]
-        if self.room is not None:
-            raws = memory.put(raws, self.room)
-        return wire.Reply(self.member, 0, meta, raws)
-
     def _deliver(self, response: InferenceResponse | None, final: bool) -> None:
         """Send a response from wherever it was made; waits for a client that cannot keep up."""
-        if self.flowing is not None and not self.cancelled:
+        if self.flowing is not None and self.member not in self._batch.cancelled:
             self.flowing.wait()
         if response is None:
             reply = wire.Reply(self.member, wire.EMPTY, b"", ())
         else:
-            reply = self.reply(response)
+            room = self._batch.rooms.get(self.member)
+            reply = reply_of(self.member, self._outputs, response, room)
         self.answered = final
         if final:
-            self._batch.send([reply], keeping=self.inputs)
+            keeping = self._batch.inputs if self.member in self._batch.sharing else None
+            self._batch.send([reply], keeping=keeping)
         else:
             self._batch.send([reply._replace(flags=reply.flags | wire.MORE)])
 
@@ -118,15 +96,80 @@ CANCEL, PAUSE, RESUME = 0, 1, 2
 class Execution:
     """A batch under way; its tasks look after themselves once execute() has returned."""
 
+    __slots__ = (
+        "__weakref__",
+        "_channel",
+        "_look",
+        "_open",
+        "cancelled",
+        "decoupled",
+        "held",
+        "inputs",
+        "members",
+        "number",
+        "refusals",
+        "requests",
+        "returned",
+        "rooms",
+        "sharing",
+        "wanted",
+    )
+
     def __init__(
-        self, number: int, channel: wire.Channel, look: Callable[[], None], *, decoupled: bool
+        self, number: int, channel: Channel, look: Callable[[], None], *, decoupled: bool
     ) -> None:
-        self._number = number
+        """look: sees whether there is news of requests."""
+        self.number = number
         self._channel = channel
-        self.look = look
+        self._look = look
         self.decoupled = decoupled
+        # By member: the outputs that it wants.
+        self.wanted: list[frozenset[str]] = []
+        # Until execute() gets them; where they stood; and replies to those that it does not get.
+        self.requests: list[InferenceRequest] = []
+        self.members: list[int] = []
+        self.refusals: list[wire.Reply] = []
+        # Inputs in shared memory, whose they are, and where outputs may be put.
+        self.inputs: memory.Inputs | None = None
+        self.sharing: set[int] = set()
+        self.rooms: dict[int, wire.Range] = {}
+        # Members for whose answers nobody waits.
+        self.cancelled: set[int] = set()
         # execute() has returned.
         self.returned = False
+        # The tasks while execute() runs. Later only the model holds them, with senders.
+        self.held: dict[int, Task] = {}
+        self._open: weakref.WeakValueDictionary[int, Task] | None = None
+
+    def task(self, request: InferenceRequest) -> Task:
+        """A request's task: there is one for each request of decoupled models, else where asked."""
+        if request._task is None:
+            member = request._member
+            task = request._task = self.held[member] = Task(self, member, self.wanted[member])
+            if self._open is None:
+                self._open = weakref.WeakValueDictionary()
+            self._open[member] = task
+        return request._task
+
+    def view(self, member: int, place: wire.Range) -> memoryview:
+        """An input that lies in shared memory; raises TritonModelException if it is gone."""
+        if self.inputs is None:
+            self.inputs = memory.Inputs()
+        self.sharing.add(member)
+        return self.inputs.view(place)
+
+    def is_cancelled(self, member: int) -> bool:
+        if member not in self.cancelled:
+            self._look()
+        return member in self.cancelled
+
+    def control(self, member: int, kind: int) -> None:
+        """What has become of a member elsewhere."""
+        if kind == CANCEL:
+            self.cancelled.add(member)
+        task = None if self._open is None else self._open.get(member)
+        if task is not None:
+            task.control(kind)
 
     def send(
         self,
@@ -137,12 +180,44 @@ class Execution:
         """Send what is in the list, which is empty then. keeping: what the replies may be made of,
         and what is somebody else's as soon as they are sent.
         """
-        parts = wire.answers_parts(self._number, flags, replies)
+        parts = wire.answers_parts(self.number, flags, replies)
         replies.clear()
         if keeping is not None:
             parts = [b"".join(parts)]
             keeping.keep()
         self._channel.send(wire.ANSWERS, parts)
+
+    def finish(self, replies: list[wire.Reply]) -> None:
+        """Send the replies that execute() returned; who has none answers by a sender."""
+        held = self.held
+        if held:
+            for reply in replies:
+                if reply[0] in held:
+                    held[reply[0]].answered = True
+        self.send(replies, wire.FREE, self.inputs)
+        self.returned = True
+        self.held = {}
+
+
+def reply_of(
+    member: int,
+    wanted: frozenset[str],
+    response: InferenceResponse,
+    room: wire.Range | None = None,
+) -> wire.Reply:
+    """A response as it travels, but whether it is the last. room: where outputs may be put."""
+    if response._error is not None:
+        return failure(member, response._error)
+    about = []
+    raws = []
+    for tensor in response._output_tensors:
+        if tensor._name in wanted:
+            about.append((tensor._name, tensor._datatype, tensor._shape))
+            raws.append(tensor.raw())
+    meta = _meta(tuple(about))
+    if response._parameters:
+        meta = b'{"outputs":%b,"parameters":%b}' % (meta, response._parameters.encode())
+    return wire.Reply(member, 0, meta, raws if room is None else memory.put(raws, room))
 
 
 def failure(member: int, error: TritonError) -> wire.Reply:

@@ -16,6 +16,9 @@ from .datatypes import (
 )
 from .errors import TritonModelException
 
+_ARRAY = np.ndarray
+_new = object.__new__
+
 
 class Tensor:
     """A named array in the CPU's memory."""
@@ -23,7 +26,7 @@ class Tensor:
     __slots__ = ("_array", "_datatype", "_name", "_raw", "_shape")
 
     def __init__(self, name: str, array: Any) -> None:
-        if not isinstance(name, str) or not isinstance(array, np.ndarray):
+        if not isinstance(name, str) or not isinstance(array, _ARRAY):
             raise TypeError(
                 "Tensor(): expected a name and a numpy.ndarray, got "
                 f"{type(name).__name__} and {type(array).__name__}"
@@ -40,7 +43,7 @@ class Tensor:
     @classmethod
     def of_raw(cls, name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Tensor:
         """A tensor whose bytes become an array when somebody asks for it."""
-        tensor = cls.__new__(cls)
+        tensor: Tensor = _new(cls)
         tensor._name = name
         tensor._datatype = datatype
         tensor._shape = shape
@@ -98,21 +101,22 @@ class Tensor:
         return self._datatype
 
     def raw(self) -> Any:
-        """The tensor's bytes, as they travel."""
-        if self._array is None:
+        """The tensor's bytes, as they travel: an object of the buffer protocol."""
+        array = self._array
+        if array is None:
             return self._raw
         if self._datatype == "BYTES":
-            return join_strings(self._array)
-        if not self._array.size:
-            return b""
-        return self._array.reshape(-1).view(np.uint8).data
+            return join_strings(array)
+        return array if array.size else b""
 
     def _viewed(self) -> Any:
+        raw = self._raw
         if self._datatype == "BYTES":
-            flat = deserialize_bytes_tensor(self._raw)
-        else:
-            flat = np.frombuffer(self._raw, NUMPY_TYPES[self._datatype])
-        return flat.reshape(self._shape)
+            return deserialize_bytes_tensor(raw).reshape(self._shape)
+        array = _ARRAY(self._shape, NUMPY_TYPES[self._datatype], raw)
+        if array.nbytes != len(raw):
+            raise ValueError(f"{len(raw)} bytes are no tensor of shape {list(self._shape)}")
+        return array
 
     def _words(self) -> Any:
         if self._array is not None:

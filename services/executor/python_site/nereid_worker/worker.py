@@ -18,8 +18,10 @@ from .texts import error_text
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from .channel import Channel
 
-def work(channel: wire.Channel, began: Any) -> int:
+
+def work(channel: Channel, began: Any) -> int:
     """The worker's life; its process's exit code. Raises wire.LostError without an executor."""
     # Whatever stands in a model's own folders: these are the API.
     sys.modules["triton_python_backend_utils"] = _module("triton_python_backend_utils")
