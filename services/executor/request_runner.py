@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import select
 import time
-from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import Internal, NereidError
 from nereid.frames import write_fault, write_payloads
@@ -20,48 +19,25 @@ from nereid.messages import Fault, SharedMemory, fault_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.slab import THRESHOLD_BYTES
 from services.executor.answers import failure, prefixes
-from services.executor.backends import LostError, Response
-from services.executor.classification import classified, read_labels
+from services.executor.backends import LostError
+from services.executor.classification import Classes
 from services.executor.requests import Requests
+from services.executor.running import Running
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
     from services.executor.assembly import Piece
-    from services.executor.backends import Collected, InstanceSpec, Request, RequestModel
+    from services.executor.backends import Collected, InstanceSpec, Request, RequestModel, Response
     from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
 
 # Answers differ by batch size and shape.
 _MOST_HEADS: Final = 1024
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A batch that is being executed, or, of a decoupled model, has requests without their end."""
-
-    # The scheduler's number.
-    id: int
-    started_ns: int
-    begun_ns: int
-    # By member, in pieces; None: nothing yet. A decoupled model's are gone once they are sent.
-    answers: list[Sequence[Piece] | None]
-    # The model's members, which are those without a defect: their places in the batch.
-    places: list[int]
-    # Of the model's members.
-    open: set[int]
-    # Where some of them may put their outputs, until they have answered.
-    rooms: dict[int, SharedMemory] = field(default_factory=dict)
-    contexts: list[bytes] = field(default_factory=list)
-    failed: str | None = None
-    # Something was said of it.
-    told: bool = False
-    # By the model's member: which outputs it wants as classes.
-    classes: dict[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 class RequestRunner:
@@ -78,13 +54,12 @@ class RequestRunner:
         self._name = spec.name
         self._model = model
         self._tracer = tracer
-        self._labels = read_labels(spec.config, spec.version_path.parent)
-        self._batching = spec.config.max_batch_size > 0
+        self._classes = Classes(spec.config, spec.version_path.parent)
         self._requests = Requests(tuple(tensor.name for tensor in spec.config.output))
         # By an answer's head: its outputs' sizes, and what stands before each of them.
         self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
         # By the model's number for it: the scheduler's may come again with a new stream.
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Running] = {}
         self._numbers = 0
         # How much shared memory the last outputs took; 0: they were small.
         self._expected_bytes = 0
@@ -174,7 +149,7 @@ class RequestRunner:
         places: list[int] = []
         requests = []
         read = self._requests.read
-        running = _Running(batch.id, started_ns, 0, [None] * len(members), places, set())
+        running = Running(batch.id, started_ns, 0, [None] * len(members), places, set())
         for place, member in enumerate(members):
             room = self._room()
             try:
@@ -197,10 +172,7 @@ class RequestRunner:
         self._current = number
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
-        for member, request in enumerate(requests):
-            if request.form.classes:
-                running.classes[member] = request.form.classes
-                requests[member] = self._without_room(request)
+        self._note_classes(running, requests)
         if self._expected_bytes:
             running.rooms = {
                 member: request.room
@@ -222,11 +194,14 @@ class RequestRunner:
             return None
         return self.lender.room(self._expected_bytes)
 
-    def _without_room(self, request: Request) -> Request:
-        """The request, whose outputs are to be seen before they are sent."""
-        if request.room is not None and self.lender is not None:
-            self.lender.free(request.room.slab)
-        return request._replace(room=None)
+    def _note_classes(self, running: Running, requests: list[Request]) -> None:
+        """Outputs that are wanted as classes are seen before they are sent: they get no room."""
+        for member, request in enumerate(requests):
+            if request.form.classes:
+                running.classes[member] = request.form.classes
+                if request.room is not None and self.lender is not None:
+                    self.lender.free(request.room.slab)
+                    requests[member] = request._replace(room=None)
 
     # ---- out
 
@@ -236,11 +211,10 @@ class RequestRunner:
             if running is not None:
                 yield from self._collected(running, collected)
 
-    def _collected(self, running: _Running, collected: Collected) -> Iterator[bytes]:
+    def _collected(self, running: Running, collected: Collected) -> Iterator[bytes]:
         arrived_ns = perf_counter_ns()
         if running.classes:
-            responses = [self._classified(running, each) for each in collected.responses]
-            collected = collected._replace(responses=responses)
+            collected = self._classes.told(collected, running.classes)
         decoupled = self._model.decoupled
         still_open, places, answers = running.open, running.places, running.answers
         accepted = []
@@ -269,30 +243,13 @@ class RequestRunner:
             del self._running[collected.batch]
             self._tell(running, arrived_ns)
 
-    def _classified(self, running: _Running, response: Response) -> Response:
-        """With classes in place of outputs, where they are wanted."""
-        wanted = running.classes.get(response.member)
-        if wanted is None or response.fault is not None or not response.head:
-            return response
-        try:
-            head, tensors = classified(
-                response.head,
-                cast("Sequence[bytes | memoryview]", response.tensors),
-                wanted,
-                self._labels,
-                batching=self._batching,
-            )
-        except NereidError as error:
-            return Response(response.member, response.more, fault_of(error))
-        return response._replace(head=head, tensors=tensors)
-
-    def _executed(self, running: _Running, arrived_ns: int = 0) -> bytes:
+    def _executed(self, running: Running, arrived_ns: int = 0) -> bytes:
         """The one message that answers a whole batch."""
         times = self._times(running, arrived_ns or perf_counter_ns())
         pieces = [*chain.from_iterable(filter(None, running.answers)), times.SerializeToString()]
         return b"".join(pieces)
 
-    def _defects(self, running: _Running) -> bytes:
+    def _defects(self, running: Running) -> bytes:
         """Tells of members that the model does not get."""
         if not self._model.decoupled:
             return self._executed(running)
@@ -305,7 +262,7 @@ class RequestRunner:
         return executed.SerializeToString()
 
     def _partial(
-        self, running: _Running, responses: Sequence[Response], arrived_ns: int, *, busy: bool
+        self, running: Running, responses: Sequence[Response], arrived_ns: int, *, busy: bool
     ) -> bytes:
         executed = self._times(running, arrived_ns)
         executed.busy = busy
@@ -318,7 +275,7 @@ class RequestRunner:
             self._fill(answer, response, None)
         return executed.SerializeToString()
 
-    def _answer(self, running: _Running, response: Response) -> Sequence[Piece]:
+    def _answer(self, running: Running, response: Response) -> Sequence[Piece]:
         """The pieces of an Executed message that holds just this answer."""
         member, _, fault, head, tensors = response
         if fault is not None or not tensors or running.rooms or self._expected_bytes:
@@ -367,7 +324,7 @@ class RequestRunner:
             self._expected_bytes = lent[-1].offset + lent[-1].size_bytes
         write_payloads(lent or [*map(bytes, tensors)], answer.payloads)
 
-    def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
+    def _times(self, running: Running, arrived_ns: int) -> pb.Executed:
         begun_ns = running.begun_ns or arrived_ns
         return pb.Executed(
             id=running.id,
@@ -376,7 +333,7 @@ class RequestRunner:
             compute_output_ns=perf_counter_ns() - arrived_ns,
         )
 
-    def _tell(self, running: _Running, arrived_ns: int) -> None:
+    def _tell(self, running: Running, arrived_ns: int) -> None:
         """Record the spans of a batch that was traced."""
         if self._tracer is not None and running.contexts:
             begun_ns = running.begun_ns or arrived_ns
@@ -386,7 +343,7 @@ class RequestRunner:
 
     # ---- the model's end
 
-    def _free_rooms(self, running: _Running) -> None:
+    def _free_rooms(self, running: Running) -> None:
         """Nobody will write there any more."""
         for room in running.rooms.values():
             if self.lender is not None:
@@ -430,7 +387,7 @@ class RequestRunner:
             self._tell(batch, perf_counter_ns())
 
 
-def _is_failure(running: _Running, responses: Sequence[Response]) -> bool:
+def _is_failure(running: Running, responses: Sequence[Response]) -> bool:
     if [response.member for response in responses] != [*range(len(running.answers))]:
         return False
     return all(response.fault is not None and not response.more for response in responses)

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from nereid.errors import Internal
 from nereid.frames import read_parameters
-from nereid.messages import SharedMemory
+from nereid.messages import CLASSIFICATION, SharedMemory
 from nereid.pb import kserve_pb2
 from services.executor.backends import Request, RequestForm
 

@@ -18,7 +18,15 @@ from tests.protocol.python_repository import repository_for
 from tests.protocol.row import SERVERS, load_expected
 from tests.protocol.table import all_rows, groups
 
-_ENGINES = ("nereid", "grpcio")
+# The gRPC engine, which of SERVERS, and the backend of the models that are written twice.
+_STARTS = (
+    ("nereid", "default", "onnxruntime"),
+    ("nereid", "default", "python"),
+    ("nereid", "explicit", "onnxruntime"),
+    ("nereid", "python", "python"),
+    ("grpcio", "default", "onnxruntime"),
+    ("grpcio", "explicit", "onnxruntime"),
+)
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
@@ -27,24 +35,14 @@ def expected() -> dict[str, dict[str, Any]]:
     return load_expected()
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        (engine, server)
-        for engine in _ENGINES
-        for server in SERVERS
-        # What Python models do is the same behind either engine.
-        if (engine, server) != ("grpcio", "python")
-    ],
-    ids=str,
-)
+@pytest.fixture(scope="module", params=_STARTS, ids=str)
 def started(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, Server]]:
     """Which of SERVERS it is, and where."""
-    engine, name = request.param
-    repository = repository_for(name, tmp_path_factory.mktemp("protocol") / "models", "onnxruntime")
+    engine, name, backend = request.param
+    repository = repository_for(name, tmp_path_factory.mktemp("protocol") / "models", backend)
     flags = (f"--grpc-engine={engine}", "--allow-client-shm=true", *SERVERS[name])
     log = tmp_path_factory.mktemp("mesh") / "log"
     with running(repository, log, *flags) as mesh:

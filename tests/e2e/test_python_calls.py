@@ -149,7 +149,7 @@ def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> No
     [
         ("exec talk echo hi", "hi"),
         ("exec talk error NOT_FOUND", "INTERNAL: Failed to process"),
-        ("exec nope x", "NOT_FOUND: Request for unknown model: 'nope' is not found"),
+        ("exec nope x", "NOT_FOUND: Model nope - Error when running inference: Failed"),
         ("async_exec talk echo you", "you"),
         ("gather talk echo 1,echo 2,echo 3", "1,2,3"),
         ("add_sub 5 3", "8 2"),
@@ -164,7 +164,7 @@ def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> No
         ("iterate stream fail 2", "0,1,UNAVAILABLE: that is all"),
         ("async_iterate stream late 4", "0,1,2,3"),
         ("first stream endless", "x" * 1000),
-        ("exec stream count 1", "UNSUPPORTED: the model doesn't support models with decoupled"),
+        ("exec stream count 1", "UNSUPPORTED: Model stream - Error when running inference: Model"),
         ("exec talk die SIGKILL", "INTERNAL: Stub process 'talk_0_0' is not healthy."),
     ],
 )

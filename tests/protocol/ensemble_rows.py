@@ -24,6 +24,9 @@ def rows() -> Iterator[Row]:
 def sorted_outputs(answer: Any) -> Any:
     """The real server's order is that of a hash table."""
     answer = levelled(answer)
+    if "reply" in answer and all(not each.get("raw") for each in answer["reply"]["outputs"]):
+        # Without elements there are no parameters.
+        answer["reply"].pop("parameters", None)
     for body in (answer.get("json"), answer.get("reply")):
         if isinstance(body, dict) and "outputs" in body:
             body["outputs"].sort(key=lambda each: str(each["name"]))
@@ -44,7 +47,9 @@ def _infer() -> Iterator[Row]:
         document["inputs"][0]["name"] = "X"
         yield infer(f"{model}-http", model, {**document, "id": "7"}, view=sorted_outputs)
         named = {**document, "parameters": {"binary_data_output": True}}
-        yield infer(f"{model}-http-binary", model, named, view=sorted_outputs)
+        if model != "two_ends":
+            # The order of two outputs varies.
+            yield infer(f"{model}-http-binary", model, named, view=sorted_outputs)
         wanted = {**document, "outputs": [{"name": "Y"}]}
         yield infer(f"{model}-http-output", model, wanted, view=sorted_outputs)
         unknown = {**document, "outputs": [{"name": "NOPE"}]}
@@ -70,7 +75,7 @@ def _infer() -> Iterator[Row]:
 
 def _told() -> Iterator[Row]:
     """What the step's model is told of the client's request."""
-    for name, more in {
+    cases: dict[str, dict[str, Any]] = {
         "nothing": {},
         "id": {"id": "7"},
         "timeout": {"parameters": {"timeout": parameter(int64_param=1000000)}},
@@ -82,7 +87,8 @@ def _told() -> Iterator[Row]:
         "raise": {"code": "PASS\nraise ValueError('no')"},
         "nothing-answered": {"code": "response = answer()"},
         "other-output": {"code": "response = answer(numbers(1))"},
-    }.items():
+    }
+    for name, more in cases.items():
         code = str(more.pop("code", SEEN))
         inputs = [tensor("CODE", "BYTES", (1,), bytes_contents=[code.encode()])]
         message = request("told", inputs, (), **more)
@@ -97,7 +103,8 @@ def _decoupled() -> Iterator[Row]:
     for name, numbers in {"none": (), "one": (1.0,), "three": (1.0, 2.0, 3.0), "error": (-1.0,)}.items():  # fmt: skip
         message = request("repeats", [_x(*numbers)], (), id="7")
         yield row(f"{name}", Stream((message,)), view=levelled)
-    yield row("infer", Rpc("ModelInfer", request("repeats", [_x(1)], ())))
+    message = request("repeats", [_x(1)], ())
+    yield row("infer", Rpc("ModelInfer", message))
     document = one([1], (1,), "FP32")
     document["inputs"][0]["name"] = "X"
     yield infer("http", "repeats", document)

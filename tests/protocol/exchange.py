@@ -31,6 +31,8 @@ _HEADERS: Final = frozenset(
 )
 # Fields that tell of the backend or of the server's version, not of what a client asked.
 _OWN: Final = frozenset({"backend", "platform", "default_model_filename"})
+# What later versions tell as well.
+_LATER: Final = frozenset({"max_inflight_requests"})
 _TIMES: Final = frozenset({"ns", "last_inference"})
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 
@@ -92,10 +94,10 @@ class Clear:
 
 @dataclass(frozen=True)
 class Page:
-    """The metrics of families whose names begin so, once there are so many lines of them."""
+    """The metrics of families whose names begin so, once there is one with this in it."""
 
     prefix: str
-    least: int = 1
+    awaited: str = ""
 
 
 Step = Http | Rpc | Stream | Region | Clear | Page
@@ -157,7 +159,7 @@ class Server:
     def _page(self, page: Page) -> Any:
         deadline = time.monotonic() + ANSWER_S
         lines: list[str] = []
-        while len(lines) < page.least and time.monotonic() < deadline:
+        while not any(page.awaited in each for each in lines) and time.monotonic() < deadline:
             text = _ask_http(self.metrics_port, Http(target="/metrics"))["text"]
             lines = [each for each in text.splitlines() if each.startswith(page.prefix)]
         return sorted(lines)
@@ -286,7 +288,7 @@ def level(value: Any) -> Any:
         return value
     found = {}
     for key, each in value.items():
-        if key in _OWN and isinstance(each, str):
+        if key in _LATER or (key in _OWN and isinstance(each, str)):
             continue
         if key in _TIMES and isinstance(each, str | int):
             found[key] = "some" if int(each) > 0 else "none"

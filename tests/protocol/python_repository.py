@@ -22,6 +22,18 @@ _X: Final = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] }\n'
 _Y: Final = 'output { name: "Y" data_type: TYPE_FP32 dims: [-1] }\n'
 _DECOUPLED: Final = "model_transaction_policy { decoupled: true }\n"
 
+_A_B: Final = f"""\
+input {{ name: "A" data_type: TYPE_FP32 dims: [-1] }}
+input {{ name: "B" data_type: TYPE_FP32 dims: [-1] optional: true }}
+{_Y}"""
+_S: Final = """\
+max_batch_size: 4
+input { name: "S" data_type: TYPE_STRING dims: [-1] }
+input { name: "KIND" data_type: TYPE_STRING dims: [1] }
+output { name: "OUT" data_type: TYPE_STRING dims: [-1] }
+output { name: "N" data_type: TYPE_INT32 dims: [-1] }
+"""
+
 # By name: the source, and the configuration but for backend and instances.
 _MODELS: Final[dict[str, tuple[str, str]]] = {
     "script": ("script", _CODE),
@@ -31,19 +43,8 @@ _MODELS: Final[dict[str, tuple[str, str]]] = {
     "double": ("double", f"max_batch_size: 4\ndynamic_batching {{ }}\n{_X}{_Y}"),
     "flat": ("double", _X + _Y),
     "repeat": ("repeat", _X + _Y + _DECOUPLED),
-    "add": (
-        "add",
-        'input { name: "A" data_type: TYPE_FP32 dims: [-1] }\n'
-        f'input {{ name: "B" data_type: TYPE_FP32 dims: [-1] optional: true }}\n{_Y}',
-    ),
-    "strings": (
-        "strings",
-        "max_batch_size: 4\n"
-        'input { name: "S" data_type: TYPE_STRING dims: [-1] }\n'
-        'input { name: "KIND" data_type: TYPE_STRING dims: [1] }\n'
-        'output { name: "OUT" data_type: TYPE_STRING dims: [-1] }\n'
-        'output { name: "N" data_type: TYPE_INT32 dims: [-1] }\n',
-    ),
+    "add": ("add", _A_B),
+    "strings": ("strings", _S),
     "counting": ("counting", _X + _Y),
 }
 
@@ -52,6 +53,10 @@ config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
 config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]})
 config.set_max_batch_size(4)
 config.set_dynamic_batching()
+"""
+_SET_OPTIONAL: Final = """\
+config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
+config.add_input({"name": "Z", "data_type": "TYPE_FP32", "dims": [1], "optional": True})
 """
 _SET_TENSORS: Final = _SET_ALL.partition("config.set_max")[0]
 
@@ -64,13 +69,12 @@ COMPLETED: Final[dict[str, tuple[str, str]]] = {
         "",
     ),
     "complete_batched": (_SET_ALL, "max_batch_size: 2\n"),
-    "complete_policy": (_SET_ALL, "max_batch_size: 4\ndynamic_batching { preferred_batch_size: [2] }\n"),
-    "complete_same": (_SET_ALL, _X + _Y),
-    "complete_optional": (
-        'config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})\n'
-        'config.add_input({"name": "Z", "data_type": "TYPE_FP32", "dims": [1], "optional": True})',
-        _Y,
+    "complete_policy": (
+        _SET_ALL,
+        "max_batch_size: 4\ndynamic_batching { preferred_batch_size: [2] }\n",
     ),
+    "complete_same": (_SET_ALL, _X + _Y),
+    "complete_optional": (_SET_OPTIONAL, _Y),
     "complete_other_dims": (
         'config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [2]})',
         _X + _Y,
@@ -104,11 +108,13 @@ BROKEN: Final[dict[str, str]] = {
     "broken_import": "import there_is_no_such_module",
     "broken_no_class": "x = 1",
     "broken_no_execute": "class TritonPythonModel:\n    pass",
-    "broken_raises": (
-        "class TritonPythonModel:\n"
-        "    def initialize(self, args):\n        raise ValueError('no weights')\n"
-        "    def execute(self, requests):\n        pass\n"
-    ),
+    "broken_raises": """\
+class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError('no weights')
+    def execute(self, requests):
+        pass
+""",
 }
 
 
@@ -181,8 +187,8 @@ def _write(root: Path) -> Path:
         _place(root, name, (_SOURCES / f"{source}.py").read_text(), config)
     for name, (complete, config) in COMPLETED.items():
         text = complete.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        config += f'parameters {{ key: "complete" value {{ string_value: "{text}" }} }}\n'
-        _place(root, name, (_SOURCES / "completed.py").read_text(), config)
+        more = f'parameters {{ key: "complete" value {{ string_value: "{text}" }} }}\n'
+        _place(root, name, (_SOURCES / "completed.py").read_text(), config + more)
     for name, source in BROKEN.items():
         _place(root, name, source, _X + _Y)
     for name, config in (ENSEMBLES | BROKEN_ENSEMBLES).items():

@@ -17,7 +17,10 @@ from tests.protocol.python_repository import BROKEN, COMPLETE, COMPLETED
 from tests.protocol.python_scripts import BLS, COROUTINES, PROBES, RESPONSES, SEEN, STREAMS
 from tests.protocol.row import Row, grouped, post, row
 
-_PLACE: Final = re.compile(r"^  (?:(?:/.*/)?(model\.py|<string>)\(\d+\)|.*\(\d+\)): (.*)\n?", re.M)
+_PLACE: Final = re.compile(
+    r"^  (?:(?:/.*/)?(model\.py|<string>)\(\d+\)|.*\(\d+\)): (.*)\n?", re.MULTILINE
+)
+_PATH: Final = re.compile(r"/[^ ']*/(\w+/1/model\.py)")
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
 
 
@@ -42,7 +45,8 @@ def levelled(value: Any) -> Any:
         return [levelled(each) for each in value]
     if isinstance(value, str):
         value = _ADDRESS.sub("0x0", value.replace("\\n", "\n"))
-        return _PLACE.sub(lambda found: f"  {found[1]}: {found[2]}\n" if found[1] else "", value)
+        value = _PLACE.sub(lambda found: f"  {found[1]}: {found[2]}\n" if found[1] else "", value)
+        return _PATH.sub(r"\1", value)
     return value
 
 
@@ -82,7 +86,7 @@ def _probes() -> Iterator[Row]:
 
 def _seen() -> Iterator[Row]:
     """Requests as their models see them."""
-    kinds = {
+    kinds: dict[str, dict[str, Any]] = {
         "nothing": {},
         "id": {"id": "a b"},
         "output": {"outputs": ["OUT"]},
@@ -105,7 +109,9 @@ def _seen() -> Iterator[Row]:
     for name, more in kinds.items():
         yield row(name, _run("script", SEEN, **more), view=levelled)
     for name in ("nothing", "x"):
-        more = {"inputs": [tensor("X", "FP32", (1, 2), fp32_contents=[1, 2])] if name == "x" else ()}
+        more = {
+            "inputs": [tensor("X", "FP32", (1, 2), fp32_contents=[1, 2])] if name == "x" else ()
+        }
         yield row(f"batched-{name}", _run("scripts", SEEN, **more), view=levelled)
     document = one([SEEN], (1,), "BYTES")
     document["inputs"][0]["name"] = "CODE"
@@ -162,14 +168,18 @@ def _strings() -> Iterator[Row]:
         "serialized": (*whole, b"\xff\0"),
     }
     for kind, elements in cases.items():
-        for shape in ((1, len(elements)), (len(elements), 1)) if len(elements) < 5 else ((1, len(elements)),):
+        for shape in (
+            ((1, len(elements)), (len(elements), 1)) if len(elements) < 5 else ((1, len(elements)),)
+        ):
             kinds = [kind.encode()] * shape[0]
             inputs = [
                 tensor("S", "BYTES", shape, bytes_contents=elements),
                 tensor("KIND", "BYTES", (shape[0], 1), bytes_contents=kinds),
             ]
             yield row(
-                f"{kind}-{shape[0]}", Rpc("ModelInfer", request("strings", inputs, ())), view=levelled
+                f"{kind}-{shape[0]}",
+                Rpc("ModelInfer", request("strings", inputs, ())),
+                view=levelled,
             )
         text = b"".join(struct.pack("<I", len(each)) + each for each in elements)
         document = {
@@ -233,4 +243,4 @@ def _statistics() -> Iterator[Row]:
 
 def _metrics() -> Iterator[Row]:
     inputs = [Rpc("ModelInfer", request("counting", [_x(each)], ())) for each in (1, 2, 0.25, 40)]
-    yield row("custom", *inputs, Page("custom_", 4), view=levelled)
+    yield row("custom", *inputs, Page("custom_", "} 43.25"), view=levelled)

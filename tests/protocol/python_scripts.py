@@ -15,7 +15,7 @@ PROBES: Final[dict[str, str]] = {
     # helpers
     **{f"string-to-numpy-{each}": f"pb_utils.triton_string_to_numpy('TYPE_{each}')" for each in _TYPES},
     **{f"numpy-to-triton-{each}": f"pb_utils.numpy_to_triton_type(np.{each})" for each in (*_NUMPY, "object_", "bytes_", "complex64")},
-    **{f"triton-to-numpy-{each}": f"pb_utils.triton_to_numpy_type({each})" for each in range(15)},
+    **{f"triton-to-numpy-{each}": f"pb_utils.triton_to_numpy_type({each})" for each in range(15) if each != 1},
     "input-missing": "pb_utils.get_input_tensor_by_name(request, 'NOPE')",
     "input-name": "pb_utils.get_input_tensor_by_name(request, 'CODE').name()",
     "output-missing": "pb_utils.get_output_tensor_by_name(answer(numbers(1)), 'NOPE')",
@@ -128,7 +128,7 @@ PROBES: Final[dict[str, str]] = {
 SEEN: Final = """\
 found = (
     request.request_id(), request.correlation_id(), request.flags(), request.timeout(),
-    json.loads(request.parameters() or "null"), sorted(request.requested_output_names()),
+    sorted(json.loads(request.parameters()).items()), sorted(request.requested_output_names()),
     [(each.name(), each.shape(), str(each.as_numpy().dtype), each.is_cpu(),
       each.as_numpy().tolist() if each.name() != "CODE" else "") for each in request.inputs()],
 )
@@ -189,7 +189,7 @@ BLS: Final[dict[str, str]] = {
     "two": "found = told(ask('add', [numbers(1, name='A'), numbers(2, name='B')]).exec())",
     "strings": "s = pb_utils.Tensor('S', np.array([[b'\\xff', b'']], np.object_))\nk = pb_utils.Tensor('KIND', np.array([[b'reverse']], np.object_))\nfound = told(ask('strings', [s, k], ['OUT']).exec())",
     "in-turn": "found = [told(ask('flat', [numbers(each, name='X')]).exec()) for each in range(5)]",
-    "large": "x = pb_utils.Tensor('X', np.arange(1 << 19, dtype=np.float32))\nr = ask('flat', [x]).exec()\nfound = float(r.output_tensors()[0].as_numpy().sum())",
+    "large": "x = pb_utils.Tensor('X', np.arange(1 << 19, dtype=np.float32))\nr = ask('flat', [x]).exec()\nfound = float(r.output_tensors()[0].as_numpy().sum(dtype=np.float64))",
     "decoupled": "found = [told(each) for each in ask('repeat', [numbers(1, 2, name='X')]).exec(decoupled=True) if each.output_tensors()]",
     "decoupled-count": "found = len(list(ask('repeat', [numbers(1, 2, name='X')]).exec(decoupled=True)))",
     "decoupled-none": "found = [told(each) for each in ask('repeat', [numbers(name='X')]).exec(decoupled=True)]",

@@ -22,6 +22,11 @@ def text_of(response):
     return tensor.as_numpy().ravel()[0].decode()
 
 
+def is_one(response):
+    """Whether it is more than the end."""
+    return response.has_error() or response.output_tensors()
+
+
 class TritonPythonModel:
     """The model."""
 
@@ -71,11 +76,12 @@ class TritonPythonModel:
         return str(bool(np.array_equal(tensor.as_numpy(), array)))
 
     async def iterate(self, _request, model, command):
-        return ",".join(map(text_of, request_to(model, command).exec(decoupled=True)))
+        responses = request_to(model, command).exec(decoupled=True)
+        return ",".join(text_of(response) for response in responses if is_one(response))
 
     async def async_iterate(self, _request, model, command):
         responses = await request_to(model, command).async_exec(decoupled=True)
-        return ",".join([text_of(response) async for response in responses])
+        return ",".join([text_of(each) async for each in responses if is_one(each)])
 
     async def first(self, _request, model, command):
         """One of many, and no more."""

@@ -6,7 +6,11 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         self.families, self.metrics = [], {}
-        for kind, more in (("COUNTER", {}), ("GAUGE", {}), ("HISTOGRAM", {"buckets": [1, 2.5, 10]})):
+        for kind, more in (
+            ("COUNTER", {}),
+            ("GAUGE", {}),
+            ("HISTOGRAM", {"buckets": [1, 2.5, 10]}),
+        ):
             family = pb_utils.MetricFamily(
                 name=f"custom_{kind.lower()}",
                 description=f"A {kind.lower()}",
@@ -14,7 +18,9 @@ class TritonPythonModel:
             )
             # The real server takes a family's end for its metrics' end.
             self.families.append(family)
-            self.metrics[kind] = family.Metric(labels={"model": args["model_name"], "a": "b"}, **more)
+            self.metrics[kind] = family.Metric(
+                labels={"model": args["model_name"], "a": "b"}, **more
+            )
 
     def execute(self, requests):
         for request in requests:

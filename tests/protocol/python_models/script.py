@@ -3,10 +3,7 @@
 A request may say what becomes of an exception: told by default, let go with PASS.
 """
 
-import asyncio
 import json
-import threading
-import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
