@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,6 +191,7 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     head.inputs.add(name="I", datatype="UINT8", shape=[1])
     request = InferRequest(1, head.SerializeToString(), [b"x"], takes_many=True, depth=4)
     model.submit(request, lambda _: None, at_once=True)
+    await asyncio.sleep(0)
     executed = pb.Executed(id=1, partial=True)
     model.executed(a, executed.SerializeToString())
     assert a.running is None
