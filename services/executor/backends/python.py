@@ -223,8 +223,9 @@ class PythonModel:
         worker = self._alive()
         members = [self._member(worker, request) for request in requests]
         limits_us = [request.remaining_us for request in requests]
-        latest = time.monotonic() + max(limits_us) / 1e6 if all(limits_us) else None
-        worker.calls.deadline = latest
+        if all(limits_us) and not self.decoupled:
+            # A decoupled model may ask for the sake of any of the requests that it has.
+            worker.calls.deadline = time.monotonic() + max(limits_us) / 1e6
         for place, request in enumerate(requests):
             if request.room is not None:
                 self._rooms[batch, place] = request.room
@@ -247,6 +248,8 @@ class PythonModel:
                 while (frame := channel.held()) is not None:
                     kind, body = frame
                     if kind == wire.ANSWERS:
+                        # What it asks from now on is not for this batch.
+                        worker.calls.deadline = None
                         yield self._collected(body)
                     else:
                         worker.hear(kind, body)
