@@ -8,8 +8,8 @@ FOUND: dict[str, list[bytes]] = {
         b"\x02HEAD /v2\nHost: x\r\n\r\n{}",
         # Empty lines before a head were remembered as the head of any further request.
         (
-            b"\x0b\r\n\r\nPOST /2/mom/infer HTTP/1.1\r\nUseO-Agent: seeD\r\nContent-Length: 1\r\n\r\n"
-            b"0\r\n\r\n\xbcOST xubc"
+            b"\x0b\r\n\r\nPOST /2/mom/infer HTTP/1.1\r\nUseO-Agent: seeD\r\n"
+            b"Content-Length: 1\r\n\r\n0\r\n\r\n\xbcOST xubc"
         ),
     ],
     # An enum's number of more than 32 bits is no ParseError of protobuf's.
