@@ -4,6 +4,7 @@ import json
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,10 @@ def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> No
     [
         ("exec talk echo hi", "hi"),
         ("exec talk error NOT_FOUND", "INTERNAL: Failed to process"),
-        ("exec nope x", "NOT_FOUND: Model nope - Error when running inference: Failed"),
+        (
+            "exec nope x",
+            "NOT_FOUND: Failed for execute the inference request. Model 'nope' is not ready.",
+        ),
         ("async_exec talk echo you", "you"),
         ("gather talk echo 1,echo 2,echo 3", "1,2,3"),
         ("add_sub 5 3", "8 2"),
@@ -158,13 +162,17 @@ def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> No
         ("ready talk", "true"),
         ("ready nope", "false"),
         ("iterate talk echo one", "one"),
-        ("iterate stream count 5", "0,1,2,3,4"),
-        ("iterate stream count 0", ""),
-        ("iterate stream count 500", ",".join(map(str, range(500)))),
+        ("iterate stream count 5", "0,1,2,3,4,end"),
+        ("iterate stream with_flag 5", "0,1,2,3,4"),
+        ("iterate stream count 0", "end"),
+        ("iterate stream count 500", ",".join([*map(str, range(500)), "end"])),
+        ("iterate_again stream count 2", "0 1,end 0,1,end"),
+        ("drop stream endless", "x" * 1000),
+        ("forked talk echo hi", "this does not work in a process that the model has forked"),
         ("iterate stream fail 2", "0,1,UNAVAILABLE: that is all"),
-        ("async_iterate stream late 4", "0,1,2,3"),
+        ("async_iterate stream late 4", "0,1,2,3,end"),
         ("first stream endless", "x" * 1000),
-        ("exec stream count 1", "UNSUPPORTED: Model stream - Error when running inference: Model"),
+        ("exec stream count 1", "UNSUPPORTED: the model doesn't support models with decoupled"),
         ("exec talk die SIGKILL", "INTERNAL: Stub process 'talk_0_0' is not healthy."),
     ],
 )
@@ -226,3 +234,19 @@ def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh) -> None:
     with pytest.raises(InferenceServerException, match="Stub process 'caller_0_0' is not healthy"):
         say(mesh, "die_asking impatient hang", "caller")
     assert say(mesh, "exec talk echo again", "caller") == "again"
+
+
+@pytest.mark.parametrize("when", ["at the start", "later"])
+def test_models_load_others_while_they_are_loaded(tmp_path: Path, when: str) -> None:
+    root = tmp_path / "repository"
+    python_models.save(root, "talk", python_models.TALK)
+    parameter = 'parameters { key: "other" value { string_value: "talk" } }'
+    python_models.save(root, "loader", python_models.TALK + parameter)
+    flags = ["--load-model=loader"] if when == "at the start" else []
+    python_models.save(root, "identity")
+    flags += ["--load-model=identity", "--model-control-mode=explicit"]
+    with running(root, tmp_path / "log", *flags) as mesh:
+        if when == "later":
+            assert mesh.get("/v2/repository/models/loader/load", "POST")[0] == 200
+        until(lambda: mesh.get("/v2/models/loader/ready")[0] == 200, "the model")
+        assert json.loads(say(mesh, "x", "loader")) == [False, True, "there"]

@@ -147,7 +147,7 @@ def _streams() -> Iterator[Row]:
         yield row(f"{name}-infer", _run("stream", code), view=levelled)
     for name, numbers in (("none", ()), ("three", (1, 2, 3)), ("error", (1, -1, 2)), ("one", (5,))):
         message = request("repeat", [_x(*numbers)], ())
-        yield row(f"repeat-{name}", Stream((message, message)), view=levelled)
+        yield row(f"repeat-{name}", Stream((message,)), view=levelled)
         body = {"X": list(numbers)} if numbers else {"X": []}
         for kind in ("generate", "generate_stream"):
             yield row(f"repeat-{name}-{kind}", post(f"models/repeat/{kind}", body), view=levelled)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from services.executor.backends import Asked, Mesh
 
 _LATEST = -1
+_UNKNOWN = "Request for unknown model: "
 
 
 class Calls:
@@ -78,6 +79,8 @@ class Calls:
             asked = self._asked.get(about["call"])
             if asked is not None:
                 asked.tell(what)
+            if what == "cancel":
+                self._asked.pop(about["call"], None)
             self._put(wire.Call(number, wire.EMPTY, b"", ()))
         elif self._mesh is None:
             raise InvalidArgument("there is no mesh to ask")
@@ -85,7 +88,7 @@ class Calls:
             request = infer_request(about, call.tensors)
             request.caller, request.deadline = self._instance, self.deadline
             self._asked[number] = self._mesh.infer(
-                request, lambda answer: self._answered(number, answer, about["model"])
+                request, lambda answer: self._answered(number, about["model"], answer)
             )
         else:
             method, message = _CALLS[what](about, call.tensors)
@@ -93,7 +96,7 @@ class Calls:
 
     # ---- on the event loop
 
-    def _answered(self, number: int, answer: Answer, model: str) -> None:
+    def _answered(self, number: int, model: str, answer: Answer) -> None:
         more = wire.MORE if answer.more else 0
         if not more:
             self._asked.pop(number, None)
@@ -134,7 +137,7 @@ def _text(model: str, fault: Fault) -> str:
             "models using the decoupled transaction policy. Please use 'decoupled=True' argument "
             "to the 'exec' or 'async_exec' calls for decoupled models.'"
         )
-    elif message.startswith("Request for unknown model"):
+    elif message.startswith(_UNKNOWN):
         message = f"Failed for execute the inference request. Model '{model}' is not ready."
     elif fault.late:
         return message

@@ -87,8 +87,10 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        if inputs is None or requested_output_names is None:
-            raise TypeError("InferenceRequest(): needs inputs and requested_output_names")
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError(
+                "InferenceRequest(): inputs, requested_output_names and model_name are required"
+            )
         if not isinstance(request_id, str) or not isinstance(model_name, str):
             raise TypeError("InferenceRequest(): request_id and model_name must be texts")
         if not isinstance(correlation_id, (int, str)):
