@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from services.scheduler.ensemble_graph import Call, Moves, Step
     from services.scheduler.ensemble_tensors import Asked
     from services.scheduler.entry import Batch, Entry
+    from services.scheduler.lineage import Lineage
     from services.scheduler.model import OnAnswer
 
     # The version that runs a step now; raises NereidError if there is none.
@@ -121,6 +122,7 @@ class EnsembleVersion(ModelVersion):
         super().__init__(*how)
         # Set before requests come.
         self.find_model: FindModel
+        self.lineage: Lineage | None = None
         self._heads = EnsembleHeads(self.config, self.number)
         self._forms: dict[Step, StepForm] = {}
         self._runs: dict[Entry, _Run] = {}
@@ -204,11 +206,15 @@ class EnsembleVersion(ModelVersion):
             asked.timeout_us,
             asked.deadline,
             run.trace,
+            caller=asked.caller,
             depth=asked.depth,
             takes_many=True,
         )
         entry = form.model.submit(request, partial(self._answered, run, call))
         run.calls[call] = form, entry
+        if asked.caller and self.lineage is not None:
+            # A model waits for all of this: it must not wait for itself.
+            self.lineage.note(request, form.model, entry)
 
     # ---- from the steps to the answer
 

@@ -15,6 +15,7 @@ from tests import python_models
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import make_repository
 from tests.e2e.test_python_models import say
+from tests.ensembles import ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,13 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     python_models.save(root, "caller", CALLER % 1, "other")
     python_models.save(root, "caller", CALLER % 2, "pair")
     log = tmp_path_factory.mktemp("mesh") / "log"
-    names = ("add_sub", "identity", "talk", "impatient", "stream", "caller", "other", "pair")
+    step = ("caller", {"COMMAND": "COMMAND"}, {"REPLY": "REPLY"})
+    tensors = ["COMMAND STRING 1"], ["REPLY STRING 1"]
+    save_ensemble(root, "around", ensemble_config(*tensors, [step]))
+    names = (
+        *("add_sub", "identity", "talk", "impatient", "stream"),
+        *("caller", "other", "pair", "around"),
+    )
     flags = [f"--load-model={name}" for name in names]
     with running(root, log, "--model-control-mode=explicit", *flags) as mesh:
         yield mesh
@@ -194,6 +201,9 @@ def test_a_request_that_could_only_wait_for_itself_is_refused(mesh: Mesh) -> Non
     forever = "the request would wait for ever"
     assert forever in say(mesh, "exec caller ready talk", "caller")
     assert forever in say(mesh, "exec other exec caller ready talk", "caller")
+    # Nor by way of an ensemble; another model may ask that.
+    assert forever in say(mesh, "exec around exec talk echo hello", "caller")
+    assert say(mesh, "exec around exec talk echo hello", "other") == "hello"
     # With another instance it need not wait.
     assert say(mesh, "exec pair ready talk", "pair") == "true"
     assert forever in say(mesh, "exec pair exec pair ready talk", "pair")
