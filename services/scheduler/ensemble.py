@@ -122,6 +122,7 @@ class EnsembleVersion(ModelVersion):
         super().__init__(*how)
         # Set before requests come.
         self.find_model: FindModel
+        # Looks after requests that models make; None: none make any.
         self.lineage: Lineage | None = None
         self._heads = EnsembleHeads(self.config, self.number)
         self._forms: dict[Step, StepForm] = {}
@@ -212,8 +213,8 @@ class EnsembleVersion(ModelVersion):
         )
         entry = form.model.submit(request, partial(self._answered, run, call))
         run.calls[call] = form, entry
-        if asked.caller and self.lineage is not None:
-            # A model waits for all of this: it must not wait for itself.
+        if request.caller and self.lineage is not None:
+            # A model that asked the ensemble waits for its steps.
             self.lineage.note(request, form.model, entry)
 
     # ---- from the steps to the answer

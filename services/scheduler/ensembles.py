@@ -46,10 +46,10 @@ class _Unloaded(InvalidArgument):
 class Ensembles:
     """The ensembles in service, by the models of their steps."""
 
-    def __init__(self, hands: Hands, catalogue: Catalogue, lineage: Lineage) -> None:
+    def __init__(self, hands: Hands, catalogue: Catalogue, lineage: Lineage | None = None) -> None:
         self._hands = hands
-        self._lineage = lineage
         self._catalogue = catalogue
+        self._lineage = lineage
         self._users: dict[str, dict[ServedVersion, None]] = {}
 
     def add(self, served: ServedVersion) -> None:
