@@ -154,11 +154,9 @@ class EnsembleVersion(ModelVersion):
     # ---- from the queue to the steps
 
     def _dispatch(self, now_ns: int) -> None:
-        while self._batcher.pending:
-            batch = self._batcher.take(now_ns, 1)
-            if batch is None:
-                return
+        while (batch := self._batcher.take(now_ns, 1)) is not None:
             self._begin(batch, now_ns)
+        self._set_timer(self._batcher.wake_at_ns(now_ns), now_ns)
 
     def _arm_rescue(self) -> None:
         """Do nothing: an ensemble waits for no instance of its own."""
