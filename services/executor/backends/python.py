@@ -277,6 +277,12 @@ class PythonModel:
     def _send(self, worker: WorkerProcess, kind: int, parts: Sequence[Any]) -> None:
         try:
             worker.send(kind, parts)
+        except wire.WireError as error:
+            raise InvalidArgument(
+                f"the requests of a batch of model '{self._spec.config.name}' are larger together "
+                "than what a worker can be sent",
+                late=True,
+            ) from error
         except (wire.LostError, wire.SlowError) as error:
             raise LostError from error
 
