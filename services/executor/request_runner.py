@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import select
 import time
+from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import Internal, NereidError
-from nereid.frames import write_fault, write_payloads
+from nereid.frames import write_fault
 from nereid.messages import Fault, SharedMemory, fault_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.slab import THRESHOLD_BYTES
@@ -22,22 +23,45 @@ from services.executor.answers import failure, prefixes
 from services.executor.backends import LostError
 from services.executor.classification import Classes
 from services.executor.requests import Requests
-from services.executor.running import Running
+from services.executor.rooms import Rooms
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
     from services.executor.assembly import Piece
     from services.executor.backends import Collected, InstanceSpec, Request, RequestModel, Response
-    from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
 
 # Answers differ by batch size and shape.
 _MOST_HEADS: Final = 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A batch that is being executed, or, of a decoupled model, has requests without their end."""
+
+    # The scheduler's number.
+    id: int
+    started_ns: int
+    begun_ns: int
+    # By member, in pieces; None: nothing yet. A decoupled model's are gone once they are sent.
+    answers: list[Sequence[Piece] | None]
+    # The model's members, which are those without a defect: their places in the batch.
+    places: list[int]
+    # Of the model's members.
+    open: set[int]
+    # Where some of them may put their outputs, until they have answered.
+    rooms: dict[int, SharedMemory] = field(default_factory=dict)
+    contexts: list[bytes] = field(default_factory=list)
+    failed: str | None = None
+    # Something was said of it.
+    told: bool = False
+    # By the model's member: which outputs it wants as classes.
+    classes: dict[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 class RequestRunner:
@@ -49,8 +73,7 @@ class RequestRunner:
         model: RequestModel,
         tracer: Tracer | None = None,
     ) -> None:
-        # Set where answers may be put in shared memory.
-        self.lender: Lender | None = None
+        self.rooms = Rooms(foreseen=not model.decoupled)
         self._name = spec.name
         self._model = model
         self._tracer = tracer
@@ -59,10 +82,8 @@ class RequestRunner:
         # By an answer's head: its outputs' sizes, and what stands before each of them.
         self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
         # By the model's number for it: the scheduler's may come again with a new stream.
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, _Running] = {}
         self._numbers = 0
-        # How much shared memory the last outputs took; 0: they were small.
-        self._expected_bytes = 0
         # The one that the model executes now.
         self._current: int | None = None
         self._until: float | None = None
@@ -142,23 +163,21 @@ class RequestRunner:
         started_ns = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
         members = batch.members
-        for control in batch.controls:
-            self._control(control)
+        self._heed(batch.controls)
         if not members:
             return
         places: list[int] = []
         requests = []
         read = self._requests.read
-        running = Running(batch.id, started_ns, 0, [None] * len(members), places, set())
+        running = _Running(batch.id, started_ns, 0, [None] * len(members), places, set())
         for place, member in enumerate(members):
-            room = self._room()
+            room = self.rooms.take()
             try:
                 requests.append(read(member, room))
                 places.append(place)
             except NereidError as error:
                 running.answers[place] = (failure(fault_of(error)),)
-                if room is not None and self.lender is not None:
-                    self.lender.free(room.slab)
+                self.rooms.free(room)
         running.open.update(range(len(places)))
         if batch.traced and self._tracer is not None:
             running.contexts = sampled(members)
@@ -173,34 +192,42 @@ class RequestRunner:
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
         self._note_classes(running, requests)
-        if self._expected_bytes:
+        if self.rooms.expected_bytes:
             running.rooms = {
                 member: request.room
                 for member, request in enumerate(requests)
                 if request.room is not None
             }
-        self._model.begin(number, requests)
+        try:
+            self._model.begin(number, requests)
+        except NereidError as error:
+            yield self._unbegun(number, error)
         running.begun_ns = perf_counter_ns()
 
-    def _control(self, control: pb.MemberControl) -> None:
-        for number, running in self._running.items():
-            if running.id == control.batch and control.member in running.places:
-                member = running.places.index(control.member)
-                self._model.control(number, member, control.kind)
+    def _unbegun(self, number: int, error: NereidError) -> bytes:
+        """Answer for a batch that the model cannot be given."""
+        running = self._running.pop(number)
+        self._current = self._until = None
+        self._free_rooms(running)
+        for place in running.places:
+            running.answers[place] = (failure(fault_of(error)),)
+        running.places.clear()
+        return self._defects(running)
 
-    def _room(self) -> SharedMemory | None:
-        """Memory for outputs as large as the last ones were."""
-        if not self._expected_bytes or self.lender is None:
-            return None
-        return self.lender.room(self._expected_bytes)
+    def _heed(self, controls: Iterable[pb.MemberControl]) -> None:
+        for control in controls:
+            for number, running in self._running.items():
+                if running.id == control.batch and control.member in running.places:
+                    member = running.places.index(control.member)
+                    self._model.control(number, member, control.kind)
 
-    def _note_classes(self, running: Running, requests: list[Request]) -> None:
+    def _note_classes(self, running: _Running, requests: list[Request]) -> None:
         """Outputs that are wanted as classes are seen before they are sent: they get no room."""
         for member, request in enumerate(requests):
             if request.form.classes:
                 running.classes[member] = request.form.classes
-                if request.room is not None and self.lender is not None:
-                    self.lender.free(request.room.slab)
+                if request.room is not None:
+                    self.rooms.free(request.room)
                     requests[member] = request._replace(room=None)
 
     # ---- out
@@ -211,7 +238,7 @@ class RequestRunner:
             if running is not None:
                 yield from self._collected(running, collected)
 
-    def _collected(self, running: Running, collected: Collected) -> Iterator[bytes]:
+    def _collected(self, running: _Running, collected: Collected) -> Iterator[bytes]:
         arrived_ns = perf_counter_ns()
         if running.classes:
             collected = self._classes.told(collected, running.classes)
@@ -243,13 +270,13 @@ class RequestRunner:
             del self._running[collected.batch]
             self._tell(running, arrived_ns)
 
-    def _executed(self, running: Running, arrived_ns: int = 0) -> bytes:
+    def _executed(self, running: _Running, arrived_ns: int = 0) -> bytes:
         """The one message that answers a whole batch."""
         times = self._times(running, arrived_ns or perf_counter_ns())
         pieces = [*chain.from_iterable(filter(None, running.answers)), times.SerializeToString()]
         return b"".join(pieces)
 
-    def _defects(self, running: Running) -> bytes:
+    def _defects(self, running: _Running) -> bytes:
         """Tells of members that the model does not get."""
         if not self._model.decoupled:
             return self._executed(running)
@@ -262,7 +289,7 @@ class RequestRunner:
         return executed.SerializeToString()
 
     def _partial(
-        self, running: Running, responses: Sequence[Response], arrived_ns: int, *, busy: bool
+        self, running: _Running, responses: Sequence[Response], arrived_ns: int, *, busy: bool
     ) -> bytes:
         executed = self._times(running, arrived_ns)
         executed.busy = busy
@@ -272,13 +299,13 @@ class RequestRunner:
         for response in responses:
             place = running.places[response.member]
             answer = executed.answers.add(id=place, more=response.more)
-            self._fill(answer, response, None)
+            self.rooms.fill(answer, response, None)
         return executed.SerializeToString()
 
-    def _answer(self, running: Running, response: Response) -> Sequence[Piece]:
+    def _answer(self, running: _Running, response: Response) -> Sequence[Piece]:
         """The pieces of an Executed message that holds just this answer."""
         member, _, fault, head, tensors = response
-        if fault is not None or not tensors or running.rooms or self._expected_bytes:
+        if fault is not None or not tensors or running.rooms or self.rooms.expected_bytes:
             return self._any_answer(response, running.rooms.pop(member, None))
         sizes = [*map(len, tensors)]
         if sum(sizes) >= THRESHOLD_BYTES:
@@ -295,36 +322,10 @@ class RequestRunner:
 
     def _any_answer(self, response: Response, room: SharedMemory | None) -> Sequence[Piece]:
         executed = pb.Executed()
-        self._fill(executed.answers.add(), response, room)
+        self.rooms.fill(executed.answers.add(), response, room)
         return (executed.SerializeToString(),)
 
-    def _fill(self, answer: pb.Answer, response: Response, room: SharedMemory | None) -> None:
-        used = False
-        if response.fault is not None:
-            write_fault(response.fault, answer.error)
-        elif response.head:
-            answer.head = response.head
-            tensors = response.tensors
-            used = room is not None and bool(tensors) and type(tensors[0]) is SharedMemory
-            if used:
-                write_payloads(tensors, answer.payloads)
-            else:
-                self._lend(tensors, answer)
-        if room is not None and not used and self.lender is not None:
-            self.lender.free(room.slab)
-
-    def _lend(self, tensors: Sequence[Any], answer: pb.Answer) -> None:
-        """Put tensors in shared memory if they are large; the next ones may go there directly."""
-        lent = None
-        self._expected_bytes = 0
-        if self.lender is not None:
-            lent = self.lender.lend(tensors)
-            self.lender.lent.clear()
-        if lent and not self._model.decoupled:
-            self._expected_bytes = lent[-1].offset + lent[-1].size_bytes
-        write_payloads(lent or [*map(bytes, tensors)], answer.payloads)
-
-    def _times(self, running: Running, arrived_ns: int) -> pb.Executed:
+    def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
         begun_ns = running.begun_ns or arrived_ns
         return pb.Executed(
             id=running.id,
@@ -333,7 +334,7 @@ class RequestRunner:
             compute_output_ns=perf_counter_ns() - arrived_ns,
         )
 
-    def _tell(self, running: Running, arrived_ns: int) -> None:
+    def _tell(self, running: _Running, arrived_ns: int) -> None:
         """Record the spans of a batch that was traced."""
         if self._tracer is not None and running.contexts:
             begun_ns = running.begun_ns or arrived_ns
@@ -343,11 +344,10 @@ class RequestRunner:
 
     # ---- the model's end
 
-    def _free_rooms(self, running: Running) -> None:
+    def _free_rooms(self, running: _Running) -> None:
         """Nobody will write there any more."""
         for room in running.rooms.values():
-            if self.lender is not None:
-                self.lender.free(room.slab)
+            self.rooms.free(room)
 
     def _wait_ms(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - time.monotonic()) * 1000 + 1
@@ -387,7 +387,7 @@ class RequestRunner:
             self._tell(batch, perf_counter_ns())
 
 
-def _is_failure(running: Running, responses: Sequence[Response]) -> bool:
+def _is_failure(running: _Running, responses: Sequence[Response]) -> bool:
     if [response.member for response in responses] != [*range(len(running.answers))]:
         return False
     return all(response.fault is not None and not response.more for response in responses)

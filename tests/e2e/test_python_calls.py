@@ -27,6 +27,17 @@ instance_group [{ count: %d kind: KIND_CPU }]
 """
 
 
+CIRCLE = """
+platform: "ensemble"
+input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+ensemble_scheduling { step {
+  model_name: "other" model_version: -1
+  input_map { key: "COMMAND" value: "COMMAND" } output_map { key: "REPLY" value: "REPLY" }
+} }
+"""
+
+
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = make_repository(tmp_path_factory.mktemp("repository"))
@@ -38,8 +49,20 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     python_models.save(root, "caller", CALLER % 1)
     python_models.save(root, "caller", CALLER % 1, "other")
     python_models.save(root, "caller", CALLER % 2, "pair")
+    (root / "circle" / "1").mkdir(parents=True)
+    (root / "circle" / "config.pbtxt").write_text(CIRCLE)
     log = tmp_path_factory.mktemp("mesh") / "log"
-    names = ("add_sub", "identity", "talk", "impatient", "stream", "caller", "other", "pair")
+    names = (
+        "add_sub",
+        "identity",
+        "talk",
+        "impatient",
+        "stream",
+        "caller",
+        "other",
+        "pair",
+        "circle",
+    )
     flags = [f"--load-model={name}" for name in names]
     with running(root, log, "--model-control-mode=explicit", *flags) as mesh:
         yield mesh
@@ -202,6 +225,10 @@ def test_a_request_that_could_only_wait_for_itself_is_refused(mesh: Mesh) -> Non
     forever = "the request would wait for ever"
     assert forever in say(mesh, "exec caller ready talk", "caller")
     assert forever in say(mesh, "exec other exec caller ready talk", "caller")
+    # An ensemble waits for its steps, and who asks it does as well.
+    assert say(mesh, "exec circle exec talk echo hi", "caller") == "hi"
+    assert forever in say(mesh, "exec circle ready talk", "other")
+    assert forever in say(mesh, "exec circle exec caller ready talk", "caller")
     # With another instance it need not wait.
     assert say(mesh, "exec pair ready talk", "pair") == "true"
     assert forever in say(mesh, "exec pair exec pair ready talk", "pair")
