@@ -5,18 +5,11 @@ that its answers are compared with.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper, numpy_helper
+from onnx import ModelProto, TensorProto
 
 from .bert import BertShape, Weights
-
-# Opset 17 brought LayerNormalization; an IR this old is read by every ONNX Runtime since 1.12.
-OPSET = 17
-IR_VERSION = 8
+from .graph import Graph, value
 
 # Added to the scores of padded tokens: far below any real score, and finite, so that a row of
 # padding alone gives a mean and not NaN.
@@ -27,7 +20,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 def build(shape: BertShape, weights: Weights) -> ModelProto:
     """The checked model: three INT64 inputs, `last_hidden_state` and `sentence_embedding`."""
-    graph = _Graph(weights)
+    graph = Graph("bert", weights)
     mask = graph.add("Cast", "attention_mask", to=TensorProto.FLOAT)
     hidden = _embeddings(graph, shape)
     masked_scores = _masked_scores(graph, mask)
@@ -46,64 +39,15 @@ def build(shape: BertShape, weights: Weights) -> ModelProto:
     graph.add("Identity", hidden, output="last_hidden_state")
     _sentence_embedding(graph, hidden, mask)
     return graph.model(
-        [_value(name, TensorProto.INT64, ["batch", "sequence"]) for name in INPUTS],
+        [value(name, TensorProto.INT64, ["batch", "sequence"]) for name in INPUTS],
         [
-            _value("last_hidden_state", TensorProto.FLOAT, ["batch", "sequence", shape.hidden]),
-            _value("sentence_embedding", TensorProto.FLOAT, ["batch", shape.hidden]),
+            value("last_hidden_state", TensorProto.FLOAT, ["batch", "sequence", shape.hidden]),
+            value("sentence_embedding", TensorProto.FLOAT, ["batch", shape.hidden]),
         ],
     )
 
 
-class _Graph:
-    """Collects nodes and initializers; every method returns the name of the tensor it made."""
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self._nodes: list[NodeProto] = []
-        self._initializers: dict[str, TensorProto] = {}
-
-    def add(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        output = output or f"{op}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
-        return output
-
-    def constant(self, name: str, value: NDArray[Any]) -> str:
-        if name not in self._initializers:
-            self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
-        return name
-
-    def number(self, value: float) -> str:
-        return self.constant(f"number_{value}", np.array(value, np.float32))
-
-    def integers(self, *values: int) -> str:
-        return self.constant(f"integers_{'_'.join(map(str, values))}", np.array(values, np.int64))
-
-    def weight(self, name: str) -> str:
-        return self.constant(name, self._weights[name])
-
-    def linear(self, name: str, values: str) -> str:
-        transposed = self.constant(f"{name}.weight.T", self._weights[f"{name}.weight"].T)
-        return self.add("Add", self.add("MatMul", values, transposed), self.weight(f"{name}.bias"))
-
-    def layer_norm(self, name: str, values: str, epsilon: float) -> str:
-        scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
-        return self.add("LayerNormalization", values, scale, bias, axis=-1, epsilon=epsilon)
-
-    def model(self, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]) -> ModelProto:
-        graph = helper.make_graph(
-            self._nodes, "bert", inputs, outputs, list(self._initializers.values())
-        )
-        opset = helper.make_opsetid("", OPSET)
-        model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
-        checker.check_model(model, full_check=True)
-        return model
-
-
-def _value(name: str, element: int, dims: Sequence[str | int]) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, element, dims)
-
-
-def _embeddings(graph: _Graph, shape: BertShape) -> str:
+def _embeddings(graph: Graph, shape: BertShape) -> str:
     words = graph.add("Gather", graph.weight("embeddings.word_embeddings.weight"), "input_ids")
     types = graph.add(
         "Gather", graph.weight("embeddings.token_type_embeddings.weight"), "token_type_ids"
@@ -120,7 +64,7 @@ def _embeddings(graph: _Graph, shape: BertShape) -> str:
     return graph.layer_norm("embeddings.LayerNorm", total, shape.epsilon)
 
 
-def _masked_scores(graph: _Graph, mask: str) -> str:
+def _masked_scores(graph: Graph, mask: str) -> str:
     """[batch, 1, 1, sequence]: 0 for a real token, MASKED_SCORE for padding."""
     padding = graph.add("Sub", graph.number(1), mask)
     scores = graph.add("Mul", padding, graph.number(MASKED_SCORE))
@@ -128,7 +72,7 @@ def _masked_scores(graph: _Graph, mask: str) -> str:
 
 
 def _attention(
-    graph: _Graph, shape: BertShape, prefix: str, hidden_and_masked_scores: tuple[str, str]
+    graph: Graph, shape: BertShape, prefix: str, hidden_and_masked_scores: tuple[str, str]
 ) -> str:
     hidden, masked_scores = hidden_and_masked_scores
     size = shape.hidden // shape.heads
@@ -148,7 +92,7 @@ def _attention(
     return graph.linear(f"{prefix}.attention.output.dense", joined)
 
 
-def _feed_forward(graph: _Graph, prefix: str, hidden: str) -> str:
+def _feed_forward(graph: Graph, prefix: str, hidden: str) -> str:
     wide = graph.linear(f"{prefix}.intermediate.dense", hidden)
     # GELU with its error function, in the shape that ONNX Runtime recognises and fuses.
     error = graph.add("Erf", graph.add("Div", wide, graph.number(math.sqrt(2))))
@@ -156,7 +100,7 @@ def _feed_forward(graph: _Graph, prefix: str, hidden: str) -> str:
     return graph.linear(f"{prefix}.output.dense", graph.add("Mul", gated, graph.number(0.5)))
 
 
-def _sentence_embedding(graph: _Graph, hidden: str, mask: str) -> None:
+def _sentence_embedding(graph: Graph, hidden: str, mask: str) -> None:
     """The mean of the real tokens' states, at unit length."""
     column = graph.add("Unsqueeze", mask, graph.integers(2))
     total = graph.add("ReduceSum", graph.add("Mul", hidden, column), graph.integers(1), keepdims=0)

@@ -52,7 +52,7 @@ async def greet(edges: Edges) -> None:
     _print_addresses(edges)
     ready = sorted({model["name"] for model in models if model.get("state") == "READY"})
     requests = [await asyncio.to_thread(_example, http, name) for name in ready]
-    requests = [request for request in requests if len(request) < _LONGEST_EXAMPLE]
+    requests = [request for request in requests if 0 < len(request) < _LONGEST_EXAMPLE]
     if requests:
         print(f"\nA first request to try:\n\n{min(requests, key=len)}", flush=True)
     else:
@@ -144,7 +144,10 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 def _example(http: _Http, model: str) -> str:
-    """A curl line that sends the model a request of zeros."""
+    """A curl line that sends the model a request of zeros; empty if it takes no such request."""
+    config = http.ask("GET", f"/v2/models/{model}/config")
+    if config.get("model_transaction_policy", {}).get("decoupled"):
+        return ""
     metadata = http.ask("GET", f"/v2/models/{model}")
     inputs = []
     for tensor in metadata["inputs"]:

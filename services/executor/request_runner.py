@@ -174,11 +174,14 @@ class RequestRunner:
         running = _Running(batch.id, started_ns, 0, [None] * count, places, set())
         # Iterating over a repeated field costs more than indexing it.
         for place in range(count):
+            room = self._room()
             try:
-                requests.append(read(members[place], self._room()))
+                requests.append(read(members[place], room))
                 places.append(place)
             except NereidError as error:
                 running.answers[place] = (failure(fault_of(error)),)
+                if room is not None and self.lender is not None:
+                    self.lender.free(room.slab)
         running.open.update(range(len(places)))
         if batch.traced and self._tracer is not None:
             running.contexts = sampled(members)
@@ -225,6 +228,7 @@ class RequestRunner:
         arrived_ns = perf_counter_ns()
         decoupled = self._model.decoupled
         still_open, places, answers = running.open, running.places, running.answers
+        accepted = []
         for response in collected.responses:
             member = response.member
             if member not in still_open:
@@ -232,13 +236,16 @@ class RequestRunner:
                 continue
             if not response.more:
                 still_open.discard(member)
-            if not decoupled:
+            if decoupled:
+                accepted.append(response)
+            else:
                 answers[places[member]] = self._answer(running, response)
         free = collected.free and self._current == collected.batch
         if free and (decoupled or not still_open):
             self._current = self._until = None
         if decoupled:
-            yield self._partial(running, collected, arrived_ns)
+            busy = self._current == collected.batch
+            yield self._partial(running, accepted, arrived_ns, busy=busy)
         elif not running.open:
             # Not all of them need have come from execute()'s return.
             self._current = self._until = None
@@ -265,13 +272,15 @@ class RequestRunner:
                 executed.answers.add(id=place).error.CopyFrom(answer.error)
         return executed.SerializeToString()
 
-    def _partial(self, running: _Running, collected: Collected, arrived_ns: int) -> bytes:
+    def _partial(
+        self, running: _Running, responses: Sequence[Response], arrived_ns: int, *, busy: bool
+    ) -> bytes:
         executed = self._times(running, arrived_ns)
-        executed.busy = self._current == collected.batch
+        executed.busy = busy
         # A batch that failed as a whole before it had any answer is told as such.
-        executed.partial = executed.busy or running.told or not _is_failure(running, collected)
+        executed.partial = busy or running.told or not _is_failure(running, responses)
         running.told = True
-        for response in collected.responses:
+        for response in responses:
             place = running.places[response.member]
             answer = executed.answers.add(id=place, more=response.more)
             self._fill(answer, response, None)
@@ -389,8 +398,7 @@ class RequestRunner:
             self._tell(batch, perf_counter_ns())
 
 
-def _is_failure(running: _Running, collected: Collected) -> bool:
-    responses = collected.responses
+def _is_failure(running: _Running, responses: Sequence[Response]) -> bool:
     if [response.member for response in responses] != [*range(len(running.answers))]:
         return False
     return all(response.fault is not None and not response.more for response in responses)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nereid.errors import Unavailable
 from nereid.messages import SharedMemory
 from nereid.slab import THRESHOLD_BYTES, LostError, Mappings, Segments, aligned, memory_domain
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
 
     Piece = bytes | memoryview
+
+# To copy so much may take a while.
+_LONG_BYTES = 1 << 20
 
 
 class Slabs:
@@ -83,7 +88,13 @@ class Lender:
         references = []
         for output, offset in zip(outputs, offsets, strict=True):
             size = len(output)
-            view[offset : offset + size] = output
+            if size < _LONG_BYTES:
+                view[offset : offset + size] = output
+            else:
+                # numpy lets go of the interpreter meanwhile: new memory takes seconds to the
+                # gigabyte, and a process that answers no ping for so long is taken for dead.
+                place = np.frombuffer(view, np.uint8, size, offset)
+                np.copyto(place, np.frombuffer(output, np.uint8))
             references.append(segment.range(offset, size))
         return references
 

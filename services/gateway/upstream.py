@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
+from nereid.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError, Unavailable
 from nereid.messages import Answer, CachedModels, Cancel, Fault, Flow, InferRequest, fault_of
 from nereid.slab import THRESHOLD_BYTES, LostError
 from nereid.telemetry import about
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _UNREACHABLE = "the scheduler cannot be reached"
+# protobuf's and gRPC's 2 GiB, less what stands beside the tensors of one request.
+_LARGEST_INLINE_BYTES = (1 << 31) - (16 << 20)
+_TOO_LARGE = "{} bytes of tensors are more than a request may have that is not in shared memory"
 _BROKE = "the link to the scheduler broke"
 _ANSWER_LOST = "the executor was lost with its answer"
 _MOST_LOST = 2
@@ -151,6 +154,11 @@ class Upstream:
         if pending.size_bytes >= THRESHOLD_BYTES:
             self.slabs.stage(request)
             pending.size_bytes = sum(map(len, request.payloads))
+            if pending.size_bytes > _LARGEST_INLINE_BYTES and request.lease is None:
+                # A frame that its receiver cannot take would break the link of everybody.
+                error = InvalidArgument(_TOO_LARGE.format(pending.size_bytes))
+                _deliver(pending, _failure(request.id, error))
+                return pending
         if self._lost:
             _deliver(pending, _failure(request.id, Unavailable(_UNREACHABLE)))
             return pending

@@ -158,6 +158,11 @@ class DecoupledVersion(ModelVersion):
         if not instance.at_work:
             instance.on_idle()
 
+    def open_at(self, instance: Instance) -> list[Entry]:
+        """The requests that it has and that are not ended."""
+        given = self._given.get(instance, {}).values()
+        return [each.entry for one in given for each in one.members if not each.ended_ns]
+
     # ---- answers
 
     def _release(self, given: _Given, frame: pb.Executed, now_ns: int) -> None:

@@ -24,9 +24,10 @@ from nereid.errors import (
 from nereid.messages import Answer, InferRequest, SharedMemory
 from nereid.metrics import CANCELED, OTHER
 from nereid.slab import LostError, exists
+from services.scheduler.decoupled import DecoupledVersion, check_taker
 from services.scheduler.ensemble_graph import EnsembleRun
 from services.scheduler.ensemble_tensors import EnsembleHeads, Loan, StepForm, Tensor
-from services.scheduler.entry import about
+from services.scheduler.entry import about, tell
 from services.scheduler.model import ModelVersion
 from services.scheduler.slabs import inline
 from services.scheduler.statistics import Execution
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from services.scheduler.ensemble_graph import Call, Moves, Step
     from services.scheduler.ensemble_tensors import Asked
     from services.scheduler.entry import Batch, Entry
+    from services.scheduler.model import OnAnswer
 
     # The version that runs a step now; raises NereidError if there is none.
     FindModel = Callable[[Step], ModelVersion]
@@ -46,6 +48,8 @@ _log = logging.getLogger(__name__)
 _DEADLOCK: Final = (
     "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 )
+# A step that answers many times waits when so many of a request's steps are under way.
+_MOST_CALLS: Final = 1024
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
@@ -63,8 +67,13 @@ class _Run:
         "compute_ns",
         "entry",
         "graph",
+        "held",
         "loans",
+        "paused",
+        "stale",
         "started_ns",
+        "told",
+        "told_ns",
         "trace",
     )
 
@@ -76,23 +85,37 @@ class _Run:
         self.calls: dict[Call[Tensor], tuple[StepForm, Entry]] = {}
         self.loans: set[Loan] = set()
         self.started_ns = started_ns
+        # How many answers have been told, and when the last of them was.
+        self.told = 0
+        self.told_ns = started_ns
+        # The client cannot keep up; and the calls that others cannot keep up with.
+        self.paused = False
+        self.held: set[Call[Tensor]] = set()
+        # Some step was executed by an instance of what its model is no longer.
+        self.stale = False
         # Of all steps together: input, infer, output.
-        self.compute_ns = [0, 0, 0]
+        self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
         context = self.entry.request.trace_context
         self.trace = context if trace is None else trace.begin_steps()
 
-    def add(self, execution: Execution | None) -> None:
-        """A step was executed like this; None: it did not come to that."""
+    def add(self, execution: Execution | None, revision: bytes) -> None:
+        """A step was executed like this (None: not at all), its model being of this revision."""
         if execution is not None:
-            compute_ns = self.compute_ns
-            compute_ns[0] += execution.compute_input_ns
-            compute_ns[1] += execution.compute_infer_ns
-            compute_ns[2] += execution.compute_output_ns
+            before = self.compute_ns
+            self.compute_ns = (
+                before[0] + execution.compute_input_ns,
+                before[1] + execution.compute_infer_ns,
+                before[2] + execution.compute_output_ns,
+            )
+            self.stale = self.stale or execution.revision != revision
 
 
 class EnsembleVersion(ModelVersion):
-    """As ModelVersion, but has no instances: its queue is empty at the end of each loop turn."""
+    """As ModelVersion, but has no instances: its queue is empty at the end of each loop turn.
+
+    With decoupled models among its steps, on_answer is called as by a DecoupledVersion.
+    """
 
     def __init__(self, *how: Any) -> None:
         super().__init__(*how)
@@ -101,6 +124,20 @@ class EnsembleVersion(ModelVersion):
         self._heads = EnsembleHeads(self.config, self.number)
         self._forms: dict[Step, StepForm] = {}
         self._runs: dict[Entry, _Run] = {}
+        wanted = self.config.proto.ensemble_scheduling.max_inflight_requests
+        self._most_calls = wanted or _MOST_CALLS
+
+    def submit(self, request: InferRequest, on_answer: OnAnswer, *, at_once: bool = False) -> Entry:
+        check_taker(self.config, request)
+        return super().submit(request, on_answer, at_once=at_once)
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        """The entry's client cannot keep up with the answers, or it can again."""
+        run = self._runs.get(entry)
+        if run is not None:
+            run.paused = paused
+            for call in run.calls:
+                self._set_pace(run, call)
 
     def forget_models(self) -> None:
         """The versions that run the steps may be others now."""
@@ -139,11 +176,14 @@ class EnsembleVersion(ModelVersion):
             for call in moves.calls:
                 self._call(run, call)
             if not run.graph.finished:
-                return
-            if run.graph.stuck:
+                for reply in moves.replies:
+                    self._tell(run, self._reply(run, reply))
+            elif run.graph.stuck and not self.config.decoupled:
                 self._fail(run.entry, Internal(_DEADLOCK, late=True), _now_ns())
             else:
-                self._finish(run, moves.replies[-1])
+                self._finish(run, moves.replies)
+        except LostError:
+            self._begin_again(run)
         except NereidError as error:
             self._give_up(run, error.code, error.message)
         except Exception:
@@ -166,6 +206,8 @@ class EnsembleVersion(ModelVersion):
             asked.timeout_us,
             asked.deadline,
             run.trace,
+            depth=asked.depth,
+            takes_many=True,
         )
         entry = form.model.submit(request, partial(self._answered, run, call))
         run.calls[call] = form, entry
@@ -173,39 +215,90 @@ class EnsembleVersion(ModelVersion):
     # ---- from the steps to the answer
 
     def _answered(self, run: _Run, call: Call[Tensor], answer: Answer) -> None:
-        form, entry = run.calls.pop(call)
         if self._runs.get(run.entry) is not run:
             self.slabs.unwanted(answer)
             return
+        form, entry = run.calls[call]
+        if not answer.more:
+            del run.calls[call]
         if answer.error is not None:
             if self._has_lost(run, call.tensors.values()):
                 self._begin_again(run)
             else:
                 self._give_up(run, answer.error.code, answer.error.message)
             return
-        run.add(entry.execution)
-        self._let_go(run, call.tensors.values())
-        outputs = form.outputs(answer)
-        if answer.slab:
+        if not answer.more:
+            run.add(entry.execution, form.model.revision)
+            self._let_go(run, call.tensors.values())
+        outputs = form.outputs(answer) if answer.head else None
+        if answer.slab and outputs is not None:
             self._borrow(run, outputs.values())
-        self._go_on(run, run.graph.answered(call, outputs))
+        if outputs is not None or not answer.more:
+            # Else it says no more than that there may be several.
+            self._go_on(run, run.graph.answered(call, outputs, last=not answer.more))
+        if self.config.decoupled:
+            self._keep_pace(run, call)
 
-    def _finish(self, run: _Run, reply: Sequence[Tensor]) -> None:
-        entry = run.entry
-        head = self._heads.reply(run.asked, reply, entry.request.parameters)
-        answer = Answer(0, head, [tensor.payload for tensor in reply])
+    def _reply(self, run: _Run, tensors: Sequence[Tensor]) -> Answer:
+        """The answer with these outputs; raises LostError."""
+        head = self._heads.reply(run.asked, tensors, run.entry.request.parameters)
+        answer = Answer(0, head, [tensor.payload for tensor in tensors])
         if any(isinstance(each, SharedMemory) for each in answer.payloads):
-            try:
-                self._lend(run, answer, reply)
-            except LostError:
-                self._begin_again(run)
-                return
-        execution = Execution(
-            run.started_ns, _now_ns(), time.time_ns() // 1_000_000, *run.compute_ns
-        )
+            self._lend(run, answer, tensors)
+        return answer
+
+    def _tell(self, run: _Run, answer: Answer) -> None:
+        """An answer that is not the last."""
+        answer.more = True
+        self._count(run, answer)
+        tell(run.entry, answer)
+
+    def _finish(self, run: _Run, replies: Sequence[Sequence[Tensor]]) -> None:
+        """The last of them ends the request; without any, nothing more than its end is told."""
+        for reply in replies[:-1]:
+            self._tell(run, self._reply(run, reply))
+        answer = self._reply(run, replies[-1]) if replies else Answer(0)
+        entry = run.entry
+        revision = b"" if run.stale else self.revision
+        epoch_ms = time.time_ns() // 1_000_000
+        execution = Execution(run.started_ns, _now_ns(), epoch_ms, *run.compute_ns, revision)
         entry.execution = execution
+        if entry.passage is not None:
+            entry.passage.computed_by = execution.revision
         self.statistics.record_batch(run.batch, execution)
+        if self.config.decoupled:
+            if not run.told:
+                # Says what kind of model this is: its answers wait for no other request's.
+                tell(entry, Answer(0, more=True))
+            self._count(run, answer)
         self._close(entry, answer)
+
+    def _count(self, run: _Run, answer: Answer) -> None:
+        now_ns = _now_ns()
+        self.statistics.record_response(run.told, answer, now_ns - run.told_ns)
+        if run.entry.trace is not None:
+            run.entry.trace.responded(now_ns)
+        run.told += 1
+        run.told_ns = now_ns
+
+    # ---- the pace of steps that answer many times
+
+    def _keep_pace(self, run: _Run, call: Call[Tensor]) -> None:
+        """A call has answered. One that the steps behind it cannot follow waits for them."""
+        for each in (call, *call.above()):
+            if each.below >= self._most_calls and each not in run.held:
+                run.held.add(each)
+            elif each in run.held and each.below <= self._most_calls // 2:
+                run.held.discard(each)
+            elif not run.paused or each is not call:
+                continue
+            self._set_pace(run, each)
+
+    def _set_pace(self, run: _Run, call: Call[Tensor]) -> None:
+        if call in run.calls:
+            form, entry = run.calls[call]
+            if isinstance(form.model, DecoupledVersion | EnsembleVersion):
+                form.model.set_flow(entry, paused=run.paused or call in run.held)
 
     def _give_up(self, run: _Run, code: int, message: str) -> None:
         error = error_of(code, f"in ensemble '{self.name}', {message}", late=True)
@@ -222,6 +315,8 @@ class EnsembleVersion(ModelVersion):
         if run.calls:
             # Later: a model may be about to answer several of them right now.
             self._loop.call_soon(_cancel, list(run.calls.values()))
+            # They know of the run, by which all of the request would stay in memory.
+            run.calls.clear()
         if run.loans:
             # Steps under way may be reading them.
             self.slabs.give_back({loan.slab for loan in run.loans}, discard=True)
@@ -268,7 +363,7 @@ class EnsembleVersion(ModelVersion):
 
     def _has_lost(self, run: _Run, tensors: Iterable[Tensor]) -> bool:
         """Whether a step failed for what was lost with an executor, and may be taken again."""
-        if run.entry.retries >= self._limits.max_retries:
+        if run.told or run.entry.retries >= self._limits.max_retries:
             return False
         loans = {tensor.loan for tensor in tensors}
         return any(loan is not None and not exists(loan.slab) for loan in loans)
@@ -276,7 +371,7 @@ class EnsembleVersion(ModelVersion):
     def _begin_again(self, run: _Run) -> None:
         entry = run.entry
         now_ns = _now_ns()
-        if entry.retries >= self._limits.max_retries:
+        if run.told or entry.retries >= self._limits.max_retries:
             self._give_up(run, Unavailable.code, "an executor was lost with its answer")
             return
         _log.warning("tensors were lost with an executor: their ensemble begins again")

@@ -87,12 +87,13 @@ def _needed(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step, ...]
 
 
 class _Branch(Generic[T]):
-    """What the tensors are between two forks. The trunk has no parent."""
+    """What the tensors are between two forks. source: whose answer opened it; None: the trunk."""
 
-    __slots__ = ("calls", "children", "parent", "ran", "replied", "tensors")
+    __slots__ = ("calls", "children", "parent", "ran", "replied", "source", "tensors")
 
-    def __init__(self, parent: _Branch[T] | None = None) -> None:
-        self.parent = parent
+    def __init__(self, source: Call[T] | None = None) -> None:
+        self.source = source
+        self.parent = None if source is None else source.branch
         self.children: list[_Branch[T]] = []
         self.tensors: dict[str, T | None] = {}
         # The steps that have been started here, and how many of them are under way.
@@ -119,12 +120,23 @@ class _Branch(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Call(Generic[T]):
-    """A step to run; tensors: what it gets, by the model's names. Given back with its answers."""
+    """A step to run; tensors: what it gets, by the model's names. Given back with its answers.
+
+    below: how many calls are under way in the branches that its answers have opened.
+    """
 
     step: Step
     tensors: dict[str, T]
     branch: _Branch[T]
     answers: int = 0
+    below: int = 0
+
+    def above(self) -> Iterator[Call[T]]:
+        """The calls in whose branches this one is, nearest first."""
+        call = self.branch.source
+        while call is not None:
+            yield call
+            call = call.branch.source
 
 
 class Moves(NamedTuple, Generic[T]):
@@ -173,11 +185,13 @@ class EnsembleRun(Generic[T]):
         if last:
             self._open -= 1
             branch.calls -= 1
+            for each in call.above():
+                each.below -= 1
         moves: Moves[T] = Moves([], [])
         if outputs is not None:
             # One answer and no more: no fork.
             if call.answers or not last:
-                branch = _Branch(call.branch)
+                branch = _Branch(call)
                 call.branch.children.append(branch)
             call.answers += 1
             tensors = {tensor: outputs.get(name) for name, tensor in call.step.outputs}
@@ -209,7 +223,10 @@ class EnsembleRun(Generic[T]):
             value = branch.get(tensor)
             if value is not None:
                 tensors[name] = value
-        return Call(step, tensors, branch)
+        call = Call(step, tensors, branch)
+        for each in call.above():
+            each.below += 1
+        return call
 
     def _reply(self, branch: _Branch[T], moves: Moves[T]) -> None:
         reply = []

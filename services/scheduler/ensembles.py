@@ -16,6 +16,8 @@ from services.scheduler.dependencies import is_ensemble, models_of
 from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.ensemble_rules import check_steps
 from services.scheduler.lifecycle import UNLOADED, Standing, VersionState
+from services.scheduler.response_cache import place_of
+from services.scheduler.revision import revision_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,9 +98,10 @@ class Ensembles:
     # ---- an ensemble's standing
 
     def _judge(self, served: ServedVersion) -> None:
-        if served.life.final:
+        life, runtime = served.life, served.runtime
+        if life.final or runtime is None:
             return
-        life = served.life
+        revision = runtime.revision
         event: Callable[[], None]
         try:
             standing = self._standing(served)
@@ -110,6 +113,9 @@ class Ensembles:
             if standing is not None:
                 event = partial(life.report, _STEPS, standing)
         self._hands.settle(served, event)
+        if runtime.revision != revision:
+            # Perhaps in the same state as before, and yet something else.
+            self.changed(served.name)
 
     def _standing(self, served: ServedVersion) -> Standing | None:
         """How far it has come; None: what it consists of waits for executors.
@@ -127,6 +133,7 @@ class Ensembles:
             each.name: each.runtime.config.proto for each in ready if each.runtime is not None
         }
         _configure(served, decoupled=check_steps(served.draft, configs))
+        _revise(served, [each.runtime.revision for each in ready if each.runtime is not None])
         return Standing.UP if all(each.life.up for each in ready) else None
 
     def _needed(self, served: ServedVersion) -> list[tuple[ServedModel, ServedVersion | None]]:
@@ -190,3 +197,12 @@ def _configure(served: ServedVersion, *, decoupled: bool) -> None:
         proto.model_transaction_policy.decoupled = decoupled
         runtime.config = freeze_config(proto)
     served.shown = runtime.config.proto
+
+
+def _revise(served: ServedVersion, steps: Iterable[bytes]) -> None:
+    """An ensemble's answers are those of its steps' models as they are at present."""
+    runtime = served.runtime
+    assert runtime is not None, "an ensemble in service without a runtime"  # noqa: S101
+    runtime.revision = revision_of(runtime.config.proto, b"".join(steps))
+    if runtime.cache is not None:
+        runtime.cache.revise(place_of(served.name, served.number, runtime.revision))

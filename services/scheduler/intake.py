@@ -28,6 +28,7 @@ from nereid.pb import kserve_pb2
 from nereid.telemetry import about
 from nereid.tracing import is_sampled
 from services.scheduler.decoupled import DecoupledVersion, check_taker
+from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.entry import Entry
 from services.scheduler.slabs import Slabs
 from services.scheduler.tracing import record_refusal
@@ -339,7 +340,7 @@ class GatewaySession:
 
     def _set_flow(self, flow: Flow) -> None:
         owner, what = self._pending.get(flow.id, (None, None))
-        if isinstance(owner, DecoupledVersion):
+        if isinstance(owner, DecoupledVersion | EnsembleVersion):
             owner.set_flow(what, paused=flow.paused)  # type: ignore[arg-type]
 
     def _answer(self, answer: Answer) -> None:

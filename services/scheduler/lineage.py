@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.errors import InvalidArgument, Unavailable
+from services.scheduler.decoupled import DecoupledVersion
 from services.scheduler.entry import State
 
 if TYPE_CHECKING:
@@ -50,10 +51,15 @@ class Lineage:
         Raises:
             InvalidArgument: models call each other without end.
         """
-        caller = self._instance_of(request.caller)
-        if caller is None or caller.running is None:
+        placed = self._placed.get(request.caller)
+        if placed is None:
             return
-        request.depth = 1 + max(entry.request.depth for entry in caller.running.batch.entries)
+        caller, model = placed.instance, placed.served.runtime
+        entries = caller.running.batch.entries if caller.running is not None else []
+        if isinstance(model, DecoupledVersion):
+            # Any of them may be the one, also when its batch is executed.
+            entries = model.open_at(caller)
+        request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
         if request.depth > MOST_DEPTH:
             raise InvalidArgument(
                 f"more than {MOST_DEPTH} models wait for each other's responses: "

@@ -309,7 +309,7 @@ class Loader:
         session.parts[served] = Part()
         self._report(served, session, Standing.LOADING)
         assert served.runtime is not None, "placed before its configuration was whole"  # noqa: S101
-        if served.runtime.cache is None:
+        if self._rules.cache is None:
             self.add(served, session, slots)
         else:
             reading = asyncio.ensure_future(self._add_revised(served, session, slots))
@@ -327,7 +327,7 @@ class Loader:
         files = await asyncio.to_thread(files_of, served.path)
         runtime = served.runtime
         if session.parts.get(served) is part and not session.leaving and runtime is not None:
-            revision = revision_of(runtime.config.proto, files)
+            runtime.revision = revision = revision_of(runtime.config.proto, files)
             if runtime.cache is not None:
                 runtime.cache.revise(place_of(served.name, served.number, revision))
             self.add(served, session, slots, revision)

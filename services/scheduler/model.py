@@ -72,6 +72,7 @@ class ModelVersion:
         self.statistics = ModelStatistics()
         self.cache: ResponseCache | None = None  # set where it may answer requests
         self.slabs = Slabs()
+        self.revision = b""  # what it is at present, where there is a cache
         self._limits = limits
         self._tracer = tracer  # None: no request is traced
         self._validator = Validator(config)
@@ -332,6 +333,7 @@ class ModelVersion:
             reply.compute_input_ns,
             reply.compute_infer_ns,
             reply.compute_output_ns,
+            running.revision,
         )
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, answer in zip(entries, answers, strict=True):

@@ -33,6 +33,8 @@ class Execution:
     compute_input_ns: int
     compute_infer_ns: int
     compute_output_ns: int
+    # Of the model that its instance had loaded; empty where nobody asks for it.
+    revision: bytes = b""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ DATATYPES = {
 def make_repository(root: Path) -> Path:
     """Identity models of every datatype, add_sub, a slow one, a broken one."""
     for datatype, (onnx_type, _) in DATATYPES.items():
-        _save(root, f"identity_{datatype.lower()}", _identity(onnx_type), _batching(""))
+        save_identity(root, f"identity_{datatype.lower()}", onnx_type, _batching(""))
     _save(root, "add_sub", _add_sub(), None)
     _save(root, "partial", _add_sub(), 'name: "partial"\nmax_batch_size: 8\n')
     one_instance = "instance_group [{ count: 1 kind: KIND_CPU }]\n"
@@ -42,6 +42,11 @@ def make_repository(root: Path) -> Path:
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"this is no model")
     return root
+
+
+def save_identity(root: Path, name: str, onnx_type: int, config: str) -> None:
+    """OUTPUT0 = INPUT0, of any length."""
+    _save(root, name, _identity(onnx_type), config)
 
 
 def save_multiplier(root: Path, name: str, factor: int, config: str) -> None:

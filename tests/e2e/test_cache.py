@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import save_multiplier
+from tests.ensembles import ensemble_config, save_ensemble
 from tests.redis_server import redis_server
 
 pytestmark = pytest.mark.slow
@@ -44,12 +45,12 @@ def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
         yield mesh
 
 
-def warm(mesh: Mesh, model: str) -> None:
+def warm(mesh: Mesh, model: str, value: int = 999) -> None:
     """Until the cache is reached: what has been asked twice was a hit."""
     before = count(mesh, model)["cache_hit"]
 
     def hit() -> bool:
-        infer(mesh, model, 999)
+        infer(mesh, model, value)
         return bool(count(mesh, model)["cache_hit"] > before)
 
     until(hit, "the first hit", 10)
@@ -192,3 +193,36 @@ def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> N
             for pid in children:
                 assert b"heim" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert "heim" not in (tmp_path / "log").read_text()
+
+
+def test_an_ensemble_is_kept_until_a_model_of_it_changes(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    save_multiplier(root, "first", 3, _CONFIG)
+    save_multiplier(root, "second", 5, _CONFIG)
+    steps = [("first", {"I": "X"}, {"O": "m"}), ("second", {"I": "m"}, {"O": "O"})]
+    config = ensemble_config(["X INT64 1"], ["O INT64 1"], steps)
+    save_ensemble(root, "inner", config)
+    outer = [("inner", {"X": "I"}, {"O": "O"})]
+    save_ensemble(root, "outer", ensemble_config(["I INT64 1"], ["O INT64 1"], outer, _CACHED))
+    flags = ("--cache-config=local,size=10000000", "--cache-timeout-ms=2000")
+    control = ("--model-control-mode=explicit", "--load-model=outer")
+    with running(root, tmp_path / "log", *flags, *control) as mesh:
+        warm(mesh, "outer", 1)
+        before, below = count(mesh, "outer"), count(mesh, "second")
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: infer(mesh, "outer", 2), range(8)))
+        assert answers == [{"O": 30}] * 8
+        one = {"execution_count": 1, "inference_count": 1}
+        assert grown(mesh, "outer", before) == {
+            **one,
+            "success": 8,
+            "cache_hit": 7,
+            "cache_miss": 1,
+        }
+        assert grown(mesh, "second", below) == {**one, "success": 1}
+        save_multiplier(root, "second", 7, _CONFIG)
+        assert mesh.get("/v2/repository/models/second/load", "POST", b"{}")[0] == 200
+        assert infer(mesh, "outer", 2) == {"O": 42}
+        before = count(mesh, "outer")
+        assert infer(mesh, "outer", 2) == {"O": 42}
+        assert grown(mesh, "outer", before) == {"success": 1, "cache_hit": 1}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.mesh import Mesh, running
+from tests.e2e.mesh import Mesh, running, until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -48,6 +48,56 @@ def test_what_is_served_is_what_was_trained(examples_mesh: Mesh, models: Path, s
     accuracies = re.findall(r"accuracy served ([\d.]+), offline ([\d.]+)", result.stdout)
     assert accuracies
     assert all(served == offline and float(served) > 0.9 for served, offline in accuracies)
+
+
+def told_by(mesh: Mesh, models: Path, script: str, *arguments: str) -> tuple[str, str]:
+    """What a client of textgen prints, and what it says of that."""
+    url = mesh.http if "http" in script else mesh.grpc
+    command = [sys.executable, f"examples/{script}", f"--models={models}", f"--url={url}"]
+    result = subprocess.run(
+        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout, result.stderr
+
+
+def tokens_sent(mesh: Mesh) -> tuple[int, int]:
+    """How many requests textgen has finished, and how many answers it has given."""
+    stats = json.loads(mesh.get("/v2/models/textgen/stats")[1])["model_stats"][0]
+    answers = sum(each["success"]["count"] for each in stats["response_stats"].values())
+    return stats["inference_count"], answers
+
+
+@pytest.mark.parametrize("script", ["stream_http.py", "stream_grpc.py"])
+@pytest.mark.parametrize("prompt", ["Once upon a time", "2 + 2 ="])
+def test_a_text_comes_as_the_model_says_it_offline(
+    examples_mesh: Mesh, models: Path, script: str, prompt: str
+) -> None:
+    before = tokens_sent(examples_mesh)
+    text, verdict = told_by(examples_mesh, models, script, f"--prompt={prompt}", "--length=32")
+    assert text.startswith(prompt)
+    assert "as NumPy says it" in verdict
+    assert "NOT" not in verdict
+    requests, tokens = tokens_sent(examples_mesh)
+    assert (requests - before[0], tokens - before[1]) == (1, 32)
+
+
+@pytest.mark.parametrize("script", ["stream_http.py", "stream_grpc.py"])
+def test_a_client_that_goes_stops_its_text_within_a_token(
+    examples_mesh: Mesh, models: Path, script: str
+) -> None:
+    requests, tokens = tokens_sent(examples_mesh)
+    # It would take three minutes.
+    text, _ = told_by(examples_mesh, models, script, "--length=200", "--pause=900", "--stop=2")
+    assert len(text) > len("Once upon a time")
+    until(
+        lambda: "nereid_gateway_pending_requests 0" in examples_mesh.metrics(),
+        "the gateway to notice",
+    )
+    told = tokens_sent(examples_mesh)[1] - tokens
+    until(lambda: tokens_sent(examples_mesh)[0] > requests, "the text to end")
+    assert tokens_sent(examples_mesh)[1] - tokens <= told + 1
+    assert told <= 4
 
 
 def test_the_readmes_curl_line_answers_seven(examples_mesh: Mesh) -> None:

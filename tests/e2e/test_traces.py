@@ -14,7 +14,8 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.mesh import Mesh, free_port, running, until
-from tests.e2e.models import make_repository
+from tests.e2e.models import make_repository, save_scaler
+from tests.ensembles import ensemble_config, save_ensemble
 from tests.otlp_receiver import Receiver, Tree, receiver
 
 pytestmark = pytest.mark.slow
@@ -289,3 +290,29 @@ def test_a_hit_in_the_cache_is_a_tree_without_execution(
     }
     assert hit.one("cache lookup").attributes == hit.one("lookup").attributes == {"hit": True}
     assert hit.one("doubler").attributes["nereid.attempts"] == 0
+
+
+def test_the_steps_of_an_ensemble_are_below_it(tmp_path: Path, collector: Receiver) -> None:
+    repository = tmp_path / "models"
+    for name in ("first", "second"):
+        save_scaler(repository, name, 1, "max_batch_size: 4")
+    steps = [
+        ("first", {"INPUT0": "INPUT0"}, {"OUTPUT0": "m"}),
+        ("second", {"INPUT0": "m"}, {"OUTPUT0": "OUTPUT0"}),
+    ]
+    config = ensemble_config(["INPUT0 FP32 8"], ["OUTPUT0 FP32 8"], steps, "max_batch_size: 4")
+    save_ensemble(repository, "both", config)
+    shape = {
+        *((S, name, "both") for name in ("first", "second")),
+        *((S, part, name) for part in ("queue", "execute") for name in ("first", "second")),
+    }
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        with grpcclient.InferenceServerClient(mesh.grpc) as client:
+            client.infer("both", [tensor(grpcclient)], headers=dict(SAMPLED))
+        tree = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() > shape)[TRACE]
+    assert (S, "both", "InferRequest") in tree.shape()
+    # It waits for nothing itself, so its time is that of its steps.
+    assert (S, "queue", "both") not in tree.shape()
+    first, second = tree.one("first"), tree.one("second")
+    assert first.end_ns <= second.end_ns <= tree.one("both").end_ns + 1_000_000

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 FOUND: dict[str, list[bytes]] = {
+    # The answer to HEAD has no content, also where the request is refused.
+    "http1": [b"\x02HEAD /v2\nHost: x\r\n\r\n{}"],
     # An enum's number of more than 32 bits is no ParseError of protobuf's.
     "config_text": [b"input { data_type: 18446744073709551616 }"],
     # A fault that quotes broken text cannot be written to a frame.

@@ -231,6 +231,9 @@ class PythonModel:
                 latest_us = max(latest_us, remaining_us) if remaining_us else None
             if request.room is not None:
                 self._rooms[batch, place] = request.room
+        if self.decoupled:
+            # It may ask for the sake of any of the requests that it has.
+            latest_us = None
         worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
         self._send(worker, wire.BATCH, wire.batch_parts(batch, members))
 
@@ -251,6 +254,8 @@ class PythonModel:
                 while (frame := channel.held()) is not None:
                     kind, body = frame
                     if kind == wire.ANSWERS:
+                        # What it asks from now on is not for this batch.
+                        worker.calls.deadline = None
                         yield self._collected(body)
                     else:
                         worker.hear(kind, body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +115,35 @@ def test_what_is_lent_when_nobody_will_give_it_back_is_let_go_of(end: str) -> No
         slabs.forget()
         assert slabs.segments.taken == 0
     slabs.tidy()
+
+
+def test_other_threads_run_while_a_long_answer_is_copied() -> None:
+    """Or nobody would answer the scheduler's pings, and the executor be taken for dead."""
+    lender = Lender(Slabs(1 << 30))
+    answer = [memoryview(bytes(64 << 20))]
+    lender.lend(answer)
+    go, ran = threading.Lock(), threading.Event()
+    go.acquire()
+
+    def work() -> None:
+        with go:
+            ran.set()
+
+    other = threading.Thread(target=work)
+    other.start()
+    interval = sys.getswitchinterval()
+    # From here on a thread runs until it lets the others.
+    sys.setswitchinterval(1000)
+    try:
+        go.release()
+        for _ in range(500):
+            lender.take_back()
+            lender.lent.clear()
+            lender.lend(answer)
+            if ran.is_set():
+                break
+        told = ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        other.join()
+    assert told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -154,6 +155,22 @@ async def test_a_link_that_stays_away_fails_what_waits_and_refuses_the_rest() ->
     table.link.on_up()
     fourth = table.submit()
     assert table.link.sent_ids() == [fourth.id]
+    table.close()
+
+
+async def test_what_no_frame_can_hold_is_refused_before_it_breaks_the_link() -> None:
+    table = Table(max_bytes=1 << 40)
+    table.upstream.start()
+    # Nobody touches these pages.
+    huge = memoryview(mmap.mmap(-1, 3 << 30))
+    table.upstream.submit(InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]]), table.take)
+    assert table.answers[0].error == Fault(
+        3,
+        "3221225472 bytes of tensors are more than a request may have that is not in shared memory",
+    )
+    table.upstream.submit(InferRequest(0, b"", [huge[: 1 << 30]]), table.take)
+    assert len(table.link.sent_ids()) == 1
+    assert table.upstream.pending == 1
     table.close()
 
 

@@ -1,0 +1,359 @@
+"""What executors make of what workers say: heads, calls to the mesh, metrics, settings."""
+
+from __future__ import annotations
+
+import json
+import select
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+
+from nereid.errors import Internal, InvalidArgument, NereidError, NotFound, Unavailable
+from nereid.messages import DECOUPLED, Answer, Fault, InferRequest
+from nereid.pb import kserve_pb2, model_config_pb2
+from services.executor.python_site.nereid_worker import wire
+from services.executor.workers.calls import Calls
+from services.executor.workers.custom_metrics import CustomMetrics
+from services.executor.workers.heads import Heads, fault_of
+from services.executor.workers.settings import settings_of
+from services.executor.workers.told import Listener
+
+WITHOUT = "without 'decoupled=True' in exec or async_exec"
+
+# ---- heads
+
+
+def test_a_head_is_what_the_worker_says_of_its_outputs() -> None:
+    heads = Heads("m", "3")
+    meta = json.dumps([["Y", "FP32", [2, 2]], ["Z", "BYTES", [1]]]).encode()
+    head = heads.head(meta, [16, 9])
+    response = kserve_pb2.ModelInferResponse.FromString(head)
+    assert (response.model_name, response.model_version) == ("m", "3")
+    assert [(each.name, each.datatype, list(each.shape)) for each in response.outputs] == [
+        ("Y", "FP32", [2, 2]),
+        ("Z", "BYTES", [1]),
+    ]
+    assert heads.head(meta, [16, 5]) is head
+
+
+def test_a_head_may_have_parameters() -> None:
+    meta = json.dumps({"outputs": [], "parameters": {"a": True, "b": "c"}}).encode()
+    response = kserve_pb2.ModelInferResponse.FromString(Heads("m", "1").head(meta, []))
+    assert response.parameters["a"].bool_param
+    assert response.parameters["b"].string_param == "c"
+
+
+@pytest.mark.parametrize(
+    ("meta", "sizes"),
+    [
+        (b"[]", [4]),
+        (b'[["Y","FP32",[2]]]', [4]),
+        (b'[["Y","FP32",[2]]]', []),
+        (b'[["Y","FP33",[2]]]', [8]),
+        (b'[["Y","FP32",[-2]]]', [8]),
+        (b'[["Y","FP32"]]', [8]),
+        (b'{"outputs": []}', []),
+        (b"\xff", []),
+        (b"7", []),
+    ],
+)
+def test_outputs_that_make_no_sense(meta: bytes, sizes: list[int]) -> None:
+    heads = Heads("m", "1")
+    for _ in range(2):
+        with pytest.raises(Internal):
+            heads.head(meta, sizes)
+
+
+@pytest.mark.parametrize(
+    ("meta", "code", "message"),
+    [
+        (b'["NOT_FOUND","x"]', NotFound.code, "x"),
+        (b'["CANCELLED","x"]', 1, "x"),
+        (b'["HUH","x"]', Internal.code, "the model failed in a way that cannot be told"),
+        (b"7", Internal.code, "the model failed in a way that cannot be told"),
+    ],
+)
+def test_faults(meta: bytes, code: int, message: str) -> None:
+    assert fault_of(meta) == Fault(code, message, late=True)
+
+
+# ---- calls
+
+
+class Asked:
+    """A request in the hands of the mesh."""
+
+    def __init__(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> None:
+        self.request = request
+        self.on_answer = on_answer
+        self.told: list[str] = []
+
+    def tell(self, kind: str) -> None:
+        self.told.append(kind)
+
+
+class Mesh:
+    """Notes what is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.called: list[tuple[str, bytes, Callable[[bytes | NereidError], None]]] = []
+
+    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
+        self.asked.append(Asked(request, on_answer))
+        return self.asked[-1]
+
+    def call(
+        self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
+    ) -> None:
+        self.called.append((method, message, on_reply))
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return Mesh()
+
+
+@pytest.fixture
+def calls(mesh: Mesh) -> Iterator[Calls]:
+    calls = Calls(mesh, 42)
+    yield calls
+    calls.close()
+
+
+def infer(**more: Any) -> dict[str, Any]:
+    return {
+        "what": "infer",
+        "model": "other",
+        "version": -1,
+        "id": "q",
+        "inputs": [["X", "UINT8", [2]]],
+        "outputs": ["Y"],
+        "parameters": {"a": 1},
+        "correlation_id": 0,
+        "flags": 0,
+        "timeout_us": 9,
+        "trace": "",
+        **more,
+    }
+
+
+def call(about: Any, *tensors: bytes, number: int = 1) -> wire.Call:
+    meta = about if isinstance(about, bytes) else json.dumps(about).encode()
+    return wire.Call(number, 0, meta, tensors)
+
+
+def fetched(calls: Calls) -> list[tuple[int, int, Any]]:
+    """Answers by number, flags, and what they say."""
+    poll = select.poll()
+    poll.register(calls.fileno(), select.POLLIN)
+    assert poll.poll(0)
+    answers = calls.fetch()
+    assert not poll.poll(0)
+    return [(each.number, each.flags, json.loads(each.meta or b"null")) for each in answers]
+
+
+def test_a_request_goes_as_a_gateways_would(calls: Calls, mesh: Mesh) -> None:
+    calls.deadline = 77.0
+    trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    about = infer(version=3, correlation_id="s", flags=1, trace=trace, decoupled=True)
+    calls.hear(call(about, b"ab"))
+    (asked,) = mesh.asked
+    request = asked.request
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    assert (head.model_name, head.model_version, head.id) == ("other", "3", "")
+    assert [each.name for each in head.outputs] == ["Y"]
+    assert request.payloads == [b"ab"]
+    assert request.request_id == "q"
+    assert request.parameters == {
+        "a": 1,
+        "sequence_id": "s",
+        "sequence_start": True,
+        "sequence_end": False,
+    }
+    assert (request.timeout_us, request.deadline, request.caller) == (9, 77.0, 42)
+    assert request.trace_context == b"\0" + b"\xab" * 16 + b"\xcd" * 8 + b"\1"
+    assert request.takes_many
+
+
+def test_answers_come_back_one_by_one(calls: Calls, mesh: Mesh) -> None:
+    calls.hear(call(infer(), b"ab", number=7))
+    (asked,) = mesh.asked
+    head = kserve_pb2.ModelInferResponse(model_name="other")
+    head.outputs.add(name="Y", datatype="UINT8", shape=[1])
+    head.parameters["p"].int64_param = 5
+    asked.on_answer(Answer(1, head.SerializeToString(), [b"y"], more=True))
+    asked.on_answer(Answer(1, error=Fault(NotFound.code, "no"), more=True))
+    asked.on_answer(Answer(1))
+    assert fetched(calls) == [
+        (7, wire.MORE, {"outputs": [["Y", "UINT8", [1]]], "parameters": {"p": 5}}),
+        (7, wire.MORE | wire.ERROR, ["NOT_FOUND", "no"]),
+        (7, wire.EMPTY, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Fault(4, "late"), ["UNAVAILABLE", "late"]),
+        (Fault(99, "odd"), ["INTERNAL", "odd"]),
+        (
+            Fault(12, DECOUPLED),
+            [
+                "UNSUPPORTED",
+                f"the model {DECOUPLED} without 'decoupled=True' in exec or async_exec",
+            ],
+        ),
+    ],
+)
+def test_codes_that_models_know(calls: Calls, mesh: Mesh, fault: Fault, told: list[str]) -> None:
+    calls.hear(call(infer(), b"ab"))
+    mesh.asked[0].on_answer(Answer(1, error=fault))
+    assert fetched(calls) == [(1, wire.ERROR, told)]
+
+
+def test_what_becomes_of_a_request_is_passed_on(calls: Calls, mesh: Mesh) -> None:
+    calls.hear(call(infer(), b"ab", number=1))
+    for number, what in enumerate(("pause", "resume", "cancel"), 2):
+        calls.hear(call({"what": what, "call": 1}, number=number))
+    calls.hear(call({"what": "cancel", "call": 99}, number=9))
+    assert mesh.asked[0].told == ["pause", "resume", "cancel"]
+    assert [each[:2] for each in fetched(calls)] == [(n, wire.EMPTY) for n in (2, 3, 4, 9)]
+
+
+def test_a_worker_that_is_gone_cancels_what_it_asked(mesh: Mesh) -> None:
+    calls = Calls(mesh, 1)
+    calls.hear(call(infer(), b"ab"))
+    calls.close()
+    assert mesh.asked[0].told == ["cancel"]
+    # An answer that was on its way harms nobody.
+    mesh.asked[0].on_answer(Answer(1))
+
+
+def test_loads_unloads_and_readiness(calls: Calls, mesh: Mesh) -> None:
+    load = {"what": "load", "model": "m", "config": "{}", "files": ["file:1/model.py"]}
+    calls.hear(call(load, b"pass", number=1))
+    calls.hear(call({"what": "unload", "model": "m", "dependents": True}, number=2))
+    calls.hear(call({"what": "ready", "model": "m", "version": "2"}, number=3))
+    methods = [method for method, _, _ in mesh.called]
+    assert methods == ["RepositoryModelLoad", "RepositoryModelUnload", "ModelReady"]
+    loading = kserve_pb2.RepositoryModelLoadRequest.FromString(mesh.called[0][1])
+    assert loading.parameters["config"].string_param == "{}"
+    assert loading.parameters["file:1/model.py"].bytes_param == b"pass"
+    unloading = kserve_pb2.RepositoryModelUnloadRequest.FromString(mesh.called[1][1])
+    assert unloading.parameters["unload_dependents"].bool_param
+    asking = kserve_pb2.ModelReadyRequest.FromString(mesh.called[2][1])
+    assert (asking.name, asking.version) == ("m", "2")
+    ready = kserve_pb2.ModelReadyResponse(ready=True).SerializeToString()
+    replies: list[bytes | NereidError] = [b"", Unavailable("no"), ready]
+    for (_, _, on_reply), reply in zip(mesh.called, replies, strict=True):
+        on_reply(reply)
+    assert fetched(calls) == [
+        (1, 0, None),
+        (2, wire.ERROR, ["UNAVAILABLE", "no"]),
+        (3, 0, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        b"\xff",
+        b"7",
+        {},
+        {"what": "fly"},
+        {"what": "infer"},
+        infer(trace="00-zz-yy-01"),
+        infer(trace="00-ab-cd-01"),
+        infer(inputs=[["X"]]),
+        {"what": "load", "model": "m", "config": "", "files": ["a"]},
+        {"what": "ready", "model": 5, "version": ""},
+    ],
+)
+def test_calls_that_make_no_sense_are_answered(calls: Calls, mesh: Mesh, about: Any) -> None:
+    calls.hear(call(about, number=4))
+    ((number, flags, said),) = fetched(calls)
+    assert (number, flags, said[0]) == (4, wire.ERROR, "INVALID_ARG")
+    assert not mesh.asked
+    assert not mesh.called
+
+
+def test_without_a_mesh() -> None:
+    calls = Calls(None, 0)
+    calls.hear(call(infer(), b"ab"))
+    assert fetched(calls)[0][2] == ["INVALID_ARG", "there is no mesh to ask"]
+    calls.close()
+
+
+# ---- metrics and logs
+
+
+def test_metrics_are_kept_by_their_holder() -> None:
+    metrics = CustomMetrics()
+    changes: list[int] = []
+    metrics.on_change = lambda: changes.append(1)
+    one, two = object(), object()
+    metrics.hear(one, ["new", 1, "c", "Counts", 0, {"a": "b"}, []])
+    metrics.hear(two, ["new", 1, "h", "Ranges", 2, {}, [1, 2]])
+    metrics.hear(one, ["value", 1, 3.5, []])
+    metrics.hear(two, ["value", 1, 9, [0, 1, 2]])
+    # Told once until somebody has read.
+    assert changes == [1]
+    told = {each.name: each for each in metrics.read().series}
+    assert (told["c"].value, dict(told["c"].labels), told["c"].kind) == (3.5, {"a": "b"}, "counter")
+    assert (list(told["h"].counts), list(told["h"].bounds)) == ([0, 1, 2], [1, 2])
+    metrics.hear(one, ["gone", 1])
+    assert changes == [1, 1]
+    metrics.forget(two)
+    assert not metrics.read().series
+
+
+def test_what_a_worker_tells_without_sense_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener = Listener("m_0")
+    for kind, body in (
+        (wire.LOG, b"[9, 3]"),
+        (wire.LOG, b"\xff"),
+        (wire.METRIC, b'["value", 5, 1, []]'),
+        (wire.METRIC, b"[]"),
+        (wire.METRIC, b'["new", 1, "c", "", 7, {}, []]'),
+        (wire.LOG, b'[1, "beware"]'),
+    ):
+        listener.hear(kind, bytearray(body))
+    listener.forget()
+    assert [each.getMessage() for each in caplog.records] == [
+        *["m_0: its worker told what makes no sense"] * 5,
+        "m_0: beware",
+    ]
+
+
+# ---- settings
+
+
+def config(**parameters: str) -> model_config_pb2.ModelConfig:
+    text = "".join(
+        f'parameters {{ key: "{key.replace("_", "-")}" value {{ string_value: "{value}" }} }} '
+        for key, value in parameters.items()
+    )
+    return text_format.Parse(f'name: "m" {text}', model_config_pb2.ModelConfig())
+
+
+def test_settings_have_defaults() -> None:
+    settings = settings_of(config(), Path("/m"), {})
+    assert (settings.start_s, settings.initialize_s, settings.execute_s) == (30, None, None)
+
+
+def test_the_models_own_settings_come_first() -> None:
+    backend = {"stub-timeout-seconds": "5", "execute-timeout-seconds": "7"}
+    settings = settings_of(config(execute_timeout_seconds="0.5"), Path("/m"), backend)
+    assert (settings.start_s, settings.initialize_s, settings.execute_s) == (5, None, 0.5)
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf", ""])
+def test_times_that_are_none(value: str) -> None:
+    with pytest.raises(InvalidArgument, match="expected a number of seconds"):
+        settings_of(config(initialize_timeout_seconds=value), Path("/m"), {})
