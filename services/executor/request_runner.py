@@ -196,11 +196,8 @@ class RequestRunner:
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
         if self._expected_bytes:
-            running.rooms = {
-                member: request.room
-                for member, request in enumerate(requests)
-                if request.room is not None
-            }
+            rooms = enumerate(request.room for request in requests)
+            running.rooms = {member: room for member, room in rooms if room is not None}
         self._model.begin(number, requests)
         running.begun_ns = perf_counter_ns()
 
@@ -348,8 +345,7 @@ class RequestRunner:
         """Record the spans of a batch that was traced."""
         if self._tracer is not None and running.contexts:
             begun_ns = running.begun_ns or arrived_ns
-            now_ns = perf_counter_ns()
-            times = (running.started_ns, begun_ns, arrived_ns, now_ns)
+            times = (running.started_ns, begun_ns, arrived_ns, perf_counter_ns())
             record(self._tracer, self._name, Run(running.contexts, *times, running.failed))
 
     # ---- the model's end
