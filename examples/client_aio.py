@@ -1,4 +1,4 @@
-"""Asks the three example models over HTTP and gRPC with asyncio and compares the answers.
+"""Asks the example models over HTTP and gRPC with asyncio and compares the answers.
 
     python examples/client_aio.py --http-url localhost:8000 --grpc-url localhost:8001
 
@@ -60,10 +60,16 @@ async def minilm(server: Server, models: Path) -> bool:
     return references.check_minilm(expected, result.as_numpy("sentence_embedding"))
 
 
+async def embed(server: Server, models: Path) -> bool:
+    expected = references.load(models, "minilm")
+    result = await infer(server, "embed", {"text": references.texts_of(expected)})
+    return references.check_embed(expected, result.as_numpy("embedding"))
+
+
 async def ask(triton: ModuleType, url: str, models: Path) -> list[bool]:
     async with triton.InferenceServerClient(url) as client:
         server = Server(triton, client)
-        return [await model(server, models) for model in (digits, resnet50, minilm)]
+        return [await model(server, models) for model in (digits, resnet50, minilm, embed)]
 
 
 def main() -> None:

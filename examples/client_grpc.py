@@ -1,4 +1,4 @@
-"""Asks the three example models over gRPC and compares the answers with their references.
+"""Asks the example models over gRPC and compares the answers with their references.
 
     python examples/client_grpc.py --url localhost:8001 --models models
 
@@ -48,6 +48,12 @@ def minilm(client: triton.InferenceServerClient, models: Path) -> bool:
     return references.check_minilm(expected, result.as_numpy("sentence_embedding"))
 
 
+def embed(client: triton.InferenceServerClient, models: Path) -> bool:
+    expected = references.load(models, "minilm")
+    result = infer(client, "embed", {"text": references.texts_of(expected)})
+    return references.check_embed(expected, result.as_numpy("embedding"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--url", default="localhost:8001")
@@ -55,7 +61,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         with triton.InferenceServerClient(arguments.url) as client:
-            right = [ask(client, arguments.models) for ask in (digits, resnet50, minilm)]
+            right = [ask(client, arguments.models) for ask in (digits, resnet50, minilm, embed)]
     except (InferenceServerException, OSError) as error:
         sys.exit(f"{arguments.url}: {error}")
     sys.exit(0 if all(right) else 1)

@@ -14,7 +14,18 @@ from pathlib import Path
 from zoo.publish import is_made, publish
 
 # A model's revision goes up when its maker changes, so that repositories made earlier follow.
-REVISIONS = {"digits": 1, "resnet50": 1, "minilm": 1, "textgen": 1}
+REVISIONS = {
+    "digits": 1,
+    "resnet50": 1,
+    "minilm": 1,
+    "minilm_tokenizer": 1,
+    "minilm_pooling": 1,
+    "embed": 1,
+    "textgen": 1,
+}
+# Where a model's maker is, if not in `make` of the module of its name.
+MAKERS = {"minilm_tokenizer": "embed.make_tokenizer", "minilm_pooling": "embed.make_pooling"}
+NEEDS = {"minilm_tokenizer": "minilm", "minilm_pooling": "minilm", "embed": "minilm"}
 
 
 def main() -> int:
@@ -47,10 +58,15 @@ def _make(folder: Path) -> bool:
     if is_made(folder, REVISIONS[name]):
         print(f"{name}: {folder} is there")
         return True
+    needed = NEEDS.get(name)
+    if needed and not is_made(folder.with_name(needed), REVISIONS[needed]):
+        print(f"{name}: needs {needed}, which is not there", file=sys.stderr)
+        return False
     started_s = time.perf_counter()
+    module, _, maker = MAKERS.get(name, f"{name}.make").partition(".")
     try:
         # Imported only now: scikit-learn and onnx take a second that a finished repository spares.
-        publish(folder, REVISIONS[name], importlib.import_module(f"zoo.{name}").make)
+        publish(folder, REVISIONS[name], getattr(importlib.import_module(f"zoo.{module}"), maker))
     except Exception as error:
         print(f"{name}: {error}", file=sys.stderr)
         return False

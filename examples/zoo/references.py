@@ -68,3 +68,15 @@ def check_minilm(expected: Arrays, embedding: NDArray[Any]) -> bool:
     difference = float(np.abs(embedding - expected["sentence_embedding"]).max())
     print(f"minilm    differs from NumPy's embeddings by at most {difference:.1e}")
     return difference < MINILM_TOLERANCE
+
+
+def texts_of(expected: Arrays) -> NDArray[Any]:
+    """The sentences of minilm as text for `embed`: BYTES [batch, 1]."""
+    return np.array([[str(each).encode()] for each in expected["sentences"]], np.object_)
+
+
+def check_embed(expected: Arrays, embedding: NDArray[Any]) -> bool:
+    """Print how far `embed` is from minilm's reference; true if that is next to nothing."""
+    difference = float(np.abs(embedding - expected["sentence_embedding"]).max())
+    print(f"embed     from text alone, differs from NumPy's embeddings by at most {difference:.1e}")
+    return difference < MINILM_TOLERANCE

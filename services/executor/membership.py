@@ -88,6 +88,8 @@ class Membership:
         self._stream: StreamHandle = surroundings.channel.stream(
             JOIN_PATH, on_message=self._on_message, on_close=self._on_close
         )
+        # When metrics were told last, or will be.
+        self._metrics_due_s = 0.0
         self._mesh = Mesh(surroundings.channel, surroundings.hello.memory_domain)
         self._send(pb.ExecutorEvent(hello=surroundings.hello))
         METRICS.on_change = lambda: self._from_thread(self._tell_metrics_soon)
@@ -102,7 +104,9 @@ class Membership:
         self._send(pb.ExecutorEvent(usage=usage))
 
     def _tell_metrics_soon(self) -> None:
-        self._loop.call_later(_METRICS_PAUSE_S, self._tell_metrics)
+        """At once, but not more often than now and then."""
+        self._metrics_due_s = max(self._loop.time(), self._metrics_due_s + _METRICS_PAUSE_S)
+        self._loop.call_at(self._metrics_due_s, self._tell_metrics)
 
     def _tell_metrics(self) -> None:
         self._send(pb.ExecutorEvent(custom_metrics=METRICS.read()))

@@ -34,6 +34,8 @@ class KnownHead(NamedTuple):
         if (
             not len(_HEAD_END) <= start <= _LONGEST_BYTES
             or length is None
+            # Empty lines before a head would be taken for all of it.
+            or beginning.startswith((b"\r", b"\n"))
             or not call.keep_alive
             or call.http_1_0
             or any(name in call.headers for name in _UNLIKE)

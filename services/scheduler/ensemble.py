@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from services.scheduler.ensemble_graph import Call, Moves, Step
     from services.scheduler.ensemble_tensors import Asked
     from services.scheduler.entry import Batch, Entry
+    from services.scheduler.lineage import Lineage
     from services.scheduler.model import OnAnswer
 
     # The version that runs a step now; raises NereidError if there is none.
@@ -121,6 +122,8 @@ class EnsembleVersion(ModelVersion):
         super().__init__(*how)
         # Set before requests come.
         self.find_model: FindModel
+        # Looks after requests that models make; None: none make any.
+        self.lineage: Lineage | None = None
         self._heads = EnsembleHeads(self.config, self.number)
         self._forms: dict[Step, StepForm] = {}
         self._runs: dict[Entry, _Run] = {}
@@ -151,11 +154,9 @@ class EnsembleVersion(ModelVersion):
     # ---- from the queue to the steps
 
     def _dispatch(self, now_ns: int) -> None:
-        while self._batcher.pending:
-            batch = self._batcher.take(now_ns, 1)
-            if batch is None:
-                return
+        while (batch := self._batcher.take(now_ns, 1)) is not None:
             self._begin(batch, now_ns)
+        self._set_timer(self._batcher.wake_at_ns(now_ns), now_ns)
 
     def _arm_rescue(self) -> None:
         """Do nothing: an ensemble waits for no instance of its own."""
@@ -206,11 +207,15 @@ class EnsembleVersion(ModelVersion):
             asked.timeout_us,
             asked.deadline,
             run.trace,
+            caller=asked.caller,
             depth=asked.depth,
             takes_many=True,
         )
         entry = form.model.submit(request, partial(self._answered, run, call))
         run.calls[call] = form, entry
+        if request.caller and self.lineage is not None:
+            # A model that asked the ensemble waits for its steps.
+            self.lineage.note(request, form.model, entry)
 
     # ---- from the steps to the answer
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
     from services.scheduler.ensemble_graph import Step
+    from services.scheduler.lineage import Lineage
     from services.scheduler.model import ModelVersion
 
 # In an ensemble's life its steps' models stand where others have executors.
@@ -45,9 +46,10 @@ class _Unloaded(InvalidArgument):
 class Ensembles:
     """The ensembles in service, by the models of their steps."""
 
-    def __init__(self, hands: Hands, catalogue: Catalogue) -> None:
+    def __init__(self, hands: Hands, catalogue: Catalogue, lineage: Lineage | None = None) -> None:
         self._hands = hands
         self._catalogue = catalogue
+        self._lineage = lineage
         self._users: dict[str, dict[ServedVersion, None]] = {}
 
     def add(self, served: ServedVersion) -> None:
@@ -56,6 +58,7 @@ class Ensembles:
             self._users.setdefault(name, {})[served] = None
         if isinstance(served.runtime, EnsembleVersion):
             served.runtime.find_model = self._find
+            served.runtime.lineage = self._lineage
         self._judge(served)
 
     def remove(self, served: ServedVersion) -> None:

@@ -24,6 +24,7 @@ from services.scheduler.dependencies import is_ensemble
 from services.scheduler.ensembles import Ensembles
 from services.scheduler.instance import BatchStream, Instance
 from services.scheduler.lifecycle import Standing, VersionState, reason_of
+from services.scheduler.lineage import Lineage
 from services.scheduler.load_rules import config_of
 from services.scheduler.placement import Slot, gpu_ids, place, require_backend
 from services.scheduler.response_cache import place_of
@@ -61,7 +62,8 @@ class Loader:
         self._resizing = resizing.Resizing(self, self.placed)
         self.verdicts = Verdicts(self._is_decided)
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
-        self._ensembles = Ensembles(self, catalogue or Catalogue())
+        self.lineage = Lineage(self.placed)
+        self._ensembles = Ensembles(self, catalogue or Catalogue(), self.lineage)
         # An executor's thread from before a restart of the scheduler must not match by chance.
         self._ids = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
 

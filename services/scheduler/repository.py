@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
-from nereid.model_config import fill_backend, parse_config, select_versions
+from nereid.model_config import complete_config, fill_backend, parse_config, select_versions
 from nereid.pb import model_config_pb2 as config_pb
 from services.scheduler.completion import check_servable
+from services.scheduler.dependencies import is_ensemble
 from services.scheduler.overrides import FileOverride, parse_override, write_files
 from services.scheduler.revision import CONFIG_FILE, CONFIG_FOLDER, files_of
 
@@ -212,6 +213,9 @@ class _Reading:
             )
         fill_backend(draft, model_name=name, filenames=self._filenames())
         check_servable(draft)
+        if is_ensemble(draft):
+            # No file tells more of it than is written here.
+            complete_config(draft, model_name=name, description=None)
         return draft
 
     def _filenames(self) -> list[str]:

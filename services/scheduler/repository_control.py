@@ -138,7 +138,7 @@ class RepositoryControl:
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Have a model finish what it accepted, and end; returns when it takes nothing new.
 
-        dependents: and, of an ensemble, the models that it brought along.
+        dependents: and, of an ensemble, the models that it brought along and no other one needs.
         """
         self._require_explicit()
         model = self._catalogue.model(name) if dependents else None
@@ -146,7 +146,8 @@ class RepositoryControl:
         steps = {step for each in versions if not each.life.gone for step in models_of(each.draft)}
         await asyncio.shield(self._spawn(self._unload(name)))
         for step in sorted(steps - self._wanted):
-            await asyncio.shield(self._spawn(self._unload(step)))
+            if not self._is_step(step):
+                await asyncio.shield(self._spawn(self._unload(step)))
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
         """The models of the repositories and those in service."""
@@ -221,6 +222,14 @@ class RepositoryControl:
         model = self._catalogue.model(name)
         versions = [] if model is None else model.versions.values()
         return [step for each in versions for step in models_of(each.draft)]
+
+    def _is_step(self, name: str) -> bool:
+        """Whether an ensemble that nobody has unloaded consists of this model."""
+        return any(
+            name in models_of(each.draft)
+            for each in self._catalogue.versions()
+            if not each.life.gone and not each.life.refused
+        )
 
     def _is_served(self, name: str) -> bool:
         """Whether a model is ready, or being loaded."""

@@ -32,7 +32,6 @@ from services.scheduler.completion import CompletionRules
 from services.scheduler.control import Control
 from services.scheduler.executors import accept_execute, accept_join
 from services.scheduler.intake import STOPPING, GatewaySession, HoldingRoom, Intake
-from services.scheduler.lineage import Lineage
 from services.scheduler.load_rules import LoadRules
 from services.scheduler.loader import Loader
 from services.scheduler.mesh_settings import MeshSettings
@@ -97,7 +96,7 @@ class SchedulerService:
             self._slabs,
         )
         self._loader = Loader(rules, self._models_changed, self._catalogue)
-        self._intake.lineage = Lineage(self._loader.placed)
+        self._intake.lineage = self._loader.lineage
         repositories = Repositories(settings.model_repository, settings.model_config_name)
         self._repository = RepositoryControl(
             repositories, self._catalogue, self._loader, _control_rules(settings)

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from examples.zoo import references
+from tests.e2e.clients import connected
 from tests.e2e.mesh import Mesh, running, until
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +113,33 @@ def test_the_readmes_curl_line_answers_seven(examples_mesh: Mesh) -> None:
     )
     outputs = {output["name"]: output for output in json.loads(result.stdout)["outputs"]}
     assert outputs["label"]["data"] == [7]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_text_goes_in_and_an_embedding_comes_out(
+    examples_mesh: Mesh, models: Path, protocol: str
+) -> None:
+    expected = references.load(models, "minilm")
+    with connected(examples_mesh, protocol) as client:
+        answer = client.infer("embed", {"text": references.texts_of(expected)})
+        embedding = answer.as_numpy("embedding")
+        np.testing.assert_allclose(embedding, expected["sentence_embedding"], rtol=0, atol=1e-5)
+        # One sentence alone, without the padding that others make for it.
+        answer = client.infer("embed", {"text": references.texts_of(expected)[2:]})
+        alone = answer.as_numpy("embedding")
+        np.testing.assert_allclose(alone, expected["sentence_embedding"][2:], rtol=0, atol=1e-5)
+
+
+def test_the_readmes_sentences_are_embedded(examples_mesh: Mesh) -> None:
+    readme = (ROOT / "README.md").read_text()
+    line = re.search(r"^curl \S*/v2/models/embed/infer -d '[^']*'", readme, re.MULTILINE)
+    assert line
+    command = line[0].replace("localhost:8000", examples_mesh.http)
+    result = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=True
+    )
+    (output,) = json.loads(result.stdout)["outputs"]
+    assert output["shape"] == [2, 384]
 
 
 def test_the_greeting_offers_a_request_that_works(examples_mesh: Mesh) -> None:

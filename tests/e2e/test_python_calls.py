@@ -4,6 +4,7 @@ import json
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,17 @@ instance_group [{ count: %d kind: KIND_CPU }]
 """
 
 
+CIRCLE = """
+platform: "ensemble"
+input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+ensemble_scheduling { step {
+  model_name: "other" model_version: -1
+  input_map { key: "COMMAND" value: "COMMAND" } output_map { key: "REPLY" value: "REPLY" }
+} }
+"""
+
+
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = make_repository(tmp_path_factory.mktemp("repository"))
@@ -37,8 +49,20 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     python_models.save(root, "caller", CALLER % 1)
     python_models.save(root, "caller", CALLER % 1, "other")
     python_models.save(root, "caller", CALLER % 2, "pair")
+    (root / "circle" / "1").mkdir(parents=True)
+    (root / "circle" / "config.pbtxt").write_text(CIRCLE)
     log = tmp_path_factory.mktemp("mesh") / "log"
-    names = ("add_sub", "identity", "talk", "impatient", "stream", "caller", "other", "pair")
+    names = (
+        "add_sub",
+        "identity",
+        "talk",
+        "impatient",
+        "stream",
+        "caller",
+        "other",
+        "pair",
+        "circle",
+    )
     flags = [f"--load-model={name}" for name in names]
     with running(root, log, "--model-control-mode=explicit", *flags) as mesh:
         yield mesh
@@ -149,7 +173,10 @@ def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> No
     [
         ("exec talk echo hi", "hi"),
         ("exec talk error NOT_FOUND", "INTERNAL: Failed to process"),
-        ("exec nope x", "NOT_FOUND: Request for unknown model: 'nope' is not found"),
+        (
+            "exec nope x",
+            "NOT_FOUND: Failed for execute the inference request. Model 'nope' is not ready.",
+        ),
         ("async_exec talk echo you", "you"),
         ("gather talk echo 1,echo 2,echo 3", "1,2,3"),
         ("add_sub 5 3", "8 2"),
@@ -158,11 +185,15 @@ def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> No
         ("ready talk", "true"),
         ("ready nope", "false"),
         ("iterate talk echo one", "one"),
-        ("iterate stream count 5", "0,1,2,3,4"),
-        ("iterate stream count 0", ""),
-        ("iterate stream count 500", ",".join(map(str, range(500)))),
+        ("iterate stream count 5", "0,1,2,3,4,end"),
+        ("iterate stream with_flag 5", "0,1,2,3,4"),
+        ("iterate stream count 0", "end"),
+        ("iterate stream count 500", ",".join([*map(str, range(500)), "end"])),
+        ("iterate_again stream count 2", "0 1,end 0,1,end"),
+        ("drop stream endless", "x" * 1000),
+        ("forked talk echo hi", "this does not work in a process that the model has forked"),
         ("iterate stream fail 2", "0,1,UNAVAILABLE: that is all"),
-        ("async_iterate stream late 4", "0,1,2,3"),
+        ("async_iterate stream late 4", "0,1,2,3,end"),
         ("first stream endless", "x" * 1000),
         ("exec stream count 1", "UNSUPPORTED: the model doesn't support models with decoupled"),
         ("exec talk die SIGKILL", "INTERNAL: Stub process 'talk_0_0' is not healthy."),
@@ -194,6 +225,10 @@ def test_a_request_that_could_only_wait_for_itself_is_refused(mesh: Mesh) -> Non
     forever = "the request would wait for ever"
     assert forever in say(mesh, "exec caller ready talk", "caller")
     assert forever in say(mesh, "exec other exec caller ready talk", "caller")
+    # An ensemble waits for its steps, and who asks it does as well.
+    assert say(mesh, "exec circle exec talk echo hi", "caller") == "hi"
+    assert forever in say(mesh, "exec circle ready talk", "other")
+    assert forever in say(mesh, "exec circle exec caller ready talk", "caller")
     # With another instance it need not wait.
     assert say(mesh, "exec pair ready talk", "pair") == "true"
     assert forever in say(mesh, "exec pair exec pair ready talk", "pair")
@@ -226,3 +261,19 @@ def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh) -> None:
     with pytest.raises(InferenceServerException, match="Stub process 'caller_0_0' is not healthy"):
         say(mesh, "die_asking impatient hang", "caller")
     assert say(mesh, "exec talk echo again", "caller") == "again"
+
+
+@pytest.mark.parametrize("when", ["at the start", "later"])
+def test_models_load_others_while_they_are_loaded(tmp_path: Path, when: str) -> None:
+    root = tmp_path / "repository"
+    python_models.save(root, "talk", python_models.TALK)
+    parameter = 'parameters { key: "other" value { string_value: "talk" } }'
+    python_models.save(root, "loader", python_models.TALK + parameter)
+    flags = ["--load-model=loader"] if when == "at the start" else []
+    python_models.save(root, "identity")
+    flags += ["--load-model=identity", "--model-control-mode=explicit"]
+    with running(root, tmp_path / "log", *flags) as mesh:
+        if when == "later":
+            assert mesh.get("/v2/repository/models/loader/load", "POST")[0] == 200
+        until(lambda: mesh.get("/v2/models/loader/ready")[0] == 200, "the model")
+        assert json.loads(say(mesh, "x", "loader")) == [False, True, "there"]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 FOUND: dict[str, list[bytes]] = {
     # The answer to HEAD has no content, also where the request is refused.
-    "http1": [b"\x02HEAD /v2\nHost: x\r\n\r\n{}"],
+    "http1": [
+        b"\x02HEAD /v2\nHost: x\r\n\r\n{}",
+        # Empty lines before a head were remembered as the head of any further request.
+        (
+            b"\x0b\r\n\r\nPOST /2/mom/infer HTTP/1.1\r\nUseO-Agent: seeD\r\n"
+            b"Content-Length: 1\r\n\r\n0\r\n\r\n\xbcOST xubc"
+        ),
+    ],
     # An enum's number of more than 32 bits is no ParseError of protobuf's.
     "config_text": [b"input { data_type: 18446744073709551616 }"],
     # A fault that quotes broken text cannot be written to a frame.

@@ -16,6 +16,8 @@ def request_to(model, command, **more):
 
 
 def text_of(response):
+    if not response.output_tensors() and not response.has_error():
+        return "end"
     if response.has_error():
         return f"{response.error().code().name}: {response.error().message()}"
     tensor = pb_utils.get_output_tensor_by_name(response, "REPLY")
@@ -73,9 +75,33 @@ class TritonPythonModel:
     async def iterate(self, _request, model, command):
         return ",".join(map(text_of, request_to(model, command).exec(decoupled=True)))
 
+    async def iterate_again(self, _request, model, command):
+        """The rest after the first, and then all of them."""
+        responses = request_to(model, command).exec(decoupled=True)
+        first = text_of(next(responses))
+        return " ".join([first, *(",".join(map(text_of, responses)) for _ in range(2))])
+
     async def async_iterate(self, _request, model, command):
         responses = await request_to(model, command).async_exec(decoupled=True)
         return ",".join([text_of(response) async for response in responses])
+
+    async def drop(self, _request, model, command):
+        """One of many, and nothing said of the others."""
+        return text_of(next(request_to(model, command).exec(decoupled=True)))
+
+    async def forked(self, _request, model, command):
+        """A process that was forked cannot ask, and does no harm."""
+        reader, writer = os.pipe()
+        if not os.fork():
+            try:
+                pb_utils.Logger.log_info("nobody hears this")
+                text = text_of(request_to(model, command).exec())
+            except pb_utils.TritonModelException as error:
+                text = str(error)
+            os.write(writer, text.encode())
+            os._exit(0)
+        os.wait()
+        return os.read(reader, 1000).decode()
 
     async def first(self, _request, model, command):
         """One of many, and no more."""

@@ -389,7 +389,11 @@ async def test_an_ensemble_takes_what_it_brought_along_with_it(repository: Path)
         await ask(it, "Unload", "outer")
         assert set((await states(it)).values()) == {"READY", "unloaded"}
         await ask(it, "Load", "outer")
+        await ask(it, "Load", "two_ways")
         await ask(it, "Unload", "fourfold", unload_dependents=True)
+        # Another ensemble needs it still.
+        assert (await states(it))["doubler"] == "READY"
+        await ask(it, "Unload", "two_ways", unload_dependents=True)
         await it.until_state("UNAVAILABLE", "doubler")
         # The one that was asked for by its name stays.
         told = await states(it)

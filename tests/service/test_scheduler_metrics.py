@@ -138,13 +138,15 @@ async def test_a_queue_that_is_full(tmp_path: Path) -> None:
 
 
 async def test_a_queue_timeout(tmp_path: Path) -> None:
-    policy = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000 } }"
-    async with world(plain(tmp_path, policy)) as it:
+    # The first one shall not time out, however slow the machine.
+    policy = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
+    batching = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
+    async with world(plain(tmp_path, batching)) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
         first = gateway.send(request(0, 0))
         instance, batch = await executor.batch()
-        late = await gateway.ask(1, 1)
+        late = await gateway.ask(1, 1, timeout_us=1000)
         assert "timeout expired" in str(late.error)
         assert series(it)[f'nv_inference_request_failure{{{M},reason="REJECTED"}}'] == 1
         instance.answer(batch)

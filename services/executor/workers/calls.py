@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from services.executor.backends import Asked, Mesh
 
 _LATEST = -1
+_UNKNOWN = "Request for unknown model: "
 
 
 class Calls:
@@ -78,6 +79,8 @@ class Calls:
             asked = self._asked.get(about["call"])
             if asked is not None:
                 asked.tell(what)
+            if what == "cancel":
+                self._asked.pop(about["call"], None)
             self._put(wire.Call(number, wire.EMPTY, b"", ()))
         elif self._mesh is None:
             raise InvalidArgument("there is no mesh to ask")
@@ -85,7 +88,7 @@ class Calls:
             request = infer_request(about, call.tensors)
             request.caller, request.deadline = self._instance, self.deadline
             self._asked[number] = self._mesh.infer(
-                request, lambda answer: self._answered(number, answer)
+                request, lambda answer: self._answered(number, about["model"], answer)
             )
         else:
             method, message = _CALLS[what](about, call.tensors)
@@ -93,13 +96,15 @@ class Calls:
 
     # ---- on the event loop
 
-    def _answered(self, number: int, answer: Answer) -> None:
+    def _answered(self, number: int, model: str, answer: Answer) -> None:
         more = wire.MORE if answer.more else 0
         if not more:
             self._asked.pop(number, None)
         if answer.error is not None:
             code, message, _ = answer.error
-            if message == DECOUPLED:
+            if message.startswith(_UNKNOWN):
+                message = f"Failed for execute the inference request. Model '{model}' is not ready."
+            elif message == DECOUPLED:
                 message = f"the model {DECOUPLED} without 'decoupled=True' in exec or async_exec"
             meta = json.dumps([code_name(code), message]).encode()
             self._put(wire.Call(number, wire.ERROR | more, meta, ()))

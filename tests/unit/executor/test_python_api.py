@@ -200,6 +200,9 @@ def test_a_plain_request_has_defaults() -> None:
         ({"parameters": {"a": [1]}}, pb.TritonModelException),
         ({"parameters": {3: 1}}, pb.TritonModelException),
         ({"parameters": 3}, TypeError),
+        ({"inputs": None}, TypeError),
+        ({"requested_output_names": None}, TypeError),
+        ({"model_name": None}, TypeError),
     ],
 )
 def test_a_request_made_wrongly(about: dict[str, Any], error: type[Exception]) -> None:
@@ -419,6 +422,23 @@ def test_metrics(executor: Channel) -> None:
     ]
     del counter
     assert heard(executor) == [(wire.METRIC, ["gone", c])]
+
+
+def test_a_second_metric_of_one_name_and_labels_is_the_same(executor: Channel) -> None:
+    one = pb.MetricFamily("same", "First", pb.MetricFamily.COUNTER)
+    two = pb.MetricFamily("same", "Second", pb.MetricFamily.COUNTER)
+    metric, other = one.Metric({"a": "b", "c": "d"}), two.Metric({"c": "d", "a": "b"})
+    metric.increment(7.5)
+    assert other.value() == 7.5
+    del metric, one
+    told = [message for _, message in heard(executor)]
+    assert [message[0] for message in told] == ["new", "value"]
+    assert told[0][3] == "First"
+    with pytest.raises(pb.TritonModelException, match="of another kind: COUNTER"):
+        pb.MetricFamily("same", "", pb.MetricFamily.GAUGE)
+    del other, two
+    assert heard(executor)[0][1][0] == "gone"
+    pb.MetricFamily("same", "", pb.MetricFamily.GAUGE)
 
 
 @pytest.mark.parametrize(

@@ -152,3 +152,20 @@ def test_waiting_has_an_end(ends: tuple[Channel, socket.socket]) -> None:
     # More than a socket holds, and nobody reads.
     with pytest.raises(wire.SlowError):
         channel.send(1, [bytes(1 << 26)], limit_s=0.001)
+
+
+def test_what_a_finaliser_sends_waits_for_the_frame_under_way(
+    ends: tuple[Channel, socket.socket],
+) -> None:
+    channel, other = ends
+    reader = Channel(other)
+    # A finaliser may run in the midst of a send, in the very thread that has the lock.
+    with channel._sending:
+        channel.send_at_leisure(3, [b"a", b"b"])
+        channel.send_at_leisure(4, [b"c"])
+        assert reader.take() is None
+    channel.send(5, [b"d"])
+    channel.send_at_leisure(6, [b"e"])
+    frames = [reader.receive() for _ in range(4)]
+    told = [(kind, bytes(body)) for kind, body in frames]
+    assert told == [(5, b"d"), (3, b"ab"), (4, b"c"), (6, b"e")]

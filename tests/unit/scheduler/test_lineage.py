@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,21 @@ import pytest
 
 from nereid.errors import InvalidArgument, Unavailable
 from nereid.messages import InferRequest
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from services.scheduler.decoupled import DecoupledVersion
 from services.scheduler.entry import Batch, Entry, State
 from services.scheduler.instance import Instance, Running
 from services.scheduler.lineage import MOST_DEPTH, Lineage
+from services.scheduler.model import QueueLimits
 from services.scheduler.sessions import Placed
+from tests.unit.scheduler.samples import model_of
+
+DECOUPLED = """
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+model_transaction_policy { decoupled: true }
+"""
 
 
 class World:
@@ -166,3 +178,25 @@ def test_many_requests_are_not_kept_for_ever() -> None:
     for _ in range(1000):
         world.ask("b", a).state = State.ANSWERED
     assert sum(map(len, world.lineage._children.values())) < 200
+
+
+async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -> None:
+    world = World(a=1, b=1)
+    (a,) = world.instances["a"]
+    a.stream = SimpleNamespace(send=lambda _: None)
+    model = DecoupledVersion(model_of(DECOUPLED), 1, QueueLimits())
+    world.placed[a.id].served.runtime = model
+    model.add_instance(a)
+    head = kserve_pb2.ModelInferRequest(model_name="m")
+    head.inputs.add(name="I", datatype="UINT8", shape=[1])
+    request = InferRequest(1, head.SerializeToString(), [b"x"], takes_many=True, depth=4)
+    model.submit(request, lambda _: None, at_once=True)
+    await asyncio.sleep(0)
+    executed = pb.Executed(id=1, partial=True)
+    model.executed(a, executed.SerializeToString())
+    assert a.running is None
+    asked = InferRequest(0, b"", [], caller=a.id)
+    world.lineage.adopt(asked)
+    assert asked.depth == 5
+    model.fail_all(Unavailable("over"))
+    model.close()

@@ -79,6 +79,7 @@ def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
         ("max_batch_size: many", "failed to read text proto for model 'm'"),
         ("version_policy { specific { versions: 9 } }", "at least one version must be available"),
         ("sequence_batching { }", "sequence batching is not offered yet"),
+        ('platform: "ensemble"', "ensemble scheduling must be set for ensemble m"),
     ],
 )
 def test_a_bad_configuration_tells_its_reason_at_its_latest_version(

@@ -5,10 +5,12 @@ A frame is its body's length, its kind, and the body. Knows nothing of what is i
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
 import time
+from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,22 @@ _MOST_PARTS = 512
 _AT_ONCE = socket.MSG_DONTWAIT
 
 
+# This process was forked from the one that the channels belong to.
+_forked = False
+
+
+def is_forked() -> bool:
+    return _forked
+
+
+def _note_fork() -> None:
+    global _forked  # noqa: PLW0603 - a process is or is not
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 class Channel:
     """One end of the socket: any thread may send, one thread at a time may receive."""
 
@@ -32,6 +50,7 @@ class Channel:
         # three.
         connection.setblocking(True)
         self._sending = threading.Lock()
+        self._later: deque[bytes] = deque()
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
         self._writable = select.poll()
@@ -53,6 +72,9 @@ class Channel:
             LostError: nobody is there to read it.
             SlowError: limit_s passed without a byte being taken.
         """
+        if _forked:
+            # Two processes at one socket would tear each other's frames apart.
+            raise LostError
         size = 0
         for part in parts:
             size += len(part) if type(part) is bytes else size_of(part)
@@ -66,6 +88,26 @@ class Channel:
             views = [head, *map(as_bytes, parts)]
         with self._sending:
             self._send(views, limit_s)
+        if self._later:
+            self._send_later()
+
+    def send_at_leisure(self, kind: int, parts: Sequence[Any]) -> None:
+        """As send, for finalisers, which may run in the midst of a send of the same thread."""
+        if _forked:
+            return
+        body = b"".join(parts)
+        self._later.append(_HEAD.pack(len(body), kind) + body)
+        self._send_later()
+
+    def _send_later(self) -> None:
+        # Whoever has the lock looks here when it has let go of it.
+        while self._later and self._sending.acquire(blocking=False):
+            try:
+                self._send([self._later.popleft()], None)
+            except IndexError:
+                pass
+            finally:
+                self._sending.release()
 
     def _send(self, views: list[Any], limit_s: float | None) -> None:
         wait_ms = None if limit_s is None else int(limit_s * 1000)

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from . import wire
+from .channel import is_forked
 from .errors import TritonModelException
 
 if TYPE_CHECKING:
@@ -32,8 +33,11 @@ class Link:
         self._calls: dict[int, OnAnswer] = {}
         self._lock = threading.Lock()
 
-    def tell(self, kind: int, message: Any) -> None:
-        self.channel.send(kind, [json.dumps(message).encode()])
+    def tell(self, kind: int, message: Any, *, finalising: bool = False) -> None:
+        if is_forked():
+            return
+        send = self.channel.send_at_leisure if finalising else self.channel.send
+        send(kind, [json.dumps(message).encode()])
 
     def call(self, about: dict[str, Any], tensors: Sequence[Any], on_answer: OnAnswer) -> int:
         """Ask for something; on_answer is called by the thread that reads, until the last answer.
@@ -43,6 +47,8 @@ class Link:
         """
         if self.attend is None:
             raise TritonModelException("this only works in a model that is being served")
+        if is_forked():
+            raise TritonModelException("this does not work in a process that the model has forked")
         self.attend()
         with self._lock:
             number = next(self._numbers)
@@ -55,11 +61,24 @@ class Link:
             raise TritonModelException(str(error)) from error
         return number
 
+    def abandon(self, number: int) -> None:
+        """As forget, and nobody needs to go on with it; for finalisers."""
+        self.forget(number)
+        meta = json.dumps({"what": "cancel", "call": number}).encode()
+        parts = wire.call_parts(wire.Call(next(self._numbers), 0, meta, ()))
+        self.channel.send_at_leisure(wire.CALL, parts)
+
+    def forget(self, number: int) -> None:
+        """No answers are wanted any more."""
+        self._calls.pop(number, None)
+
     def answered(self, body: bytearray) -> None:
         """Hand an answer to whoever asked."""
         answer = wire.read_call(body)
         last = not answer.flags & wire.MORE
-        on_answer = self._calls.pop(answer.number, None) if last else self._calls[answer.number]
+        on_answer = self._calls.get(answer.number)
+        if last:
+            self.forget(answer.number)
         if on_answer is not None:
             on_answer(answer)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
-from collections import deque
+import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,15 @@ def ask_many(request: InferenceRequest) -> InferenceResponses:
     responses = InferenceResponses()
     about, tensors = _told(request)
     about["decoupled"] = True
-    responses.begin(link().call(about, tensors, responses.take))
+    # Nobody may hold it but the model: when that lets go of it, nobody wants the rest.
+    held = weakref.ref(responses)
+
+    def take(answer: wire.Call) -> None:
+        there = held()
+        if there is not None:
+            there.take(answer)
+
+    responses.begin(link().call(about, tensors, take))
     return responses
 
 
@@ -115,12 +124,17 @@ def _error_of(answer: wire.Call) -> TritonError:
 
 
 class InferenceResponses:
-    """The responses to one request, as they come; to be iterated over, also asynchronously."""
+    """The responses to one request, as they come; to be iterated over, also asynchronously.
+
+    Whoever has seen them all may begin again. The end of a decoupled model's responses, if it was
+    told by itself, is a response without tensors: as Triton has it.
+    """
 
     def __init__(self) -> None:
         self._number = 0
         self._changed = threading.Condition()
-        self._waiting: deque[InferenceResponse] = deque()
+        self._responses: list[InferenceResponse] = []
+        self._next = 0
         self._ended = False
         self._paused = False
         self._sleepers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -131,11 +145,14 @@ class InferenceResponses:
     def take(self, answer: wire.Call) -> None:
         """Called by the thread that reads."""
         pause = False
+        more = bool(answer.flags & wire.MORE)
         with self._changed:
-            if not answer.flags & wire.EMPTY:
-                self._waiting.append(_response_of(answer))
-            self._ended = not answer.flags & wire.MORE
-            if len(self._waiting) > _MOST_WAITING and not (self._paused or self._ended):
+            if not (more and answer.flags & wire.EMPTY):
+                self._responses.append(_response_of(answer))
+            self._ended = self._ended or not more
+            if len(self._responses) - self._next > _MOST_WAITING and not (
+                self._paused or self._ended
+            ):
                 self._paused = pause = True
             self._changed.notify_all()
             sleepers, self._sleepers = self._sleepers, []
@@ -150,30 +167,42 @@ class InferenceResponses:
             ended, self._ended = self._ended, True
             self._changed.notify_all()
         if not ended:
+            link().forget(self._number)
             self._control("cancel")
 
+    def __del__(self) -> None:
+        if not self._ended:
+            with contextlib.suppress(Exception):
+                link().abandon(self._number)
+
     def __iter__(self) -> Iterator[InferenceResponse]:
+        with self._changed:
+            if self._ended and self._next == len(self._responses):
+                self._next = 0
         return self
 
     def __next__(self) -> InferenceResponse:
         with self._changed:
-            while not (self._waiting or self._ended):
+            while not (self._is_there or self._ended):
                 self._changed.wait()
-            if not self._waiting:
+            if not self._is_there:
                 raise StopIteration
-            response = self._waiting.popleft()
+            response = self._responses[self._next]
+            self._next += 1
         self._taken()
         return response
 
     def __aiter__(self) -> AsyncIterator[InferenceResponse]:
+        iter(self)
         return self
 
     async def __anext__(self) -> InferenceResponse:
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:
-                if self._waiting:
-                    response = self._waiting.popleft()
+                if self._is_there:
+                    response = self._responses[self._next]
+                    self._next += 1
                     break
                 if self._ended:
                     raise StopAsyncIteration
@@ -183,8 +212,12 @@ class InferenceResponses:
         self._taken()
         return response
 
+    @property
+    def _is_there(self) -> bool:
+        return self._next < len(self._responses)
+
     def _taken(self) -> None:
-        if self._paused and len(self._waiting) < _FEW_WAITING and not self._ended:
+        if self._paused and len(self._responses) - self._next < _FEW_WAITING and not self._ended:
             self._paused = False
             self._control("resume")
 

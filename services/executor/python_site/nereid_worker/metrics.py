@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import enum
 import itertools
 import re
 import threading
+import weakref
 from typing import Any
 
 from . import wire
@@ -27,7 +29,10 @@ class MetricKind(enum.IntEnum):
 
 
 class MetricFamily:
-    """Metrics of one name. Shown for as long as the model holds it."""
+    """Metrics of one name. Shown for as long as the model holds it.
+
+    A second one of the same name is the same, with the first one's description.
+    """
 
     COUNTER = MetricKind.COUNTER
     GAUGE = MetricKind.GAUGE
@@ -40,77 +45,108 @@ class MetricFamily:
             raise TypeError("MetricFamily(): kind must be one of MetricFamily's kinds")
         if not _NAME.match(name):
             raise TritonModelException(f"'{name}' is no valid name of a metric")
-        self.name, self.description, self.kind = name, description, kind
+        with _lock:
+            self._about = _families.setdefault(name, _Family(name, description, kind))
+        if self._about.kind is not kind:
+            raise TritonModelException(
+                f"there is a metric '{name}' already, and of another kind: {self._about.kind.name}"
+            )
 
     def Metric(  # noqa: N802 - the API's name
         self, labels: dict[str, str] | None = None, buckets: list[float] | None = None
     ) -> Metric:
-        return Metric(self, labels or {}, buckets)
+        return Metric(self._about, labels or {}, buckets)
 
 
 class Metric:
     """One series: a family with certain labels. Gone from the page when the model lets go of it."""
 
-    def __init__(self, family: MetricFamily, labels: Any, buckets: Any) -> None:
-        self._family = family
-        self._lock = threading.Lock()
-        self._value = 0.0
-        self._labels = _checked_labels(labels)
-        self._bounds = _checked_bounds(family.kind, buckets)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._number = next(_numbers)
-        kind = int(family.kind)
-        about = [family.name, family.description, kind, self._labels, self._bounds]
-        self._closed = False
-        link().tell(wire.METRIC, ["new", self._number, *about])
+    def __init__(self, family: _Family, labels: Any, buckets: Any) -> None:
+        checked = _checked_labels(labels)
+        bounds = _checked_bounds(family.kind, buckets)
+        key = family.name, tuple(sorted(checked.items()))
+        with _lock:
+            series = _all_series.get(key)
+            if series is None:
+                series = _all_series[key] = _Series(family, checked, bounds)
+        self._kind = family.kind
+        self._series = series
 
     def increment(self, value: float) -> None:
         """Add; a counter only grows."""
         number = _number(value)
-        if self._family.kind is MetricKind.HISTOGRAM:
-            raise _unsupported("increment", self._family.kind)
-        if self._family.kind is MetricKind.COUNTER and number < 0:
+        if self._kind is MetricKind.HISTOGRAM:
+            raise _unsupported("increment", self._kind)
+        if self._kind is MetricKind.COUNTER and number < 0:
             raise TritonModelException("the increment of a counter must not be negative")
-        with self._lock:
-            self._value += number
-            self._tell()
+        self._series.add(number)
 
     def set(self, value: float) -> None:
         """Take this value; gauges alone do."""
         number = _number(value)
-        if self._family.kind is not MetricKind.GAUGE:
-            raise _unsupported("set", self._family.kind)
-        with self._lock:
-            self._value = number
-            self._tell()
+        if self._kind is not MetricKind.GAUGE:
+            raise _unsupported("set", self._kind)
+        self._series.set(number)
 
     def observe(self, value: float) -> None:
         """Count a value; histograms alone do."""
         number = _number(value)
-        if self._family.kind is not MetricKind.HISTOGRAM:
-            raise _unsupported("observe", self._family.kind)
-        with self._lock:
-            self._value += number
-            self._counts[bisect.bisect_left(self._bounds, number)] += 1
-            self._tell()
+        if self._kind is not MetricKind.HISTOGRAM:
+            raise _unsupported("observe", self._kind)
+        self._series.add(number)
 
     def value(self) -> float:
-        if self._family.kind is MetricKind.HISTOGRAM:
-            raise _unsupported("value", self._family.kind)
-        return self._value
+        if self._kind is MetricKind.HISTOGRAM:
+            raise _unsupported("value", self._kind)
+        return self._series.value
+
+
+class _Family:
+    """What all families of one name share."""
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        self.name, self.description, self.kind = name, description, kind
+
+
+class _Series:
+    """What all metrics of one family and with the same labels share."""
+
+    def __init__(self, family: _Family, labels: dict[str, str], bounds: list[float]) -> None:
+        # Families live for as long as one of their metrics.
+        self._family = family
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._number = next(_numbers)
+        self._changing = threading.Lock()
+        self.value = 0.0
+        about = [family.name, family.description, int(family.kind), labels, bounds]
+        link().tell(wire.METRIC, ["new", self._number, *about])
+
+    def add(self, number: float) -> None:
+        with self._changing:
+            self.value += number
+            if self._bounds:
+                self._counts[bisect.bisect_left(self._bounds, number)] += 1
+            self._tell()
+
+    def set(self, number: float) -> None:
+        with self._changing:
+            self.value = number
+            self._tell()
 
     def _tell(self) -> None:
         counts = self._counts if self._bounds else []
-        link().tell(wire.METRIC, ["value", self._number, self._value, counts])
+        link().tell(wire.METRIC, ["value", self._number, self.value, counts])
 
     def __del__(self) -> None:
         # At the interpreter's end there may be nobody left to tell.
-        try:
-            if not self._closed:
-                self._closed = True
-                link().tell(wire.METRIC, ["gone", self._number])
-        except Exception:  # noqa: S110
-            pass
+        with contextlib.suppress(Exception):
+            link().tell(wire.METRIC, ["gone", self._number], finalising=True)
+
+
+_lock = threading.RLock()
+_families: weakref.WeakValueDictionary[str, _Family] = weakref.WeakValueDictionary()
+_all_series: weakref.WeakValueDictionary[Any, _Series] = weakref.WeakValueDictionary()
 
 
 def _number(value: Any) -> float:

@@ -65,9 +65,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Iterable[Tensor] = (),
-        requested_output_names: Iterable[str] = (),
-        model_name: str = "",
+        inputs: Iterable[Tensor] | None = None,
+        requested_output_names: Iterable[str] | None = None,
+        model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -75,6 +75,10 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError(
+                "InferenceRequest(): inputs, requested_output_names and model_name are required"
+            )
         if not isinstance(request_id, str) or not isinstance(model_name, str):
             raise TypeError("InferenceRequest(): request_id and model_name must be texts")
         if not isinstance(correlation_id, (int, str)):

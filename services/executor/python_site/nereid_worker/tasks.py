@@ -87,7 +87,7 @@ class Task:
             text = "the model let go of a request without sending a final response"
             self.answered = True
             with contextlib.suppress(wire.LostError, OSError):
-                self._batch.send([failure(self.member, TritonError(text))])
+                self._batch.give_up(failure(self.member, TritonError(text)))
 
 
 CANCEL, PAUSE, RESUME = 0, 1, 2
@@ -186,6 +186,11 @@ class Execution:
             parts = [b"".join(parts)]
             keeping.keep()
         self._channel.send(wire.ANSWERS, parts)
+
+    def give_up(self, reply: wire.Reply) -> None:
+        """Send a reply that nobody else will; for finalisers."""
+        parts = wire.answers_parts(self.number, 0, [reply])
+        self._channel.send_at_leisure(wire.ANSWERS, parts)
 
     def finish(self, replies: list[wire.Reply]) -> None:
         """Send the replies that execute() returned; who has none answers by a sender."""
