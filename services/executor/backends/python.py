@@ -257,7 +257,14 @@ class PythonModel:
                     break
             if calls in ready:
                 worker.answer_calls()
-        except (wire.LostError, wire.WireError, wire.SlowError) as error:
+        except wire.WireError as error:
+            # The model wrote to a socket that is not its own.
+            worker.interrupt()
+            raise LostError(f"its worker made no sense: {error}") from error
+        except wire.SlowError as error:
+            worker.interrupt()
+            raise LostError("its worker reads nothing any more") from error
+        except wire.LostError as error:
             raise LostError(worker.death()) from error
         if is_gone:
             raise LostError(worker.death())
@@ -270,6 +277,12 @@ class PythonModel:
     def _send(self, worker: WorkerProcess, kind: int, parts: Sequence[Any]) -> None:
         try:
             worker.send(kind, parts)
+        except wire.WireError as error:
+            raise InvalidArgument(
+                f"the requests of a batch of model '{self._spec.config.name}' are larger together "
+                "than what a worker can be sent",
+                late=True,
+            ) from error
         except (wire.LostError, wire.SlowError) as error:
             raise LostError from error
 
