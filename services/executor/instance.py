@@ -178,7 +178,8 @@ class Instance:
     def _warm_up(self, runner: Runner | RequestRunner) -> None:
         warm_up(self.spec.config, self.spec.version_path.parent, runner.execute)
         # Not before: nobody would give back what a warm-up lends.
-        runner.lender = self._lender
+        borrower = runner if isinstance(runner, Runner) else runner.rooms
+        borrower.lender = self._lender
         self._callbacks.loaded()
 
     def _serve_streams(self, runner: Runner | RequestRunner) -> None:

@@ -15,23 +15,23 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import Internal, NereidError
-from nereid.frames import write_fault, write_payloads
+from nereid.frames import write_fault
 from nereid.messages import Fault, SharedMemory, fault_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.slab import THRESHOLD_BYTES
 from services.executor.answers import failure, prefixes
 from services.executor.backends import LostError
 from services.executor.requests import Requests
+from services.executor.rooms import Rooms
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
     from services.executor.assembly import Piece
     from services.executor.backends import Collected, InstanceSpec, RequestModel, Response
-    from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
 
@@ -70,8 +70,7 @@ class RequestRunner:
         model: RequestModel,
         tracer: Tracer | None = None,
     ) -> None:
-        # Set where answers may be put in shared memory.
-        self.lender: Lender | None = None
+        self.rooms = Rooms(foreseen=not model.decoupled)
         self._name = spec.name
         self._model = model
         self._tracer = tracer
@@ -81,8 +80,6 @@ class RequestRunner:
         # By the model's number for it: the scheduler's may come again with a new stream.
         self._running: dict[int, _Running] = {}
         self._numbers = 0
-        # How much shared memory the last outputs took; 0: they were small.
-        self._expected_bytes = 0
         # The one that the model executes now.
         self._current: int | None = None
         self._until: float | None = None
@@ -120,16 +117,17 @@ class RequestRunner:
                 wait_ms = 0 if stream.holds else self._wait_ms()
                 ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
                 # Who has nothing is not asked: that would be a system call each.
-                if stream.holds or source in ready:
-                    ready.discard(source)
-                    self._take(stream)
-                    if stream.ended:
-                        return
+                arrived = source in ready or stream.holds
+                ready.discard(source)
                 if ready:
                     for reply in self._collect(ready):
                         stream.send(reply)
                         if self._current is None:
                             on_batch()
+                if arrived:
+                    self._take(stream)
+                    if stream.ended:
+                        return
                 self._check_limit()
         except LostError as error:
             for reply in self._lost(str(error)):
@@ -162,27 +160,27 @@ class RequestRunner:
         started_ns = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
         members = batch.members
-        for control in batch.controls:
-            self._control(control)
+        self._heed(batch.controls)
         if not members:
             return
         places: list[int] = []
         requests = []
         read = self._requests.read
-        running = _Running(batch.id, started_ns, 0, [None] * len(members), places, set())
-        for place, member in enumerate(members):
-            room = self._room()
+        count = len(members)
+        running = _Running(batch.id, started_ns, 0, [None] * count, places, set())
+        # Iterating over a repeated field costs more than indexing it.
+        for place in range(count):
+            room = self.rooms.take()
             try:
-                requests.append(read(member, room))
+                requests.append(read(members[place], room))
                 places.append(place)
             except NereidError as error:
                 running.answers[place] = (failure(fault_of(error)),)
-                if room is not None and self.lender is not None:
-                    self.lender.free(room.slab)
+                self.rooms.free(room)
         running.open.update(range(len(places)))
         if batch.traced and self._tracer is not None:
             running.contexts = sampled(members)
-        if len(places) < len(members) and (self._model.decoupled or not places):
+        if len(places) < count and (self._model.decoupled or not places):
             yield self._defects(running)
         if not places:
             return
@@ -192,26 +190,34 @@ class RequestRunner:
         self._current = number
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
-        if self._expected_bytes:
+        if self.rooms.expected_bytes:
             running.rooms = {
                 member: request.room
                 for member, request in enumerate(requests)
                 if request.room is not None
             }
-        self._model.begin(number, requests)
+        try:
+            self._model.begin(number, requests)
+        except NereidError as error:
+            yield self._unbegun(number, error)
         running.begun_ns = perf_counter_ns()
 
-    def _control(self, control: pb.MemberControl) -> None:
-        for number, running in self._running.items():
-            if running.id == control.batch and control.member in running.places:
-                member = running.places.index(control.member)
-                self._model.control(number, member, control.kind)
+    def _unbegun(self, number: int, error: NereidError) -> bytes:
+        """Answer for a batch that the model cannot be given."""
+        running = self._running.pop(number)
+        self._current = self._until = None
+        self._free_rooms(running)
+        for place in running.places:
+            running.answers[place] = (failure(fault_of(error)),)
+        running.places.clear()
+        return self._defects(running)
 
-    def _room(self) -> SharedMemory | None:
-        """Memory for outputs as large as the last ones were."""
-        if not self._expected_bytes or self.lender is None:
-            return None
-        return self.lender.room(self._expected_bytes)
+    def _heed(self, controls: Iterable[pb.MemberControl]) -> None:
+        for control in controls:
+            for number, running in self._running.items():
+                if running.id == control.batch and control.member in running.places:
+                    member = running.places.index(control.member)
+                    self._model.control(number, member, control.kind)
 
     # ---- out
 
@@ -280,13 +286,13 @@ class RequestRunner:
         for response in responses:
             place = running.places[response.member]
             answer = executed.answers.add(id=place, more=response.more)
-            self._fill(answer, response, None)
+            self.rooms.fill(answer, response, None)
         return executed.SerializeToString()
 
     def _answer(self, running: _Running, response: Response) -> Sequence[Piece]:
         """The pieces of an Executed message that holds just this answer."""
         member, _, fault, head, tensors = response
-        if fault is not None or not tensors or running.rooms or self._expected_bytes:
+        if fault is not None or not tensors or running.rooms or self.rooms.expected_bytes:
             return self._any_answer(response, running.rooms.pop(member, None))
         sizes = [*map(len, tensors)]
         if sum(sizes) >= THRESHOLD_BYTES:
@@ -303,34 +309,8 @@ class RequestRunner:
 
     def _any_answer(self, response: Response, room: SharedMemory | None) -> Sequence[Piece]:
         executed = pb.Executed()
-        self._fill(executed.answers.add(), response, room)
+        self.rooms.fill(executed.answers.add(), response, room)
         return (executed.SerializeToString(),)
-
-    def _fill(self, answer: pb.Answer, response: Response, room: SharedMemory | None) -> None:
-        used = False
-        if response.fault is not None:
-            write_fault(response.fault, answer.error)
-        elif response.head:
-            answer.head = response.head
-            tensors = response.tensors
-            used = room is not None and bool(tensors) and type(tensors[0]) is SharedMemory
-            if used:
-                write_payloads(tensors, answer.payloads)
-            else:
-                self._lend(tensors, answer)
-        if room is not None and not used and self.lender is not None:
-            self.lender.free(room.slab)
-
-    def _lend(self, tensors: Sequence[Any], answer: pb.Answer) -> None:
-        """Put tensors in shared memory if they are large; the next ones may go there directly."""
-        lent = None
-        self._expected_bytes = 0
-        if self.lender is not None:
-            lent = self.lender.lend(tensors)
-            self.lender.lent.clear()
-        if lent and not self._model.decoupled:
-            self._expected_bytes = lent[-1].offset + lent[-1].size_bytes
-        write_payloads(lent or [*map(bytes, tensors)], answer.payloads)
 
     def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
         begun_ns = running.begun_ns or arrived_ns
@@ -345,8 +325,7 @@ class RequestRunner:
         """Record the spans of a batch that was traced."""
         if self._tracer is not None and running.contexts:
             begun_ns = running.begun_ns or arrived_ns
-            now_ns = perf_counter_ns()
-            times = (running.started_ns, begun_ns, arrived_ns, now_ns)
+            times = (running.started_ns, begun_ns, arrived_ns, perf_counter_ns())
             record(self._tracer, self._name, Run(running.contexts, *times, running.failed))
 
     # ---- the model's end
@@ -354,8 +333,7 @@ class RequestRunner:
     def _free_rooms(self, running: _Running) -> None:
         """Nobody will write there any more."""
         for room in running.rooms.values():
-            if self.lender is not None:
-                self.lender.free(room.slab)
+            self.rooms.free(room)
 
     def _wait_ms(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - time.monotonic()) * 1000 + 1

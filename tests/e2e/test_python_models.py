@@ -305,6 +305,15 @@ def test_a_worker_that_ends_takes_its_request_along_and_comes_back(mesh: Mesh, h
     assert say(mesh, "pid") != before
 
 
+@pytest.mark.parametrize(
+    "text", ["\xff" * 8, "\0\0\0\0\x18\0\0\0", "\x10\0\0\0\x18\0\0\0" + "x" * 16]
+)
+def test_a_worker_that_talks_nonsense_is_ended(mesh: Mesh, text: str) -> None:
+    before = say(mesh, "pid")
+    assert refusal(mesh, f"babble {text}")[0] == "INTERNAL"
+    assert say(mesh, "pid") != before
+
+
 def test_a_worker_that_is_killed_from_outside_comes_back(mesh: Mesh) -> None:
     before = int(say(mesh, "pid"))
     os.kill(before, signal.SIGKILL)

@@ -174,7 +174,12 @@ class RequestModel(Protocol):
         """One of them is readable when there is something to collect."""
 
     def begin(self, batch: int, requests: Sequence[Request]) -> None:
-        """Hand a batch over; raises LostError if it cannot be."""
+        """Hand a batch over.
+
+        Raises:
+            NereidError: the model cannot be given this batch; it goes on with others.
+            LostError: it is gone.
+        """
 
     def control(self, batch: int, member: int, kind: int) -> None:
         """Tell what has become of a request elsewhere; kinds as in MemberControl."""

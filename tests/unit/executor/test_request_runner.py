@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
+from nereid.errors import Unavailable
 from nereid.messages import Fault, SharedMemory
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -42,6 +43,7 @@ class Model:
         self.controls: list[tuple[int, int, int]] = []
         self.seen = 0
         self.given_up = False
+        self.refusal: Unavailable | None = None
         self.says: deque[Collected | Exception] = deque()
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
 
@@ -53,6 +55,8 @@ class Model:
         return (self.bell,)
 
     def begin(self, batch: int, requests: Sequence[Request]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
         self.begun[batch] = [*requests]
 
     def control(self, batch: int, member: int, kind: int) -> None:
@@ -203,6 +207,23 @@ def test_a_batch_of_defects_is_answered_at_once(model: Model) -> None:
     assert not runner.busy
 
 
+@pytest.mark.parametrize("model", [{}, {"decoupled": True}], indirect=True)
+def test_a_batch_that_the_model_cannot_be_given(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    model.refusal = Unavailable("too much")
+    (executed,) = begin(runner, batch(member(), pb.BatchMember(head=b"\xff"), member()))[-1:]
+    assert [each[1] for each in told(executed)] == [
+        "too much",
+        "a batch member's head is no ModelInferRequest",
+        "too much",
+    ]
+    assert not executed.busy
+    assert not runner.busy
+    model.refusal = None
+    begin(runner, batch(member()))
+    assert len(collect(runner, model, Collected(2, [response(0)], free=True))) == 1
+
+
 def test_answers_to_what_was_not_asked_are_passed_over(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member()))
@@ -216,7 +237,7 @@ def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None
     slabs = Slabs(1 << 26)
     mappings = Mappings()
     runner = RequestRunner(SPEC, model)
-    runner.lender = Lender(slabs)
+    runner.rooms.lender = Lender(slabs)
     large = b"x" * 100_000
     begin(runner, batch(member()))
     assert model.begun[1][0].room is None

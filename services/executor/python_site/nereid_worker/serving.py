@@ -120,21 +120,10 @@ class Serving:
                 known.control(member, control)
         elif kind == wire.CALL_ANSWER:
             self._link.answered(body)
-        elif kind == wire.ASK_READY:
-            self._work.put(self._tell_ready)
         elif kind == wire.FINALIZE:
             self._work.put(self._finalize)
         else:
             raise wire.WireError(f"the executor sent a frame of kind {kind}")
-
-    def _tell_ready(self) -> None:
-        try:
-            answer = self._model.is_ready()
-            if inspect.isawaitable(answer):
-                answer = asyncio.run(_awaited(answer))
-        except Exception:
-            answer = False
-        self._link.tell(wire.READY, bool(answer))
 
     def _finalize(self) -> None:
         self._ending = True
@@ -278,7 +267,3 @@ def _check_response(response: Any, task: Task | None) -> None:
             "Expected a None object in the execute function return list for a request that was "
             "answered by its response sender."
         )
-
-
-async def _awaited(answer: Any) -> Any:
-    return await answer

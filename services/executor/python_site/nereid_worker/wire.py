@@ -32,8 +32,6 @@ BATCH = 4
 CONTROL = 5
 # An answer to a CALL.
 CALL_ANSWER = 7
-# Ask the model's is_ready().
-ASK_READY = 8
 FINALIZE = 9
 
 # ---- to the executor
@@ -49,7 +47,6 @@ LOG = 25
 METRIC = 26
 # The model wants something of the mesh.
 CALL = 27
-READY = 28
 FINALIZED = 29
 
 _LONG = Struct("<Q")

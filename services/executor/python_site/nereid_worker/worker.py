@@ -44,7 +44,7 @@ def work(channel: Channel, began: Any) -> int:
     except BaseException as error:
         link.tell(wire.FAILED, error_text(error))
         return 1
-    link.tell(wire.INITIALIZED, {"is_ready": hasattr(model, "is_ready")})
+    link.tell(wire.INITIALIZED, None)
     serving.run(model)
     atexit._run_exitfuncs()
     link.tell(wire.FINALIZED, None)
