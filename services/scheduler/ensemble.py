@@ -238,7 +238,12 @@ class EnsembleVersion(ModelVersion):
         if not answer.more:
             run.add(entry.execution, form.model.revision)
             self._let_go(run, call.tensors.values())
-        outputs = form.outputs(answer) if answer.head else None
+        try:
+            outputs = form.outputs(answer) if answer.head else None
+        except NereidError as error:
+            self.slabs.unwanted(answer)
+            self._give_up(run, error.code, error.message)
+            return
         if answer.slab and outputs is not None:
             self._borrow(run, outputs.values())
         if outputs is not None or not answer.more:
