@@ -188,7 +188,7 @@ class ServerCall(Stream, Call):
             guarded(self, self.on_writable)
 
     def settle(self) -> None:
-        """As of any call, which is spelled out since it is each call's; the deadline goes as well."""
+        """As of any call, spelled out for speed; the deadline goes as well."""
         self.done = True
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         if self.deadline is not None:
