@@ -139,7 +139,7 @@ def _serve(name: str, work: Path, arguments: argparse.Namespace, stack: ExitStac
     ports = free_ports(3)
     three = (ports[0], ports[1], ports[2])
     if name == "nereid":
-        repository = _repository(work / name, "onnxruntime")
+        repository = _repository(work / name, arguments.nereid_backend)
         flags = [_INPUT_LIMIT, *arguments.nereid_flags]
         command = nereid.command(repository, work / "nereid.log", three, flags)
     else:
@@ -194,6 +194,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", action="append", choices=("nereid", "triton"))
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
+    parser.add_argument(
+        "--nereid-backend",
+        choices=("onnxruntime", "python"),
+        default="onnxruntime",
+        help="python: the very model.py that Triton serves",
+    )
     parser.add_argument("--triton-venv", type=Path, default=triton.DEFAULT_VENV)
     arguments = parser.parse_args(argv)
     sizes = [kib << 10 for kib in arguments.kib or ()] or [200_000_000]

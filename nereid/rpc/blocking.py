@@ -101,8 +101,9 @@ class BlockingStream:
 
     @property
     def ended(self) -> bool:
-        """Whether no further message will come. take() has raised then, if it ended badly."""
-        return (self._ended or self._closed) and not self._messages
+        """Whether no further message will come, and take() has nothing to raise about it."""
+        ended_well = self._ended and self._error is None
+        return (ended_well or self._closed) and not self._messages
 
     def take(self) -> list[bytes]:
         """The messages that are there, without waiting; for streams that are not attended."""

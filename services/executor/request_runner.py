@@ -117,16 +117,17 @@ class RequestRunner:
                 wait_ms = 0 if stream.holds else self._wait_ms()
                 ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
                 # Who has nothing is not asked: that would be a system call each.
-                if stream.holds or source in ready:
-                    ready.discard(source)
-                    self._take(stream)
-                    if stream.ended:
-                        return
+                arrived = source in ready or stream.holds
+                ready.discard(source)
                 if ready:
                     for reply in self._collect(ready):
                         stream.send(reply)
                         if self._current is None:
                             on_batch()
+                if arrived:
+                    self._take(stream)
+                    if stream.ended:
+                        return
                 self._check_limit()
         except LostError as error:
             for reply in self._lost(str(error)):
@@ -165,11 +166,13 @@ class RequestRunner:
         places: list[int] = []
         requests = []
         read = self._requests.read
-        running = _Running(batch.id, started_ns, 0, [None] * len(members), places, set())
-        for place, member in enumerate(members):
+        count = len(members)
+        running = _Running(batch.id, started_ns, 0, [None] * count, places, set())
+        # Iterating over a repeated field costs more than indexing it.
+        for place in range(count):
             room = self.rooms.take()
             try:
-                requests.append(read(member, room))
+                requests.append(read(members[place], room))
                 places.append(place)
             except NereidError as error:
                 running.answers[place] = (failure(fault_of(error)),)
@@ -177,7 +180,7 @@ class RequestRunner:
         running.open.update(range(len(places)))
         if batch.traced and self._tracer is not None:
             running.contexts = sampled(members)
-        if len(places) < len(members) and (self._model.decoupled or not places):
+        if len(places) < count and (self._model.decoupled or not places):
             yield self._defects(running)
         if not places:
             return
@@ -322,8 +325,7 @@ class RequestRunner:
         """Record the spans of a batch that was traced."""
         if self._tracer is not None and running.contexts:
             begun_ns = running.begun_ns or arrived_ns
-            now_ns = perf_counter_ns()
-            times = (running.started_ns, begun_ns, arrived_ns, now_ns)
+            times = (running.started_ns, begun_ns, arrived_ns, perf_counter_ns())
             record(self._tracer, self._name, Run(running.contexts, *times, running.failed))
 
     # ---- the model's end

@@ -23,6 +23,7 @@ import tritonclient.grpc as tritongrpc
 from nereid.pb import kserve_pb2
 from tests import python_models
 from tests.e2e.mesh import Mesh, running, until
+from tests.e2e.test_large import IDLE_S, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,6 +252,20 @@ def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> 
         assert number_of(one.next()) == number
     one.close(cancel=True)
     endless.await_cancelled()
+
+
+def test_large_answers_that_nobody_takes_leave_no_memory_behind(
+    mesh: Mesh, repository: Path
+) -> None:
+    endless = Endless(repository / "endless_grpc")
+    one = Stream(mesh)
+    one.ask("endless_grpc", "for_ever", 0, 1 << 20)
+    for number in range(20):
+        assert number_of(one.next()) == number
+    assert segments(mesh)
+    one.close(cancel=True)
+    endless.await_cancelled()
+    until(lambda: not segments(mesh), "segments to go", IDLE_S)
 
 
 def test_a_client_of_events_that_goes_stops_its_model(mesh: Mesh, repository: Path) -> None:

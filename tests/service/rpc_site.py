@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from nereid.rpc import Call, Handlers, RpcError, Server, ServerOptions, Status
+from nereid.rpc import BlockingStream, Call, Handlers, RpcError, Server, ServerOptions, Status
 from nereid.rpc.grpcio_server import GrpcioServer
 from nereid.tls import Tls
 
@@ -143,3 +144,15 @@ async def until(condition: Callable[[], bool]) -> None:
 async def soon(event: asyncio.Event) -> None:
     async with asyncio.timeout(LIMIT_S):
         await event.wait()
+
+
+def taken(stream: BlockingStream) -> list[bytes]:
+    """What comes next on a stream whose owner polls."""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    messages: list[bytes] = []
+    while not messages and not stream.ended:
+        if not stream.holds:
+            assert poll.poll(10_000)
+        messages = stream.take()
+    return messages

@@ -29,7 +29,7 @@ from nereid.rpc import (
 from nereid.rpc.grpcio_server import GrpcioCall
 from nereid.tls import Tls, TlsFiles
 from tests.certificates import Authority
-from tests.service.rpc_site import ENGINES, Site, serving, soon, until
+from tests.service.rpc_site import ENGINES, Site, serving, soon, taken, until
 
 BIG = bytes(range(256)) * 80_000
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
@@ -366,6 +366,36 @@ async def test_blocking_turns(address: str) -> None:
         stream.close()
         assert stream.receive() is None
         stream.close()
+
+    await in_thread(work)
+
+
+async def test_blocking_beside_other_things(address: str) -> None:
+    """Whoever waits for other things as well polls, and takes what is there."""
+
+    def work() -> None:
+        stream = BlockingStream(address, "/test/Chat", timeout_s=10, attended=False)
+        assert stream.take() == []
+        for message in (b"a", BIG, b"", b"b"):
+            stream.send(message)
+            assert taken(stream) == [message]
+        for number in range(20):
+            stream.send(b"%d" % number)
+        messages: list[bytes] = []
+        while len(messages) < 20:
+            messages += taken(stream)
+        assert messages == [b"%d" % number for number in range(20)]
+        assert not stream.ended
+        stream.close()
+        assert stream.ended
+        assert stream.take() == []
+        failing = BlockingStream(address, "/test/Count", timeout_s=10, attended=False)
+        failing.send(b"1")
+        assert taken(failing) == [b"0"]
+        with pytest.raises(RpcError) as caught:
+            taken(failing)
+        assert caught.value.status == Status.ABORTED
+        failing.close()
 
     await in_thread(work)
 

@@ -21,7 +21,7 @@ import nereid.rpc.listening
 from nereid.rpc import BlockingStream, ChannelOptions, RpcError, SocketChannel
 from nereid.tls import Tls, TlsFiles
 from tests.certificates import Authority, Identity, settle
-from tests.service.rpc_site import ENGINES, Site, serving, soon, until
+from tests.service.rpc_site import ENGINES, Site, serving, soon, taken, until
 
 LIMIT_S = 10
 
@@ -71,6 +71,15 @@ def talk(address: str, tls: Tls | None, message: bytes = b"y") -> bytes | None:
         stream.close()
 
 
+def talk_polling(address: str, tls: Tls | None, message: bytes) -> list[bytes]:
+    stream = BlockingStream(address, "/test/Chat", timeout_s=LIMIT_S, tls=tls, attended=False)
+    try:
+        stream.send(message)
+        return taken(stream)
+    finally:
+        stream.close()
+
+
 async def served(address: str, root: str) -> str:
     """The serial number of the certificate that a new connection is shown."""
     host, _, port = address.rpartition(":")
@@ -92,6 +101,8 @@ async def test_our_clients_and_grpcios(
         big = bytes(3_000_000)
         assert await echo(address, side(client, ours.root), big) == big
         assert await asyncio.to_thread(talk, address, side(client, ours.root), big) == big
+        polled = await asyncio.to_thread(talk_polling, address, side(client, ours.root), big)
+        assert polled == [big]
         credentials = grpc.ssl_channel_credentials(
             Path(ours.root).read_bytes(),
             *((Path(client.key).read_bytes(), Path(client.cert).read_bytes()) if client else ()),

@@ -221,14 +221,20 @@ class PythonModel:
 
     def begin(self, batch: int, requests: Sequence[Request]) -> None:
         worker = self._alive()
-        members = [self._member(worker, request) for request in requests]
-        limits_us = [request.remaining_us for request in requests]
-        if all(limits_us) and not self.decoupled:
-            # A decoupled model may ask for the sake of any of the requests that it has.
-            worker.calls.deadline = time.monotonic() + max(limits_us) / 1e6
+        members = []
+        latest_us: int | None = 0
         for place, request in enumerate(requests):
+            members.append(self._member(worker, request))
+            remaining_us = request.remaining_us
+            # One without a limit takes the others' away.
+            if latest_us is not None:
+                latest_us = max(latest_us, remaining_us) if remaining_us else None
             if request.room is not None:
                 self._rooms[batch, place] = request.room
+        if self.decoupled:
+            # It may ask for the sake of any of the requests that it has.
+            latest_us = None
+        worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
         self._send(worker, wire.BATCH, wire.batch_parts(batch, members))
 
     def control(self, batch: int, member: int, kind: int) -> None:
@@ -286,17 +292,21 @@ class PythonModel:
         except (wire.LostError, wire.SlowError) as error:
             raise LostError from error
 
-    def _member(self, worker: WorkerProcess, request: Request) -> wire.Member:
-        number = self._forms.get(request.form) or self._tell_form(worker, request.form)
-        tensors: Sequence[Any] = request.tensors
-        if SharedMemory in map(type, tensors) or request.room is not None:
-            tensors = [
-                wire.Range(*each) if isinstance(each, SharedMemory) else each for each in tensors
-            ]
-        if request.room is not None:
-            # One more than its form has.
-            tensors = [*tensors, wire.Range(*request.room)]
-        return wire.Member(number, meta_of(request), request.remaining_us, tensors)
+    def _member(
+        self, worker: WorkerProcess, request: Request
+    ) -> tuple[int, bytes, int, Sequence[Any]]:
+        """As a wire.Member."""
+        form, tensors, request_id, parameters, context, remaining_us, timeout_us, room = request
+        number = self._forms.get(form) or self._tell_form(worker, form)
+        if room is not None or SharedMemory in map(type, tensors):
+            tensors = [_placed(each) for each in tensors]
+            if room is not None:
+                # One more than its form has.
+                tensors.append(_placed(room))
+        meta = b""
+        if request_id or parameters or context or timeout_us:
+            meta = meta_of(request)
+        return number, meta, remaining_us, tensors
 
     def _tell_form(self, worker: WorkerProcess, form: RequestForm) -> int:
         if len(self._forms) >= _MOST_FORMS:
@@ -330,6 +340,10 @@ class PythonModel:
         return Response._make((member, more, None, head, tensors))
 
 
+def _placed(tensor: Any) -> Any:
+    return wire.Range(*tensor) if type(tensor) is SharedMemory else tensor
+
+
 def _in_room(tensor: Any, room: SharedMemory | None) -> SharedMemory:
     """Where a worker says that it has put an output. Raises Internal: not where it may."""
     if type(tensor) is not wire.Range or room is None:
@@ -340,7 +354,7 @@ def _in_room(tensor: Any, room: SharedMemory | None) -> SharedMemory:
 
 
 def meta_of(request: Request) -> bytes:
-    """What is told of a request beside its tensors, as JSON; empty: nothing."""
+    """What is told of a request beside its tensors, as JSON."""
     meta: dict[str, Any] = {}
     if request.request_id:
         meta["id"] = request.request_id
@@ -357,4 +371,4 @@ def meta_of(request: Request) -> bytes:
     if context:
         text = context.hex()
         meta["trace"] = json.dumps({"traceparent": f"00-{text[2:34]}-{text[34:50]}-{text[50:52]}"})
-    return json.dumps(meta).encode() if meta else b""
+    return json.dumps(meta).encode()

@@ -3,7 +3,9 @@
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +100,30 @@ def test_frames_in_pieces_are_put_together(ends: tuple[Channel, socket.socket]) 
         while (frame := channel.take()) is not None:
             taken.append(bytes(frame[1]))
     assert taken == [b"one", b"", b"three"]
+
+
+def test_one_read_holds_what_has_come(ends: tuple[Channel, socket.socket]) -> None:
+    channel, other = ends
+    assert channel.held() is None
+    assert not channel.fill()
+    stream = b"".join(_HEAD.pack(len(text), 9) + text for text in (b"one", b"two"))
+    other.sendall(stream + _HEAD.pack(5, 9) + b"th")
+    assert channel.fill()
+    assert [channel.held() for _ in range(3)] == [
+        (9, bytearray(b"one")),
+        (9, bytearray(b"two")),
+        None,
+    ]
+    other.sendall(b"ree")
+    assert channel.fill()
+    assert channel.held() == (9, bytearray(b"three"))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.bool_, np.int64])
+def test_arrays_travel_as_their_bytes(dtype: Any) -> None:
+    array = np.ones((2, 3), dtype)
+    _, _, (reply,) = wire.read_answers(joined(wire.answers_parts(1, 0, [(0, 0, b"", [array])])))
+    assert [bytes(each) for each in reply.tensors] == [array.tobytes()]
 
 
 def test_a_frame_larger_than_any_can_be_is_refused(

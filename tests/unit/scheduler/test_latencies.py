@@ -58,6 +58,25 @@ def test_a_batch_counts_for_each_of_its_members() -> None:
     }
 
 
+def test_a_request_with_many_answers_counts_at_its_first_and_at_its_end() -> None:
+    latencies = MetricsConfig(histogram_latencies=True, summary_latencies=True).latencies_of(
+        model_of()
+    )
+    assert latencies is not None
+    statistics = ModelStatistics()
+    statistics.latencies = latencies
+    one = entry(100 * MS)
+    latencies.record_first_response(50 * MS)
+    assert latencies.first_response is not None
+    assert sum(latencies.first_response.counts) == 1
+    statistics.record_end(one, EXECUTION, 900 * MS)
+    assert latencies.first_response_ms == 50
+    assert latencies.phases is not None
+    assert latencies.phases["request"].total == 800_000
+    assert latencies.phases["queue"].total == 200_000
+    assert latencies.phases["compute_infer"].total == 200
+
+
 def test_the_cache_has_summaries_of_its_own() -> None:
     statistics = ModelStatistics()
     statistics.latencies = latencies = Latencies((100,), summaries=False)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from nereid.messages import Answer, Fault
 from services.scheduler.entry import Batch, Entry
-from services.scheduler.statistics import Execution, ModelStatistics
+from services.scheduler.statistics import MOST_RESPONSES, Execution, ModelStatistics
 from tests.unit.scheduler.samples import entry_of
 
 EXECUTION = Execution(
@@ -103,3 +104,39 @@ def test_a_model_that_never_ran_tells_zeros() -> None:
         assert stats.HasField(name)
     assert stats.HasField("cache_hit")
     assert stats.HasField("cache_miss")
+
+
+def test_answers_count_by_their_place_among_those_to_a_request() -> None:
+    statistics = ModelStatistics()
+    statistics.record_response(0, Answer(1, b"head", more=True), 10)
+    statistics.record_response(1, Answer(1, error=Fault(13, "no"), more=True), 20)
+    statistics.record_response(2, Answer(1), 30)
+    statistics.record_response(0, Answer(2, b"head"), 5)
+    told = statistics.to_proto("m", "1").response_stats
+    assert sorted(told) == ["0", "1", "2"]
+    assert (told["0"].success.count, told["0"].success.ns) == (2, 15)
+    assert (told["0"].compute_infer.count, told["0"].compute_output.count) == (2, 2)
+    assert (told["1"].fail.count, told["1"].fail.ns) == (1, 20)
+    assert (told["2"].empty_response.count, told["2"].empty_response.ns) == (1, 30)
+    assert all(each.HasField("cancel") for each in told.values())
+
+
+def test_answers_without_end_are_not_all_counted() -> None:
+    statistics = ModelStatistics()
+    for index in range(MOST_RESPONSES + 5):
+        statistics.record_response(index, Answer(1, b"head", more=True), 1)
+    assert len(statistics.to_proto("m", "1").response_stats) == MOST_RESPONSES
+
+
+def test_a_request_with_many_answers_counts_when_it_has_ended() -> None:
+    statistics = ModelStatistics()
+    one = entry(2, 100, 110)
+    statistics.record_execution(Batch([one], 2, "single"), EXECUTION)
+    assert statistics.inference_count == 0
+    statistics.record_end(one, EXECUTION, 5100)
+    told = statistics.to_proto("m", "1")
+    assert (told.inference_count, told.execution_count) == (2, 1)
+    stats = told.inference_stats
+    assert (stats.success.count, stats.success.ns) == (1, 5000)
+    assert (stats.queue.count, stats.queue.ns) == (1, 890)
+    assert (stats.compute_infer.count, stats.compute_infer.ns) == (1, 200)

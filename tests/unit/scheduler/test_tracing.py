@@ -185,3 +185,16 @@ def test_a_dropped_request_says_so() -> None:
     assert tracer.one("m").error == "cancelled"
     assert is_sampled(tracer.one("m").context)
     assert trace_of(tracer, context(1, sampled=False), 100) is None
+
+
+def test_a_span_shows_when_a_decoupled_models_answers_came() -> None:
+    tracer = KeptSpans()
+    trace = trace_of(tracer, context(1), 100)
+    assert trace is not None
+    for number in range(300):
+        trace.responded(110 + number)
+    trace.end(entry_of(), ("m", 1), Answer(0), 500)
+    span = tracer.one("m")
+    times = [time_ns - span.start_ns for name, time_ns in span.events if name == "response"]
+    # Of answers without end only the first ones.
+    assert times == [10 + number for number in range(128)]
