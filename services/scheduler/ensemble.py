@@ -17,6 +17,7 @@ from nereid.errors import (
     Cancelled,
     DeadlineExceeded,
     Internal,
+    InvalidArgument,
     NereidError,
     Unavailable,
     error_of,
@@ -29,6 +30,7 @@ from services.scheduler.ensemble_graph import EnsembleRun
 from services.scheduler.ensemble_tensors import EnsembleHeads, Loan, StepForm, Tensor
 from services.scheduler.entry import about, tell
 from services.scheduler.model import ModelVersion
+from services.scheduler.queues import request_prefix
 from services.scheduler.slabs import inline
 from services.scheduler.statistics import Execution
 
@@ -180,7 +182,8 @@ class EnsembleVersion(ModelVersion):
                 for reply in moves.replies:
                     self._tell(run, self._reply(run, reply))
             elif run.graph.stuck and not self.config.decoupled:
-                self._fail(run.entry, Internal(_DEADLOCK, late=True), _now_ns())
+                text = request_prefix(run.entry.request.request_id) + _DEADLOCK
+                self._give_up(run, InvalidArgument.code, text)
             else:
                 self._finish(run, moves.replies)
         except LostError:
@@ -235,7 +238,12 @@ class EnsembleVersion(ModelVersion):
         if not answer.more:
             run.add(entry.execution, form.model.revision)
             self._let_go(run, call.tensors.values())
-        outputs = form.outputs(answer) if answer.head else None
+        try:
+            outputs = form.outputs(answer) if answer.head else None
+        except NereidError as error:
+            self.slabs.unwanted(answer)
+            self._give_up(run, error.code, error.message)
+            return
         if answer.slab and outputs is not None:
             self._borrow(run, outputs.values())
         if outputs is not None or not answer.more:

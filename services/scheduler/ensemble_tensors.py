@@ -221,15 +221,26 @@ class StepForm:
         return request.SerializeToString()
 
     def outputs(self, answer: Answer) -> dict[str, Tensor]:
-        """The tensors that an answer without an error brings, by the model's names."""
-        loan = Loan(answer.slab, 0) if answer.slab else None
+        """The tensors that an answer without an error brings, by the model's names.
+
+        Raises:
+            Internal: it makes no sense.
+        """
+        try:
+            return self._read(answer)
+        except (DecodeError, ValueError) as error:
+            text = "the executor's answer cannot be understood"
+            raise Internal(text, late=True) from error
+
+    def _read(self, answer: Answer) -> dict[str, Tensor]:
         described = self._outputs.get(answer.head)
         if described is None:
             described = _described(answer.head)
             _make_room(self._outputs)
             self._outputs[answer.head] = described
-        if loan is not None:
-            loan.uses = sum(self._uses.get(name, 0) for name, _, _ in described)
+        loan = None
+        if answer.slab:
+            loan = Loan(answer.slab, sum(self._uses.get(name, 0) for name, _, _ in described))
         return {
             name: Tensor(datatype, shape, payload, loan)
             for (name, datatype, shape), payload in zip(described, answer.payloads, strict=True)
@@ -237,10 +248,7 @@ class StepForm:
 
 
 def _described(head: bytes) -> tuple[_Described, ...]:
-    try:
-        response = kserve_pb2.ModelInferResponse.FromString(head)
-    except DecodeError as error:
-        raise Internal("an answer's head is damaged", late=True) from error
+    response = kserve_pb2.ModelInferResponse.FromString(head)
     return tuple((each.name, each.datatype, tuple(each.shape)) for each in response.outputs)
 
 

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from tests import python_models
 from tests.e2e.clients import FLAVOURS, connected
 from tests.e2e.mesh import Mesh, running
-from tests.e2e.models import save_scaler
+from tests.e2e.models import DATATYPES, save_identity, save_scaler
+from tests.e2e.test_decoupled import events, is_final, number_of, stream
 from tests.ensembles import Step, ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
@@ -145,3 +147,63 @@ def test_perf_analyzer_tells_of_the_steps(mesh: Mesh, tmp_path: Path, protocol: 
     assert result.returncode == 0, result.stdout + result.stderr
     for model in ("twofold", "threefold"):
         assert f"{model}, version: 1" in result.stdout
+
+
+# ---- with models that answer many times
+
+COUNTS = ["COUNT INT32 1", "SIZE INT32 1", "MODE STRING 1"]
+REPEAT_STEP: Step = (
+    "repeat",
+    {"COUNT": "COUNT", "SIZE": "SIZE", "MODE": "MODE"},
+    {"OUT": "number"},
+)
+ONE_INSTANCE = "instance_group [{ count: 1 kind: KIND_CPU }]"
+
+
+@pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """`counted`: each answer of the Python model goes through the ONNX model."""
+    root = tmp_path_factory.mktemp("streaming")
+    python_models.save(root / "models", "repeat", python_models.REPEAT)
+    save_identity(root / "models", "through", DATATYPES["INT32"][0], BATCHED + ONE_INSTANCE)
+    through: Step = ("through", {"INPUT0": "number"}, {"OUTPUT0": "OUT"})
+    config = ensemble_config(COUNTS, ["OUT INT32 1"], [REPEAT_STEP, through])
+    save_ensemble(root / "models", "counted", config)
+    with running(root / "models", root / "log") as it:
+        yield it
+
+
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_each_answer_of_a_model_goes_through_the_steps_behind_it(
+    streaming: Mesh, count: int
+) -> None:
+    with stream(streaming) as one:
+        one.ask("counted", "then_end", count, request_id="q", enable_empty_final_response=True)
+        numbers, final = [], False
+        while not final:
+            response = one.next()
+            assert (response.id, response.model_name) == ("q", "counted")
+            final = is_final(response)
+            numbers += [number_of(response)] if response.outputs else []
+        assert numbers == list(range(count))
+    with events(streaming, "counted", COUNT=count, SIZE=0, MODE="later") as told:
+        assert [each["OUT"] for each in told] == list(range(count))
+
+
+def test_a_model_that_fails_between_its_answers_ends_the_request(streaming: Mesh) -> None:
+    with events(streaming, "counted", COUNT=2, SIZE=0, MODE="fail_at_last") as told:
+        *numbers, last = list(told)
+    # The failure may overtake what is on its way through the other steps.
+    assert [each["OUT"] for each in numbers] == list(range(len(numbers)))
+    assert last["error"] == "in ensemble 'counted', no more"
+
+
+def test_who_takes_one_answer_is_told_so(streaming: Mesh) -> None:
+    arrays = {
+        "COUNT": np.array([1], np.int32),
+        "SIZE": np.array([0], np.int32),
+        "MODE": np.array([b"later"], np.object_),
+    }
+    refused = pytest.raises(InferenceServerException, match="decoupled transaction policy")
+    with connected(streaming, "grpc") as client, refused:
+        client.infer("counted", arrays)

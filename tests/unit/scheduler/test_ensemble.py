@@ -1,0 +1,263 @@
+"""An ensemble's version whose models' instances are lists, with an executor that lends memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nereid.errors import Unavailable
+from nereid.frames import write_answer
+from nereid.messages import CLASSIFICATION, Answer, Fault, InferRequest, SharedMemory
+from nereid.model_config import complete_config, freeze_config, parse_config
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from services.scheduler.ensemble import EnsembleVersion
+from services.scheduler.instance import Instance
+from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.slabs import Slabs
+from tests.ensembles import Step, ensemble_config
+from tests.unit.scheduler.test_model import Stream, turn
+from tests.unit.scheduler.test_slabs import Executor
+
+CONFIG = """
+backend: "python"
+input { name: "I" data_type: TYPE_UINT8 dims: -1 }
+input { name: "J" data_type: TYPE_UINT8 dims: -1 optional: true }
+output { name: "O" data_type: TYPE_UINT8 dims: -1 }
+"""
+CHAIN: list[Step] = [("a", {"I": "x"}, {"O": "m"}), ("b", {"I": "m"}, {"O": "y"})]
+# m is taken by two steps; the outputs are of different steps.
+FORK: list[Step] = [
+    ("a", {"I": "x"}, {"O": "m"}),
+    ("b", {"I": "m"}, {"O": "y"}),
+    ("c", {"I": "m"}, {"O": "z"}),
+]
+
+
+class Model:
+    """One step's model, with an instance that answers when it is told to."""
+
+    def __init__(self, name: str, executor: Executor, slabs: Slabs) -> None:
+        written = parse_config(f'name: "{name}" {CONFIG}', model_name=name)
+        config = freeze_config(complete_config(written, model_name=name, description=None))
+        self.version = ModelVersion(config, 1, QueueLimits())
+        self.version.slabs = slabs
+        self.executor = executor
+        self.stream = Stream()
+        self.instance = Instance(1, name, "executor", self.stream)
+        self.version.add_instance(self.instance)
+
+    def answer(self, content: bytes = b"", fault: Fault | None = None, *, lent: bool = True) -> str:
+        """Answer the batch under way; the segment that the answer lies in."""
+        batch = self.stream.sent[-1]
+        reply = pb.Executed(id=batch.id)
+        head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
+        head.outputs.add(name="O", datatype="UINT8", shape=[len(content)])
+        answer = self.executor.answer(0, content) if lent and fault is None else Answer(0)
+        answer.head, answer.error = head.SerializeToString(), fault
+        if not answer.slab:
+            answer.payloads = [content]
+        write_answer(answer, reply.answers.add())
+        self.version.executed(self.instance, reply.SerializeToString())
+        return answer.slab
+
+
+class World:
+    def __init__(self, steps: list[Step], outputs: str = "y") -> None:
+        slabs, self.executor = Slabs("here"), Executor()
+        slabs.joined(self.executor)
+        self.models = {name: Model(name, self.executor, slabs) for name in "abc"}
+        tensors = [f"{name} UINT8 -1" for name in outputs.split()]
+        text = 'name: "e" ' + ensemble_config(["x UINT8 -1"], tensors, steps)
+        written = parse_config(text, model_name="e")
+        config = freeze_config(complete_config(written, model_name="e", description=None))
+        self.ensemble = EnsembleVersion(config, 1, QueueLimits(max_retries=1))
+        self.ensemble.slabs = slabs
+        self.ensemble.find_model = lambda step: self.models[step.model].version
+        self.answers: list[Answer] = []
+
+    async def ask(self, outputs: str = "", **classes: int) -> None:
+        head = kserve_pb2.ModelInferRequest(model_name="e")
+        head.inputs.add(name="x", datatype="UINT8", shape=[1])
+        for name in outputs.split():
+            output = head.outputs.add(name=name)
+            if name in classes:
+                output.parameters[CLASSIFICATION].int64_param = classes[name]
+        request = InferRequest(1, head.SerializeToString(), [b"x"])
+        self.entry = self.ensemble.submit(request, self.answers.append)
+        await turn()
+
+    async def answer(self, model: str, content: bytes = b"", **how: object) -> str:
+        slab = self.models[model].answer(content, **how)  # type: ignore[arg-type]
+        await turn()
+        return slab
+
+    @property
+    def told(self) -> list[tuple[list[str], bool]]:
+        """What the executor was told of its segments: which, and whether to let go of them."""
+        return self.executor.told
+
+    async def close(self) -> None:
+        for each in (self.ensemble, *(model.version for model in self.models.values())):
+            each.fail_all(Unavailable("over"))
+        await turn()
+        for each in (self.ensemble, *(model.version for model in self.models.values())):
+            each.close()
+
+
+async def test_a_segment_goes_back_once_its_step_has_answered_and_the_last_to_the_gateway() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    first = await it.answer("a", b"m")
+    (member,) = it.models["b"].stream.sent[-1].members
+    assert member.payloads[0].shared_memory.slab == first
+    assert it.told == []
+    second = await it.answer("b", b"y")
+    assert it.told == [([first], False)]
+    (answer,) = it.answers
+    assert answer.slab == second
+    assert isinstance(answer.payloads[0], SharedMemory)
+    await it.close()
+    assert len(it.told) == 1
+
+
+async def test_a_segment_goes_back_after_the_last_of_its_uses() -> None:
+    it = World(FORK, "y z")
+    await it.ask()
+    first = await it.answer("a", b"m")
+    second = await it.answer("b", b"y")
+    assert it.told == []
+    third = await it.answer("c", b"z")
+    # What lies in two segments is copied: an answer names one.
+    assert it.answers[0].payloads == [b"y", b"z"]
+    assert not it.answers[0].slab
+    assert it.told == [([first], False), ([second], False), ([third], False)]
+    await it.close()
+
+
+async def test_an_output_that_is_taken_on_as_well_is_held_for_both() -> None:
+    it = World(CHAIN, "m y")
+    await it.ask()
+    first = await it.answer("a", b"m")
+    await it.answer("b", b"y", lent=False)
+    assert it.answers[0].payloads == [b"m", b"y"]
+    assert it.told == [([first], False)]
+    await it.close()
+
+
+async def test_what_comes_without_being_asked_for_goes_back_at_once() -> None:
+    it = World([("a", {"I": "x"}, {"O": "m"}), ("b", {"I": "x", "J": "m"}, {"O": "y"})])
+    await it.ask()
+    model = it.models["a"]
+    reply = pb.Executed(id=model.stream.sent[-1].id)
+    answer = it.executor.answer(0)
+    head = kserve_pb2.ModelInferResponse(model_name="a")
+    head.outputs.add(name="P", datatype="UINT8", shape=[3])
+    answer.head = head.SerializeToString()
+    write_answer(answer, reply.answers.add())
+    model.version.executed(model.instance, reply.SerializeToString())
+    assert it.told == [([answer.slab], False)]
+    await turn()
+    # The step behind it goes without.
+    (member,) = it.models["b"].stream.sent[-1].members
+    assert len(member.payloads) == 1
+    await it.close()
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+async def test_what_steps_may_still_read_is_let_go_of(end: str) -> None:
+    it = World(FORK, "y z")
+    await it.ask()
+    first = await it.answer("a", b"m")
+    if end == "failed":
+        await it.answer("b", fault=Fault(13, "no", late=True))
+        assert it.answers[0].error == Fault(13, "in ensemble 'e', no", late=True)
+    else:
+        it.ensemble.cancel(it.entry)
+        await turn()
+    assert it.told == [([first], True)]
+    # Whatever comes later has no taker.
+    late = await it.answer("c", b"z")
+    assert it.told[1:] == [([late], False)]
+    await it.close()
+
+
+async def test_what_was_lost_with_an_executor_is_made_again_and_not_for_ever() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    lost = Fault(Unavailable.code, "the data of the request is gone", late=True)
+    for attempt in (1, 2):
+        slab = await it.answer("a", b"m")
+        it.executor.segments.discard(slab)
+        await it.answer("b", fault=lost)
+        assert len(it.models["a"].stream.sent) == min(attempt + 1, 2)
+    assert it.answers[0].error is not None
+    assert it.answers[0].error.message == f"in ensemble 'e', {lost.message}"
+    assert it.ensemble.statistics.retries == 1
+    await it.close()
+
+
+async def test_a_reply_that_was_lost_is_made_again_and_not_for_ever() -> None:
+    it = World(FORK, "y z")
+    await it.ask()
+    for _ in range(2):
+        await it.answer("a", b"m")
+        lost = await it.answer("b", b"y")
+        it.executor.segments.discard(lost)
+        await it.answer("c", b"z")
+    assert it.answers[0].error is not None
+    assert it.answers[0].error.code == Unavailable.code
+    await it.close()
+
+
+async def test_classes_are_asked_of_the_step_that_makes_the_output() -> None:
+    it = World(CHAIN, "m y")
+    await it.ask("y", y=3)
+    await it.answer("a", b"m", lent=False)
+    head = kserve_pb2.ModelInferRequest.FromString(it.models["b"].stream.sent[-1].members[0].head)
+    assert head.outputs[0].parameters[CLASSIFICATION].int64_param == 3
+    await it.answer("b", b"y", lent=False)
+    assert it.answers.pop().error is None
+    await it.ask("m y", m=1)
+    (answer,) = it.answers
+    assert answer.error is not None
+    assert "which is an input of its steps as well" in answer.error.message
+    await it.close()
+
+
+async def test_an_output_that_never_comes_is_told_as_triton_does() -> None:
+    it = World(CHAIN[:1], "m")
+    await it.ask()
+    model = it.models["a"]
+    reply = pb.Executed(id=model.stream.sent[-1].id)
+    nothing = kserve_pb2.ModelInferResponse(model_name="a").SerializeToString()
+    write_answer(Answer(0, nothing), reply.answers.add())
+    model.version.executed(model.instance, reply.SerializeToString())
+    assert it.answers[0].error is not None
+    assert it.answers[0].error.message.startswith("unexpected deadlock, at least one output")
+    await it.close()
+
+
+async def test_a_bug_is_told_as_no_more_than_that(caplog: pytest.LogCaptureFixture) -> None:
+    it = World(CHAIN)
+    it.ensemble.find_model = lambda step: it.models[step.model + "?"].version
+    await it.ask()
+    assert it.answers[0].error is not None
+    assert "KeyError" not in it.answers[0].error.message
+    assert "a step of 'e' version 1 cannot be taken" in caplog.text
+    await it.close()
+
+
+async def test_a_damaged_answer_fails_its_request_alone() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    model = it.models["a"]
+    reply = pb.Executed(id=model.stream.sent[-1].id)
+    reply.answers.add(head=b"\xff")
+    model.version.executed(model.instance, reply.SerializeToString())
+    assert it.answers[0].error is not None
+    text = "in ensemble 'e', the executor's answer cannot be understood"
+    assert it.answers[0].error.message == text
+    await asyncio.wait_for(it.ensemble.idle(), 1)
+    await it.close()
