@@ -235,7 +235,8 @@ async def test_an_output_that_never_comes_is_told_as_triton_does() -> None:
     write_answer(Answer(0, nothing), reply.answers.add())
     model.version.executed(model.instance, reply.SerializeToString())
     assert it.answers[0].error is not None
-    assert it.answers[0].error.message.startswith("unexpected deadlock, at least one output")
+    text = "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output"
+    assert it.answers[0].error.message.startswith(text)
     await it.close()
 
 
