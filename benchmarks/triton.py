@@ -92,6 +92,12 @@ def _shm_prefix(http_port: int) -> str:
     return f"nereid_bench_{http_port}_"
 
 
+def sweep(http_port: int) -> None:
+    """Triton leaves its regions behind when it is killed."""
+    for region in Path("/dev/shm").glob(f"{_shm_prefix(http_port)}*"):
+        region.unlink(missing_ok=True)
+
+
 @contextmanager
 def serve(venv: Path, work: Path, ports: tuple[int, int, int]) -> Iterator[ServerProcess]:
     repository = model.write_repository(work / "triton-repository", "python", PYTHON_MODEL)
@@ -99,6 +105,4 @@ def serve(venv: Path, work: Path, ports: tuple[int, int, int]) -> Iterator[Serve
         with ServerProcess(command(venv, repository, work / "triton.log", ports)) as server:
             yield server
     finally:
-        # Triton leaves its regions behind when it is killed
-        for region in Path("/dev/shm").glob(f"{_shm_prefix(ports[0])}*"):
-            region.unlink(missing_ok=True)
+        sweep(ports[0])

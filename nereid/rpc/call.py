@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from nereid.rpc.dispatch import guarded
 from nereid.rpc.status import Status
 
 _NONE: tuple[str, ...] = ()
@@ -81,6 +82,19 @@ class Call:
         self, status: Status, message: str, trailers: Iterable[tuple[str, str | bytes]] = ()
     ) -> None:
         self.finish(status, message, trailers)
+
+    def settle(self) -> None:
+        """No answer may follow: drop whatever the handler hung on the call."""
+        self.done = True
+        self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
+
+    def cancel(self) -> None:
+        """The peer, the connection or the deadline ended the call."""
+        if not self.done:
+            callback = self.on_cancel
+            self.settle()
+            if callback is not None:
+                guarded(self, callback)
 
     def pause(self) -> None:
         """Streams: stop giving the client's window back."""

@@ -241,15 +241,7 @@ class GrpcioCall(Call):
     ) -> None:
         if not self.done:
             self._finished = (status, message, tuple(trailers))
-            self._settle()
-
-    def cancel(self) -> None:
-        """The client, the connection or the deadline ended the call."""
-        if not self.done:
-            callback = self.on_cancel
-            self._settle()
-            if callback is not None:
-                guarded(self, callback)
+            self.settle()
 
     def pause(self) -> None:
         self.reading.clear()
@@ -293,9 +285,8 @@ class GrpcioCall(Call):
                 self._above_low_water = True
         self._wake.set()
 
-    def _settle(self) -> None:
-        self.done = True
-        self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
+    def settle(self) -> None:
+        super().settle()
         self._wake.set()
 
 

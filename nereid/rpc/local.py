@@ -168,29 +168,17 @@ class LocalCall(Call):
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
         if not self.done:
-            self._settle()
+            self.settle()
             self._handle.ending(
                 None if status == Status.OK else RpcError(status, message, trailers)
             )
             self._down.put(None)
-
-    def cancel(self) -> None:
-        """The client or its deadline ended the call."""
-        if not self.done:
-            callback = self.on_cancel
-            self._settle()
-            if callback is not None:
-                guarded(self, callback)
 
     def pause(self) -> None:
         self._up.pause()
 
     def resume(self) -> None:
         self._up.resume()
-
-    def _settle(self) -> None:
-        self.done = True
-        self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
 
     def _drained(self) -> None:
         if self.on_writable is not None:

@@ -188,19 +188,11 @@ class ServerCall(Stream, Call):
             guarded(self, self.on_writable)
 
     def settle(self) -> None:
-        """No answer may follow: drop the deadline and whatever the handler hung on the call."""
+        """As of any call, spelled out for speed; the deadline goes as well."""
         self.done = True
+        self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         if self.deadline is not None:
             self.connection.service.deadlines.discard(self, self.deadline)
-        self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
-
-    def cancel(self) -> None:
-        """The peer, the connection or the deadline ended the call."""
-        if not self.done:
-            callback = self.on_cancel
-            self.settle()
-            if callback is not None:
-                guarded(self, callback)
 
     def expire(self) -> None:
         """The deadline passed."""

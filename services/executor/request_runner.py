@@ -21,17 +21,18 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.slab import THRESHOLD_BYTES
 from services.executor.answers import failure, prefixes
 from services.executor.backends import LostError
+from services.executor.classification import Classes
 from services.executor.requests import Requests
 from services.executor.rooms import Rooms
 from services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
     from services.executor.assembly import Piece
-    from services.executor.backends import Collected, InstanceSpec, RequestModel, Response
+    from services.executor.backends import Collected, InstanceSpec, Request, RequestModel, Response
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class _Running:
     failed: str | None = None
     # Something was said of it.
     told: bool = False
+    # By the model's member: which outputs it wants as classes.
+    classes: dict[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 class RequestRunner:
@@ -74,6 +77,7 @@ class RequestRunner:
         self._name = spec.name
         self._model = model
         self._tracer = tracer
+        self._classes = Classes(spec.config, spec.version_path.parent)
         self._requests = Requests(tuple(tensor.name for tensor in spec.config.output))
         # By an answer's head: its outputs' sizes, and what stands before each of them.
         self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
@@ -190,6 +194,7 @@ class RequestRunner:
         self._current = number
         limit_s = self._model.limit_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
+        self._note_classes(running, requests)
         if self.rooms.expected_bytes:
             running.rooms = {
                 member: request.room
@@ -219,6 +224,15 @@ class RequestRunner:
                     member = running.places.index(control.member)
                     self._model.control(number, member, control.kind)
 
+    def _note_classes(self, running: _Running, requests: list[Request]) -> None:
+        """Outputs that are wanted as classes are seen before they are sent: they get no room."""
+        for member, request in enumerate(requests):
+            if request.form.classes:
+                running.classes[member] = request.form.classes
+                if request.room is not None:
+                    self.rooms.free(request.room)
+                    requests[member] = request._replace(room=None)
+
     # ---- out
 
     def _collect(self, ready: Collection[int]) -> Iterator[bytes]:
@@ -229,6 +243,8 @@ class RequestRunner:
 
     def _collected(self, running: _Running, collected: Collected) -> Iterator[bytes]:
         arrived_ns = perf_counter_ns()
+        if running.classes:
+            collected = self._classes.told(collected, running.classes)
         decoupled = self._model.decoupled
         still_open, places, answers = running.open, running.places, running.answers
         accepted = []

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from nereid.errors import Internal
 from nereid.frames import read_parameters
-from nereid.messages import SharedMemory
+from nereid.messages import CLASSIFICATION, SharedMemory
 from nereid.pb import kserve_pb2
 from services.executor.backends import Request, RequestForm
 
@@ -69,7 +69,12 @@ class Requests:
         outputs = tuple(output.name for output in request.outputs) or self._all_outputs
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
-        form = self._forms[head] = RequestForm(inputs, outputs)
+        classes = {
+            output.name: output.parameters[CLASSIFICATION].int64_param
+            for output in reversed(request.outputs)
+            if CLASSIFICATION in output.parameters
+        }
+        form = self._forms[head] = RequestForm(inputs, outputs, classes)
         return form
 
 

@@ -17,6 +17,7 @@ from nereid.errors import (
     Cancelled,
     DeadlineExceeded,
     Internal,
+    InvalidArgument,
     NereidError,
     Unavailable,
     error_of,
@@ -29,6 +30,7 @@ from services.scheduler.ensemble_graph import EnsembleRun
 from services.scheduler.ensemble_tensors import EnsembleHeads, Loan, StepForm, Tensor
 from services.scheduler.entry import about, tell
 from services.scheduler.model import ModelVersion
+from services.scheduler.queues import request_prefix
 from services.scheduler.slabs import inline
 from services.scheduler.statistics import Execution
 
@@ -180,7 +182,8 @@ class EnsembleVersion(ModelVersion):
                 for reply in moves.replies:
                     self._tell(run, self._reply(run, reply))
             elif run.graph.stuck and not self.config.decoupled:
-                self._fail(run.entry, Internal(_DEADLOCK, late=True), _now_ns())
+                text = request_prefix(run.entry.request.request_id) + _DEADLOCK
+                self._give_up(run, InvalidArgument.code, text)
             else:
                 self._finish(run, moves.replies)
         except LostError:

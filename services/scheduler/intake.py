@@ -328,9 +328,13 @@ class GatewaySession:
                 request, self._on_answer, self._on_taken, at_once=at_once
             )
         except Exception as error:
-            told = _told(error, request)
-            self._intake.refused(request, told)
-            self.link.send(Answer(number, error=fault_of(told)))
+            self._refuse(request, _told(error, request))
+
+    def _refuse(self, request: InferRequest, error: NereidError) -> None:
+        # Apart from where the error is caught: a frame that holds its own error would keep the
+        # request, and its memory, until the collector comes by.
+        self._intake.refused(request, error)
+        self.link.send(Answer(request.id, error=fault_of(error)))
 
     def _cancel(self, number: int) -> None:
         ticket = self._pending.pop(number, None)

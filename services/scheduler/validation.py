@@ -213,9 +213,11 @@ class _Heads:
             expected = f"expected {self._required} inputs"
         else:
             expected = f"expected number of inputs between {self._required} and {len(self._inputs)}"
+        # The real server's bracket goes with the comma that it takes away.
+        absent = _quoted(missing) if missing else "]"
         return (
             f"{expected} but got {len(names)} inputs for model '{self._name}'. "
-            f"Got input(s) {_quoted(names)}, but missing required input(s) {_quoted(missing)}. "
+            f"Got input(s) {_quoted(names)}, but missing required input(s) {absent}. "
             "Please provide all required input(s)."
         )
 

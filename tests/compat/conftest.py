@@ -15,7 +15,7 @@ from benchmarks.failure import BenchError
 from tests.compat import triton
 from tests.e2e.mesh import running
 from tests.protocol.exchange import Server, Step
-from tests.protocol.models import write_repository
+from tests.protocol.python_repository import repository_for
 from tests.protocol.row import SERVERS, Row
 
 _COMMON: dict[str, Any] = {
@@ -60,16 +60,6 @@ class Pair:
 
 
 @pytest.fixture(scope="session")
-def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Triton's and Nereid's."""
-    folder = tmp_path_factory.mktemp("repositories")
-    return (
-        write_repository(folder / "python", "python"),
-        write_repository(folder / "onnx", "onnxruntime"),
-    )
-
-
-@pytest.fixture(scope="session")
 def venv() -> Path:
     try:
         environment.ensure_venv(triton.VENV)
@@ -82,14 +72,17 @@ def venv() -> Path:
 def pair(
     request: pytest.FixtureRequest,
     venv: Path,
-    repositories: tuple[Path, Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pair]:
     log = tmp_path_factory.mktemp("logs")
+    python, onnx = (
+        repository_for(request.param, tmp_path_factory.mktemp(backend) / "models", backend)
+        for backend in ("python", "onnxruntime")
+    )
     flags = SERVERS[request.param]
     with (
-        triton.running(repositories[0], log / "triton", *flags) as real,
-        running(repositories[1], log / "nereid", *flags, "--allow-client-shm=true") as mesh,
+        triton.running(python, log / "triton", *flags) as real,
+        running(onnx, log / "nereid", *flags, "--allow-client-shm=true") as mesh,
     ):
         nereid = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)
         yield Pair(request.param, real, nereid)

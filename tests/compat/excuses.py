@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.protocol.exchange import dumped
 
 _PARSE: Final = "failed to parse the request JSON buffer: "
-_NAMES: Final = re.compile(r"\[('[^\]]*)\]|input\(s\) \]")
+_NAMES: Final = re.compile(r"\[('[^\]]*)\]")
 _BATCH: Final = re.compile(r"input '[^']*' batch size does not match")
 # The gateway counts strings before the scheduler looks at shapes.
 _STRINGS: Final = re.compile(r"string elements|string data|string length indicator")
@@ -56,5 +56,4 @@ def _text(text: str) -> str:
 
 
 def _in_order(match: re.Match[str]) -> str:
-    names = match[1].split(",") if match[1] else []
-    return str(sorted(names)) if names else "input(s) []"
+    return str(sorted(match[1].split(",")))

@@ -15,7 +15,7 @@ from benchmarks import triton as environment
 from tests.compat import triton
 from tests.e2e.mesh import running
 from tests.protocol.exchange import Server, dumped
-from tests.protocol.models import write_repository
+from tests.protocol.python_repository import repository_for
 from tests.protocol.row import EXPECTED, SERVERS, Row, load_expected, save_expected
 from tests.protocol.table import groups
 
@@ -31,15 +31,15 @@ def record(servers: list[str]) -> int:
     odd = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        python = write_repository(work / "python", "python")
-        onnx = write_repository(work / "onnx", "onnxruntime")
         for server in servers:
+            python = repository_for(server, work / f"{server}-python", "python")
+            onnx = repository_for(server, work / f"{server}-onnx", "onnxruntime")
             flags = SERVERS[server]
             with (
                 triton.running(python, work / "triton.log", *flags) as real,
                 running(onnx, work / "nereid.log", *flags, *NEREID_FLAGS) as mesh,
             ):
-                ours = Server(mesh.http_port, mesh.grpc_port)
+                ours = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)
                 rows = [row for group in groups(server).values() for row in group]
                 for name in [name for name in expected if name in {row.name for row in rows}]:
                     del expected[name]

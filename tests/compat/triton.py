@@ -64,6 +64,7 @@ class Triton:
     def stop(self) -> None:
         self.server.close()
         self._process.stop()
+        triton.sweep(self.server.http_port)
 
 
 def _await_live(process: ServerProcess, port: int) -> None:

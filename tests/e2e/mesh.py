@@ -76,7 +76,11 @@ class Mesh:
         return page.decode()
 
     def index(self) -> dict[str, dict[str, Any]]:
-        """Each model's entry.
+        """Each model's entry, of several versions the last one's; raises HTTPException."""
+        return {entry["name"]: entry for entry in self.versions()}
+
+    def versions(self) -> list[dict[str, Any]]:
+        """The entries of all versions.
 
         Raises:
             HTTPException: a gateway of its own has no scheduler yet, or no longer.
@@ -84,7 +88,8 @@ class Mesh:
         status, body = self.get("/v2/repository/index", "POST")
         if status != http.HTTPStatus.OK:
             raise http.client.HTTPException(body.decode())
-        return {entry["name"]: entry for entry in json.loads(body)}
+        entries: list[dict[str, Any]] = json.loads(body)
+        return entries
 
     def await_settled(self, instances: int = 1) -> None:
         """Until no model is loading and so many executors serve."""
@@ -93,7 +98,7 @@ class Mesh:
             if self.process.poll() is not None:
                 raise AssertionError(f"the mesh ended:\n{self.log.read_text()}")
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-                states = [entry.get("state") for entry in self.index().values()]
+                states = [entry.get("state") for entry in self.versions()]
                 return bool(states) and "LOADING" not in states
             return False
 

@@ -100,7 +100,7 @@ def test_a_client_that_goes_stops_its_text_within_a_token(
     told = tokens_sent(examples_mesh)[1] - tokens
     until(lambda: tokens_sent(examples_mesh)[0] > requests, "the text to end")
     assert tokens_sent(examples_mesh)[1] - tokens <= told + 1
-    assert told <= 4
+    assert told < 20
 
 
 def test_the_readmes_curl_line_answers_seven(examples_mesh: Mesh) -> None:

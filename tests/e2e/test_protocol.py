@@ -14,17 +14,20 @@ import pytest
 from tests.e2e.mesh import running
 from tests.protocol.differences import DIFFERENCES
 from tests.protocol.exchange import Server, dumped
-from tests.protocol.models import write_repository
+from tests.protocol.python_repository import repository_for
 from tests.protocol.row import SERVERS, load_expected
 from tests.protocol.table import all_rows, groups
 
-_ENGINES = ("nereid", "grpcio")
+# The gRPC engine, which of SERVERS, and the backend of the models that are written twice.
+_STARTS = (
+    ("nereid", "default", "onnxruntime"),
+    ("nereid", "default", "python"),
+    ("nereid", "explicit", "onnxruntime"),
+    ("nereid", "python", "python"),
+    ("grpcio", "default", "onnxruntime"),
+    ("grpcio", "explicit", "onnxruntime"),
+)
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
-
-
-@pytest.fixture(scope="module")
-def protocol_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_repository(tmp_path_factory.mktemp("protocol") / "models", "onnxruntime")
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +35,18 @@ def expected() -> dict[str, dict[str, Any]]:
     return load_expected()
 
 
-@pytest.fixture(
-    scope="module", params=[(engine, server) for engine in _ENGINES for server in SERVERS], ids=str
-)
+@pytest.fixture(scope="module", params=_STARTS, ids=str)
 def started(
     request: pytest.FixtureRequest,
-    protocol_repository: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, Server]]:
     """Which of SERVERS it is, and where."""
-    engine, name = request.param
+    engine, name, backend = request.param
+    repository = repository_for(name, tmp_path_factory.mktemp("protocol") / "models", backend)
     flags = (f"--grpc-engine={engine}", "--allow-client-shm=true", *SERVERS[name])
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(protocol_repository, log, *flags) as mesh:
-        server = Server(mesh.http_port, mesh.grpc_port)
+    with running(repository, log, *flags) as mesh:
+        server = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)
         yield name, server
         server.close()
 

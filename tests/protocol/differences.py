@@ -118,6 +118,51 @@ DIFFERENCES: Final = (
             *(f"http/shape/no-elements-{each}-[]" for each in ("string", "wrong", "object")),
         ),
     ),
+    Difference("An output that a model gives twice is sent twice", ("python/responses/twice",)),
+    Difference(
+        "A model that asks another learns the code of its error",
+        ("python/bls/error-code", "python/bls/error-given"),
+    ),
+    Difference(
+        "Errors between answers reach the model that asked", ("python/bls/decoupled-error",)
+    ),
+    Difference(
+        "An unsupported flag is named",
+        ("python/streams/wrong-flags", "python/streams/wrong-flags-final"),
+    ),
+    Difference(
+        "Python models that cannot work are refused when they are loaded",
+        (
+            *("python/completion/index", "python/completion/broken_no_class-load"),
+            "python/completion/broken_no_execute-*",
+        ),
+    ),
+    Difference(
+        "An ensemble ends when the wanted outputs are there",
+        ("ensemble/infer/two_ends-http-output",),
+    ),
+    Difference(
+        "Inputs of ensembles are required unless optional", ("ensemble/infer/maybe-of-other",)
+    ),
+    Difference(
+        "An ensemble without an output fails",
+        ("ensemble/told/nothing-answered*", "ensemble/told/other-output"),
+    ),
+    Difference(
+        "Why an ensemble cannot be loaded is told",
+        tuple(
+            f"ensemble/broken/{each}"
+            for each in ("wrong_missing", "wrong_circle", "wrong_circle_2", "index")
+        ),
+    ),
+    Difference(
+        "A failed request of an ensemble counts once",
+        (
+            "ensemble/statistics/chain_flat",
+            "ensemble/statistics/nested",
+            "ensemble/statistics/told",
+        ),
+    ),
     Difference(
         "A stream ends with an error after a message that is none",
         ("grpc/stream/garbage*", "grpc/stream/good-garbage*"),

@@ -31,6 +31,8 @@ _HEADERS: Final = frozenset(
 )
 # Fields that tell of the backend or of the server's version, not of what a client asked.
 _OWN: Final = frozenset({"backend", "platform", "default_model_filename"})
+# What later versions tell as well.
+_LATER: Final = frozenset({"max_inflight_requests"})
 _TIMES: Final = frozenset({"ns", "last_inference"})
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 
@@ -90,7 +92,15 @@ class Clear:
     """Unregisters all shared memory; again while a request that was answered still holds some."""
 
 
-Step = Http | Rpc | Stream | Region | Clear
+@dataclass(frozen=True)
+class Page:
+    """The metrics of families whose names begin so, once there is one with this in it."""
+
+    prefix: str
+    awaited: str = ""
+
+
+Step = Http | Rpc | Stream | Region | Clear | Page
 
 
 class Server:
@@ -135,6 +145,8 @@ class Server:
                 return _region(step)
             case Clear():
                 return self._clear()
+            case Page():
+                return self._page(step)
 
     def _clear(self) -> Any:
         deadline = time.monotonic() + ANSWER_S
@@ -143,6 +155,14 @@ class Server:
             if time.monotonic() > deadline:
                 return answer
         return {}
+
+    def _page(self, page: Page) -> Any:
+        deadline = time.monotonic() + ANSWER_S
+        lines: list[str] = []
+        while not any(page.awaited in each for each in lines) and time.monotonic() < deadline:
+            text = _ask_http(self.metrics_port, Http(target="/metrics"))["text"]
+            lines = [each for each in text.splitlines() if each.startswith(page.prefix)]
+        return sorted(lines)
 
     def _call(self, rpc: Rpc) -> Any:
         path = rpc.method if rpc.method.startswith("/") else _SERVICE + rpc.method
@@ -268,7 +288,7 @@ def level(value: Any) -> Any:
         return value
     found = {}
     for key, each in value.items():
-        if key in _OWN and isinstance(each, str):
+        if key in _LATER or (key in _OWN and isinstance(each, str)):
             continue
         if key in _TIMES and isinstance(each, str | int):
             found[key] = "some" if int(each) > 0 else "none"

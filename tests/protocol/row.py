@@ -19,6 +19,7 @@ from tests.protocol.exchange import Http, NoAnswerError, Server, Step
 SERVERS: Final[dict[str, tuple[str, ...]]] = {
     "default": (),
     "explicit": ("--model-control-mode=explicit", "--load-model=add_sub", "--load-model=versions"),
+    "python": ("--model-control-mode=explicit", "--load-model=*"),
 }
 # What members of JSON documents are set to, to see what becomes of it.
 ODD_VALUES: Final[tuple[Any, ...]] = (
@@ -62,7 +63,7 @@ class Row:
     def group(self) -> str:
         """Rows of one group are tested together."""
         first, second, *_ = self.name.split("/")
-        return f"{first}/{second}" if first in {"http", "grpc"} else first
+        return f"{first}/{second}" if first in {"http", "grpc", "python"} else first
 
     def ask(self, server: Server) -> Any:
         """The answers of one server; "no answer" is one too."""

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Final
 
 from tests.protocol import (
+    ensemble_rows,
     grpc_control_rows,
     grpc_infer_rows,
     grpc_stream_rows,
@@ -13,6 +14,7 @@ from tests.protocol import (
     http_generate_rows,
     http_json_rows,
     http_tensor_rows,
+    python_rows,
     repository_rows,
     settings_rows,
     shared_memory_rows,
@@ -30,6 +32,8 @@ _MODULES: Final = (
     repository_rows,
     settings_rows,
     shared_memory_rows,
+    python_rows,
+    ensemble_rows,
 )
 
 

@@ -94,6 +94,8 @@ class RequestForm:
     # Name, datatype, and shape with the batch dimension.
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
+    # Of outputs wanted as classes: at most how many. The runner makes them of the outputs.
+    classes: Mapping[str, int] = field(default_factory=dict)
 
 
 class Request(NamedTuple):

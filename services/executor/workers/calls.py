@@ -22,7 +22,7 @@ from services.executor.workers.heads import code_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.messages import Answer, Parameter
+    from nereid.messages import Answer, Fault, Parameter
     from services.executor.backends import Asked, Mesh
 
 _LATEST = -1
@@ -101,12 +101,7 @@ class Calls:
         if not more:
             self._asked.pop(number, None)
         if answer.error is not None:
-            code, message, _ = answer.error
-            if message.startswith(_UNKNOWN):
-                message = f"Failed for execute the inference request. Model '{model}' is not ready."
-            elif message == DECOUPLED:
-                message = f"the model {DECOUPLED} without 'decoupled=True' in exec or async_exec"
-            meta = json.dumps([code_name(code), message]).encode()
+            meta = json.dumps([code_name(answer.error.code), _text(model, answer.error)]).encode()
             self._put(wire.Call(number, wire.ERROR | more, meta, ()))
         elif not answer.head:
             self._put(wire.Call(number, wire.EMPTY | more, b"", ()))
@@ -131,6 +126,22 @@ class Calls:
         self._answers.append(answer)
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
+
+
+def _text(model: str, fault: Fault) -> str:
+    """What a model is told of a request's fault: that it was refused, or what went wrong later."""
+    message = fault.message
+    if message == DECOUPLED:
+        message = (
+            f"Model {model} is using the decoupled. The current BLS request call doesn't support "
+            "models using the decoupled transaction policy. Please use 'decoupled=True' argument "
+            "to the 'exec' or 'async_exec' calls for decoupled models.'"
+        )
+    elif message.startswith(_UNKNOWN):
+        message = f"Failed for execute the inference request. Model '{model}' is not ready."
+    elif fault.late:
+        return message
+    return f"Model {model} - Error when running inference: {message}"
 
 
 def infer_request(about: dict[str, Any], tensors: Any) -> InferRequest:

@@ -1,22 +1,23 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from nereid.errors import Internal
+from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.tensor import join_bytes, split_bytes, to_raw
 from services.executor.assembly import gather, split
-from services.executor.backends import Description
-from services.executor.classification import classify, read_labels
+from services.executor.backends import Collected, Description, Response
+from services.executor.classification import Classes, classify, read_labels
 from services.executor.plan import Planner, signature_of
 from tests.unit.executor.onnx_models import answer_of, config, head, member
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 CONFIG = """
     max_batch_size: 8
@@ -69,3 +70,35 @@ def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
     assert answer_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
     told = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
     assert answer_of(classes) == [("y", "BYTES", [2, 2], join_bytes(told))]
+
+
+def test_outputs_of_a_model_that_answers_requests_become_classes() -> None:
+    told = kserve_pb2.ModelInferResponse(model_name="m")
+    told.outputs.add(name="x", datatype="INT32", shape=[1])
+    told.outputs.add(name="y", datatype="FP32", shape=[2, 2])
+    rows = to_raw(np.array([[1, 2], [4, 3]], np.float32))
+    both = [
+        Response(member, False, head=told.SerializeToString(), tensors=[b"abcd", rows])
+        for member in (0, 1)
+    ]
+    plain = config(CONFIG.replace('label_filename: "labels.txt"', ""))
+    classes = Classes(plain, Path())
+    first, second = classes.told(Collected(1, both, True), {1: {"y": 1}}).responses
+    assert first == both[0]
+    head = kserve_pb2.ModelInferResponse.FromString(second.head)
+    assert [(each.datatype, list(each.shape)) for each in head.outputs] == [
+        ("INT32", [1]),
+        ("BYTES", [2, 1]),
+    ]
+    assert second.tensors == [b"abcd", join_bytes([b"2.000000:1", b"4.000000:0"])]
+
+
+def test_elements_without_an_order_cannot_become_classes() -> None:
+    told = kserve_pb2.ModelInferResponse()
+    told.outputs.add(name="y", datatype="BYTES", shape=[1])
+    response = Response(0, False, head=told.SerializeToString(), tensors=[b"\0\0\0\0"])
+    classes = Classes(config("max_batch_size: 0"), Path())
+    (refused,) = classes.told(Collected(1, [response], True), {0: {"y": 1}}).responses
+    assert refused.fault is not None
+    assert refused.fault.message.endswith("due to unsupported type 'BYTES'")
+    assert not refused.head

@@ -48,8 +48,10 @@ class Model:
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
 
     def say(self, what: Collected | Exception) -> None:
+        """Now, or as soon as it has something to do."""
         self.says.append(what)
-        os.eventfd_write(self.bell, 1)
+        if self.begun:
+            os.eventfd_write(self.bell, 1)
 
     def descriptors(self) -> Sequence[int]:
         return (self.bell,)
@@ -58,6 +60,8 @@ class Model:
         if self.refusal is not None:
             raise self.refusal
         self.begun[batch] = [*requests]
+        if self.says:
+            os.eventfd_write(self.bell, 1)
 
     def control(self, batch: int, member: int, kind: int) -> None:
         self.controls.append((batch, member, kind))

@@ -186,7 +186,7 @@ def test_answers_come_back_one_by_one(calls: Calls, mesh: Mesh) -> None:
     head.outputs.add(name="Y", datatype="UINT8", shape=[1])
     head.parameters["p"].int64_param = 5
     asked.on_answer(Answer(1, head.SerializeToString(), [b"y"], more=True))
-    asked.on_answer(Answer(1, error=Fault(NotFound.code, "no"), more=True))
+    asked.on_answer(Answer(1, error=Fault(NotFound.code, "no", late=True), more=True))
     asked.on_answer(Answer(1))
     assert fetched(calls) == [
         (7, wire.MORE, {"outputs": [["Y", "UINT8", [1]]], "parameters": {"p": 5}}),
@@ -195,16 +195,25 @@ def test_answers_come_back_one_by_one(calls: Calls, mesh: Mesh) -> None:
     ]
 
 
+REFUSED = "Model other - Error when running inference: "
+DECOUPLED_TEXT = (
+    "The current BLS request call doesn't support models using the decoupled transaction policy. "
+    "Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
+    "models.'"
+)
+
+
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        (Fault(4, "late"), ["UNAVAILABLE", "late"]),
-        (Fault(99, "odd"), ["INTERNAL", "odd"]),
+        (Fault(4, "late", late=True), ["UNAVAILABLE", "late"]),
+        (Fault(99, "odd", late=True), ["INTERNAL", "odd"]),
+        (Fault(3, "no"), ["INVALID_ARG", f"{REFUSED}no"]),
         (
             Fault(12, DECOUPLED),
             [
                 "UNSUPPORTED",
-                f"the model {DECOUPLED} without 'decoupled=True' in exec or async_exec",
+                f"{REFUSED}Model other is using the decoupled. {DECOUPLED_TEXT}",
             ],
         ),
     ],

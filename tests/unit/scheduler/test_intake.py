@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -150,6 +152,25 @@ async def test_a_bug_in_one_request_is_told_as_internal_and_touches_no_other(
     model.fail_all(Unavailable("over"))
     assert it.errors()[1:] == [(2, "over")]
     model.close()
+
+
+class Kept:
+    """Stands for a segment: gone when nobody holds it."""
+
+
+async def test_a_refused_request_is_let_go_of_at_once() -> None:
+    it = World()
+    it.ready()
+    lease = Kept()
+    gone = weakref.ref(lease)
+    gc.disable()
+    try:
+        it.gateway.on_items([request(1, deadline=time.monotonic() - 1, lease=lease)])
+        del lease
+        assert it.errors() == [(1, "the deadline passed before the request arrived")]
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_cancelling_what_is_unknown_is_harmless() -> None:

@@ -73,7 +73,7 @@ def missing(expected: str, got: str, names: str) -> str:
         (
             TWO,
             [a(1, 2), b(1, 2), c(1, 2)],
-            missing("expected 2 inputs but got 3", "['A','B','C']", "[]"),
+            missing("expected 2 inputs but got 3", "['A','B','C']", "]"),
         ),
         (
             OPTIONAL,

@@ -104,7 +104,13 @@ def array_of(source: Any) -> tuple[Any, bool]:
         capsule = source.__dlpack__()
     else:
         capsule = source
-    if type(capsule).__name__ != "PyCapsule" or not _api.PyCapsule_IsValid(capsule, _NAME):
+    if type(capsule).__name__ != "PyCapsule":
+        # The spaces are the real backend's.
+        raise TritonModelException(
+            "Provided tensor is not supported. Tensor must be a DLPack capsule "
+            "        or have `__dlpack__` and `__dlpack_device__` attributes"
+        )
+    if not _api.PyCapsule_IsValid(capsule, _NAME):
         raise TritonModelException("from_dlpack() expects a DLPack capsule that is not used yet")
     address = _api.PyCapsule_GetPointer(capsule, _NAME)
     tensor = _Managed.from_address(address).tensor

@@ -21,6 +21,9 @@ class ErrorCode(enum.IntEnum):
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+    def __str__(self) -> str:
+        return f"__ErrorCode.{self.name}"
+
 
 class TritonError:
     """The failure of one request; to be answered with, not to be raised."""

@@ -27,6 +27,7 @@ class Link:
         # Whether log_verbose is worth sending.
         self.verbose = False
         self.model_dir = ""
+        self.instance = ""
         # Has the answers to calls read while the caller waits; None: nothing can be asked.
         self.attend: Callable[[], None] | None = None
         self._numbers = itertools.count(1)

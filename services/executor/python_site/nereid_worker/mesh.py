@@ -39,12 +39,13 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
     """
     files = files or {}
     about = {"what": "load", "model": model_name, "config": config, "files": list(files)}
-    _ask(about, list(files.values()))
+    _ask(about, list(files.values()), "load")
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Have a model unloaded; raises TritonModelException."""
-    _ask({"what": "unload", "model": model_name, "dependents": bool(unload_dependents)})
+    about = {"what": "unload", "model": model_name, "dependents": bool(unload_dependents)}
+    _ask(about, (), "unload")
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
@@ -52,12 +53,16 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     return bool(_ask({"what": "ready", "model": model_name, "version": model_version}))
 
 
-def _ask(about: dict[str, Any], tensors: Any = ()) -> Any:
+def _ask(about: dict[str, Any], tensors: Any = (), verb: str = "") -> Any:
     future: Future[wire.Call] = Future()
     link().call(about, tensors, future.set_result)
     answer = future.result()
     if answer.flags & wire.ERROR:
-        raise TritonModelException(_error_of(answer).message())
+        text = _error_of(answer).message()
+        if verb:
+            process = f"Failed to process the request for model '{link().instance}', message: "
+            text = f"Failed to {verb} model: {process}{text}"
+        raise TritonModelException(text)
     return json.loads(answer.meta) if answer.meta else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,27 @@ if TYPE_CHECKING:
     from .responses import InferenceResponseSender
     from .tasks import Execution, Task
 
-MEMORY_GPU, MEMORY_CPU = 0, 1
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 _new = object.__new__
 
 
+class MemoryType(enum.IntEnum):
+    """Kinds of memory."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+MEMORY_GPU, MEMORY_CPU = MemoryType
+
+
 class PreferredMemory:
     """Where a model would like outputs to lie. Here they are always in the CPU's memory."""
 
-    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise TypeError("PreferredMemory(): expected one of TRITONSERVER_MEMORY_*")
         self.preferred_memory_type = preferred_memory_type
         self.preferred_device_id = preferred_device_id
 

@@ -25,7 +25,9 @@ class Tensor:
 
     __slots__ = ("_array", "_datatype", "_name", "_raw", "_shape")
 
-    def __init__(self, name: str, array: Any) -> None:
+    def __init__(self, name: str | bytes, array: Any) -> None:
+        if isinstance(name, bytes):
+            name = name.decode()
         if not isinstance(name, str) or not isinstance(array, _ARRAY):
             raise TypeError(
                 "Tensor(): expected a name and a numpy.ndarray, got "
@@ -34,6 +36,8 @@ class Tensor:
         datatype = datatype_of(array.dtype)
         if datatype is None:
             raise TritonModelException("NumPy dtype is not supported.")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
         self._name = name
         self._datatype = datatype
         self._array = array if array.flags.c_contiguous else array.copy(order="C")

@@ -15,7 +15,7 @@ def error_text(error: BaseException) -> str:
     """The exception, and where it came from, innermost first; without the worker's own frames."""
     if type(error).__module__ == "nereid_worker.serving":
         return str(error)
-    lines = [f"{type(error).__name__}: {error}"]
+    told = f"{type(error).__name__}: {str(error) or '<EMPTY MESSAGE>'}"
     trace = error.__traceback__
     frame: FrameType | None = None
     line = 0
@@ -31,4 +31,7 @@ def error_text(error: BaseException) -> str:
         places.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
         frame = frame.f_back
         line = 0 if frame is None else frame.f_lineno
-    return lines[0] + ("\n\nAt:\n" + "".join(places) if places else "")
+    if all("importlib" in place for place in places):
+        # It is no Python, and has no places of its own.
+        return told
+    return f"{told}\n\nAt:\n{''.join(places)}"

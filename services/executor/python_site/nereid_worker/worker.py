@@ -39,6 +39,7 @@ def work(channel: Channel, began: Any) -> int:
             link.tell(wire.DESCRIBED, _completed(about))
             return 0
         name = about["args"]["model_instance_name"]
+        link.instance = name
         serving = Serving(link, name, began, decoupled=about["decoupled"])
         model = _initialised(about)
     except BaseException as error:
