@@ -58,10 +58,10 @@ def client(mesh: Mesh, protocol: str) -> Iterator[Client]:
         yield one
 
 
-def segments(mesh: Mesh) -> dict[int, int]:
+def segments(mesh: Mesh, modules: tuple[str, ...] = MODULES) -> dict[int, int]:
     """The sizes of all the memory that the mesh's processes share, by its number."""
     found = {}
-    for module in MODULES:
+    for module in modules:
         for pid in mesh.children(module):
             directory = Path(f"/proc/{pid}/fd")
             with contextlib.suppress(OSError):

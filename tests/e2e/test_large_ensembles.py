@@ -93,7 +93,8 @@ def test_requests_that_are_given_up_leave_no_memory_behind(models: Path, tmp_pat
                 with contextlib.suppress(InferenceServerException):
                     one.infer("fork", array, client_timeout=0.002 * step)
             assert np.array_equal(one.infer("fork", array), array)
-        until(lambda: not segments(mesh), "segments to go", IDLE_S)
+        # What the steps have made; requests' own segments are the same for all models.
+        until(lambda: not segments(mesh, ("services.executor",)), "segments to go", IDLE_S)
 
 
 def test_executors_that_die_lose_no_large_request(models: Path, tmp_path: Path) -> None:
