@@ -13,5 +13,7 @@ EXECUTE_PATH: Final = SCHEDULER + "Execute"
 INSTANCE_KEY: Final = "nereid-instance"
 # Present where the instance heeds MemberControls.
 CONTROLS_KEY: Final = "nereid-controls"
+# Present where the instance's model can be asked whether it is ready.
+READY_KEY: Final = "nereid-tells-ready"
 # The metadata by which an Infer link says what memory its gateway can share.
 DOMAIN_KEY: Final = "nereid-memory-domain"

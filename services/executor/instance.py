@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.messages import Fault, fault_of
-from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY
+from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
 from services.executor import backends
-from services.executor.backends import LostError, RequestModel
+from services.executor.backends import AskedModel, LostError, RequestModel
 from services.executor.request_runner import RequestRunner
 from services.executor.runner import Runner
 from services.executor.slabs import Lender
@@ -94,6 +94,8 @@ class Instance:
         self._executing = False
         # Of a model that answers requests in its own time.
         self._requests: RequestRunner | None = None
+        # That model, if it may know whether it is ready.
+        self._asked: AskedModel | None = None
         # How many batches it has answered; its thread alone writes.
         self.batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
@@ -120,6 +122,13 @@ class Instance:
         # A scheduler that vanished would keep a thread that answers waiting for many minutes.
         if stream is not None and (unanswered or not self._busy):
             stream.close()
+
+    def ask_ready(self, on_answer: Callable[[bool], None]) -> None:
+        """Whether its model calls itself ready. From any thread; there may be no answer."""
+        if self._asked is None:
+            on_answer(False)
+        else:
+            self._asked.ask_ready(on_answer)
 
     @property
     def _busy(self) -> bool:
@@ -162,6 +171,8 @@ class Instance:
         """As for other models, but this one may be lost, and comes back."""
         runner = RequestRunner(self.spec, model, self._callbacks.tracer)
         self._requests = runner
+        if isinstance(model, AskedModel):
+            self._asked = model
         try:
             self._warm_up(runner)
         except LostError as error:
@@ -218,6 +229,8 @@ class Instance:
         metadata = [(INSTANCE_KEY, str(self.number))]
         if self._requests is not None:
             metadata.append((CONTROLS_KEY, "1"))
+        if self._asked is not None and self._asked.tells_ready:
+            metadata.append((READY_KEY, "1"))
         stream = BlockingStream(
             self._scheduler.address,
             EXECUTE_PATH,

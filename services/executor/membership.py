@@ -158,6 +158,8 @@ class Membership:
             case "release":
                 if self._in.slabs is not None:
                     self._in.slabs.release(command.release)
+            case "ask_ready":
+                self._ask_ready(command.ask_ready)
             case _:
                 _log.warning("the scheduler sent an unknown command; is it of a newer release?")
 
@@ -210,6 +212,19 @@ class Membership:
             self._send(pb.ExecutorEvent(instance_unloaded=unloaded))
         else:
             instance.stop()
+
+    def _ask_ready(self, asked: pb.AskReady) -> None:
+        told = pb.ToldReady(question=asked.question, instance=asked.instance)
+
+        def tell(ready: bool) -> None:
+            told.ready = ready
+            self._from_thread(lambda: self._send(pb.ExecutorEvent(told_ready=told)))
+
+        instance = self._instances.get(asked.instance)
+        if instance is None:
+            tell(False)
+        else:
+            instance.ask_ready(tell)
 
     def _from_thread(self, callback: Callable[[], None]) -> None:
         try:

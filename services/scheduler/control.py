@@ -5,6 +5,7 @@ Translation only; the one place where errors become RPC statuses.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
@@ -18,14 +19,15 @@ from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import RpcError, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from google.protobuf.message import Message
 
-    from nereid.rpc import Call, UnaryHandler
+    from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.mesh_settings import MeshSettings
     from services.scheduler.metrics import SchedulerMetrics
+    from services.scheduler.readiness import Readiness
 
 
 class Control:
@@ -36,21 +38,29 @@ class Control:
         catalogue: Catalogue,
         metrics: SchedulerMetrics,
         mesh_settings: MeshSettings,
+        readiness: Readiness,
         *,
         strict: bool,
     ) -> None:
         self._catalogue = catalogue
         self._metrics = metrics
         self._mesh_settings = mesh_settings
+        self._readiness = readiness
         self._strict = strict
         self.stopping = False
 
-    def handlers(self) -> dict[str, UnaryHandler]:
-        """The calls by path."""
+    def asking_handlers(self) -> dict[str, AsyncUnaryHandler]:
+        """The calls that models may be asked for, by path."""
         pb = kserve_pb2
         return {
-            SCHEDULER + "ServerReady": _handler(pb.ServerReadyRequest, self._server_ready),
-            SCHEDULER + "ModelReady": _handler(pb.ModelReadyRequest, self._model_ready),
+            SCHEDULER + "ServerReady": _async_handler(pb.ServerReadyRequest, self._server_ready),
+            SCHEDULER + "ModelReady": _async_handler(pb.ModelReadyRequest, self._model_ready),
+        }
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """The others by path."""
+        pb = kserve_pb2
+        return {
             SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
             SCHEDULER + "ModelConfig": _handler(pb.ModelConfigRequest, self._config),
             SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
@@ -59,13 +69,18 @@ class Control:
             SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
         }
 
-    def _server_ready(self, _: kserve_pb2.ServerReadyRequest) -> Message:
+    async def _server_ready(self, _: kserve_pb2.ServerReadyRequest) -> Message:
         catalogue = self._catalogue
         ready = catalogue.all_serving() if self._strict else catalogue.all_settled()
+        if ready and self._strict and not self.stopping:
+            ready = await self._readiness.are_ready(catalogue.versions())
         return kserve_pb2.ServerReadyResponse(ready=ready and not self.stopping)
 
-    def _model_ready(self, request: kserve_pb2.ModelReadyRequest) -> Message:
-        ready = self._catalogue.is_ready(request.name, request.version)
+    async def _model_ready(self, request: kserve_pb2.ModelReadyRequest) -> Message:
+        name, version = request.name, request.version
+        ready = self._catalogue.is_ready(name, version)
+        if ready:
+            ready = await self._readiness.are_ready([self._catalogue.find(name, version)])
         return kserve_pb2.ModelReadyResponse(ready=ready)
 
     def _metadata(self, request: kserve_pb2.ModelMetadataRequest) -> Message:
@@ -120,12 +135,29 @@ def _fill(setting: kserve_pb2.LogSettingsResponse.SettingValue, value: bool | in
 
 def _handler(request_type: type[Message], answer: Callable[[Any], Message]) -> UnaryHandler:
     def handle(call: Call, message: bytes) -> None:
-        try:
+        with _told_as_statuses():
             response = answer(request_type.FromString(message))
-        except DecodeError as error:
-            raise RpcError(Status.INTERNAL, "Unable to parse request") from error
-        except NereidError as error:
-            raise RpcError(Status(error.code), error.message) from error
         call.reply(response.SerializeToString())
 
     return handle
+
+
+def _async_handler(
+    request_type: type[Message], answer: Callable[[Any], Awaitable[Message]]
+) -> AsyncUnaryHandler:
+    async def handle(_call: Call, message: bytes) -> bytes:
+        with _told_as_statuses():
+            response = await answer(request_type.FromString(message))
+        return response.SerializeToString()
+
+    return handle
+
+
+@contextmanager
+def _told_as_statuses() -> Iterator[None]:
+    try:
+        yield
+    except DecodeError as error:
+        raise RpcError(Status.INTERNAL, "Unable to parse request") from error
+    except NereidError as error:
+        raise RpcError(Status(error.code), error.message) from error

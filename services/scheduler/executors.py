@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from nereid.frames import read_fault
-from nereid.paths import CONTROLS_KEY, INSTANCE_KEY
+from nereid.paths import CONTROLS_KEY, INSTANCE_KEY, READY_KEY
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
+from services.scheduler.readiness import heard
 from services.scheduler.sessions import Session
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def accept_execute(loader: Loader, call: Call) -> None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
     placed.instance.heeds_controls = call.get(CONTROLS_KEY) is not None
+    placed.instance.tells_ready = call.get(READY_KEY) is not None
     call.on_message = partial(placed.served.runtime.executed, placed.instance)
     call.on_cancel = partial(_execute_ended, loader, placed, call)
     call.on_half_close = call.on_cancel
@@ -91,6 +93,9 @@ class _Join:
             session.usage = event.usage
         elif kind == "custom_metrics":
             session.custom_metrics = event.custom_metrics
+        elif kind == "told_ready":
+            told = event.told_ready
+            heard(self._loader.placed.get(told.instance), session, told)
         elif kind == "leaving":
             self._loader.leaving(session)
         else:

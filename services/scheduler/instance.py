@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.scheduler.entry import Batch
+    from services.scheduler.readiness import Question
 
 
 class BatchStream(Protocol):
@@ -74,6 +75,9 @@ class Instance:
     heeds_controls: bool = False
     # Its executor can open the memory that requests lie in.
     shares: bool = True
+    # Its model can be asked whether it is ready, and what it was asked last.
+    tells_ready: bool = False
+    question: Question | None = None
 
     @property
     def at_work(self) -> bool:

@@ -37,6 +37,7 @@ from services.scheduler.loader import Loader
 from services.scheduler.mesh_settings import MeshSettings
 from services.scheduler.metrics import SchedulerMetrics, config_of
 from services.scheduler.model import QueueLimits
+from services.scheduler.readiness import Readiness
 from services.scheduler.repository import Repositories
 from services.scheduler.repository_calls import repository_calls
 from services.scheduler.repository_control import ControlRules, RepositoryControl
@@ -112,7 +113,11 @@ class SchedulerService:
         self._mesh_settings = MeshSettings(settings, self._tell_gateways, self._tell_executors)
         self._loader.greeting = self._mesh_settings.commands
         self._control = Control(
-            self._catalogue, self.metrics, self._mesh_settings, strict=settings.strict_readiness
+            self._catalogue,
+            self.metrics,
+            self._mesh_settings,
+            Readiness(lambda: self._loader.sessions),
+            strict=settings.strict_readiness,
         )
         self._server: Server | None = None
         # With --exit-on-error: whether a model to begin with could not be loaded, and whom to tell.
@@ -126,7 +131,10 @@ class SchedulerService:
         """All RPCs of the scheduler, for a server or a LocalChannel."""
         return Handlers(
             unary=self._control.handlers(),
-            async_unary=repository_calls(self._repository),
+            async_unary={
+                **repository_calls(self._repository),
+                **self._control.asking_handlers(),
+            },
             stream={
                 INFER_PATH: self._accept_gateway,
                 JOIN_PATH: partial(accept_join, self._loader),

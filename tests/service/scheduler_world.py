@@ -16,7 +16,7 @@ import numpy as np
 
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.messages import Answer, CachedModels, Cancel, Fault, FromScheduler, InferRequest
-from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INFER_PATH, INSTANCE_KEY, JOIN_PATH
+from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INFER_PATH, INSTANCE_KEY, JOIN_PATH, READY_KEY
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, SocketChannel, dial_link
@@ -128,6 +128,7 @@ class Instance:
             metadata=(
                 (INSTANCE_KEY, str(load.instance)),
                 *(((CONTROLS_KEY, "1"),) if executor.controls is not None else ()),
+                *(((READY_KEY, "1"),) if executor.questions is not None else ()),
             ),
             on_message=self._on_batch,
             on_close=self._on_close,
@@ -192,7 +193,7 @@ class Instance:
 
 class Executor:
     """An executor that has joined. refuse: loads fail with this text; hold: see batches; controls:
-    what becomes of requests is wanted to be known.
+    what becomes of requests is wanted to be known; tells_ready: models can be asked.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class Executor:
         backends: tuple[str, ...] = ("onnxruntime",),
         described: pb.Described | None = None,
         controls: bool = False,
+        tells_ready: bool = False,
     ) -> None:
         self.world = where
         self.name = name
@@ -218,6 +220,8 @@ class Executor:
         self.controls: asyncio.Queue[tuple[int, int, str]] | None = (
             asyncio.Queue() if controls else None
         )
+        # Whether models are ready; the test answers.
+        self.questions: asyncio.Queue[pb.AskReady] | None = asyncio.Queue() if tells_ready else None
         self.batches: asyncio.Queue[tuple[Instance, pb.Batch]] = asyncio.Queue()
         self.commands: asyncio.Queue[pb.ExecutorCommand] = asyncio.Queue()
         self.seen: list[list[list[float]]] = []
@@ -251,6 +255,9 @@ class Executor:
             self.send(instance_failed=failed)
         elif kind == "load" and not self.lazy:
             self.load(command.load)
+        elif kind == "ask_ready":
+            assert self.questions is not None, "its models have nothing to say"
+            self.questions.put_nowait(command.ask_ready)
         elif kind == "describe" and self.description is not None:
             described = pb.Described()
             described.CopyFrom(self.description)

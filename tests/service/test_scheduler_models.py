@@ -17,6 +17,7 @@ from nereid.rpc import LocalChannel, RpcError, Status, memory_links
 from tests.service.scheduler_world import (
     CONFIG,
     LIMIT_S,
+    Executor,
     World,
     add_model,
     description,
@@ -198,6 +199,69 @@ async def test_a_version_is_ready_when_all_instances_of_one_executor_are(tmp_pat
         await first.die()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
         assert await model_ready(it)
+
+
+async def questions_to(executor: Executor) -> pb.AskReady:
+    assert executor.questions is not None
+    async with asyncio.timeout(LIMIT_S):
+        return await executor.questions.get()
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_models_that_have_something_to_say_are_asked_once_by_all(
+    repository: Path, ready: bool
+) -> None:
+    async with world(repository) as it:
+        executor = await it.executor(tells_ready=True)
+        await it.until_state("READY")
+        asking = [asyncio.ensure_future(ask(it)) for ask in (model_ready, server_ready)]
+        asked = await questions_to(executor)
+        other = pb.ToldReady(question=asked.question + 1, instance=asked.instance, ready=not ready)
+        executor.send(told_ready=other)
+        executor.send(told_ready=pb.ToldReady(question=7, instance=7))
+        # Whoever comes later waits for the same answer.
+        asking.append(asyncio.ensure_future(model_ready(it, "1")))
+        await it.index()
+        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=ready)
+        executor.send(told_ready=told)
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.gather(*asking) == [ready] * 3
+        assert executor.questions is not None
+        assert executor.questions.empty()
+        # The next one asks anew.
+        later = asyncio.ensure_future(model_ready(it))
+        asked = await questions_to(executor)
+        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=True)
+        executor.send(told_ready=told)
+        assert await later
+
+
+async def test_lenient_readiness_asks_no_model(repository: Path) -> None:
+    async with world(repository, strict_readiness=False) as it:
+        executor = await it.executor(tells_ready=True)
+        await it.until_state("READY")
+        assert await server_ready(it)
+        assert executor.questions is not None
+        assert executor.questions.empty()
+
+
+async def test_one_executor_that_says_yes_is_enough(repository: Path) -> None:
+    async with world(repository) as it:
+        gateway = await it.gateway()
+        one = await it.executor("one", hold=True, tells_ready=True)
+        gateway.send(request(1, 2))
+        await one.batch()
+        # Executing is no reason not to be asked.
+        two = await it.executor("two", hold=True, tells_ready=True)
+        gateway.send(request(3, 4))
+        await two.batch()
+        asking = asyncio.ensure_future(model_ready(it))
+        await questions_to(one)
+        asked = await questions_to(two)
+        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=True)
+        two.send(told_ready=told)
+        async with asyncio.timeout(LIMIT_S):
+            assert await asking
 
 
 async def test_strict_readiness_wants_an_executor_and_the_lenient_only_a_verdict(

@@ -159,6 +159,18 @@ class Mesh(Protocol):
         """Call a control method of the scheduler's."""
 
 
+@runtime_checkable
+class AskedModel(Protocol):
+    """A RequestModel that may know by itself whether it is ready."""
+
+    @property
+    def tells_ready(self) -> bool:
+        """Whether it does, as it is loaded now."""
+
+    def ask_ready(self, on_answer: Callable[[bool], None]) -> None:
+        """From any thread; on_answer is called from any, or never if the model does not answer."""
+
+
 class LostError(Exception):
     """A RequestModel is gone, with all that it was executing."""
 

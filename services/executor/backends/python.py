@@ -34,10 +34,11 @@ from services.executor.workers import told
 from services.executor.workers.calls import Calls
 from services.executor.workers.heads import Heads, fault_of
 from services.executor.workers.process import WorkerProcess
+from services.executor.workers.questions import Questions
 from services.executor.workers.settings import WorkerSettings, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
     from threading import Event
 
@@ -141,6 +142,7 @@ class PythonModel:
         # Where answers may lie, by batch and member.
         self._rooms: dict[tuple[int, int], SharedMemory] = {}
         self._listener = told.Listener(spec.name)
+        self._questions = Questions()
         self._worker: WorkerProcess | None = self._start()
 
     # ---- the worker's life
@@ -151,12 +153,12 @@ class PythonModel:
         self._forms.clear()
         self._rooms.clear()
         calls = Calls(spec.mesh, spec.number)
-        worker = WorkerProcess(settings.python, spec.config.name, self._listener.hear, calls)
+        worker = WorkerProcess(settings.python, spec.config.name, self._hear, calls)
         try:
             worker.ask(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
             worker.tell(wire.INITIALIZE, {**_about(spec.config, path), "args": self._args()})
-            worker.ask(wire.INITIALIZED, settings.initialize_s)
+            has_is_ready = worker.ask(wire.INITIALIZED, settings.initialize_s) == b"true"
         except (wire.LostError, wire.SlowError) as error:
             text = worker.death()
             worker.kill()
@@ -165,7 +167,15 @@ class PythonModel:
             worker.kill()
             self._listener.forget()
             raise
+        if has_is_ready:
+            self._questions.open(calls.ring)
         return worker
+
+    def _hear(self, kind: int, body: bytearray) -> None:
+        if kind == wire.READY:
+            self._questions.hear(body)
+        else:
+            self._listener.hear(kind, body)
 
     def _args(self) -> dict[str, str]:
         """What initialize() gets."""
@@ -199,12 +209,14 @@ class PythonModel:
             self._worker.interrupt()
 
     def close(self) -> None:
+        self._questions.close()
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.end()
         self._listener.forget()
 
     def _bury(self) -> None:
+        self._questions.close()
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.kill()
@@ -213,6 +225,13 @@ class PythonModel:
     def death(self) -> str:
         """Why it was lost."""
         return "" if self._worker is None else self._worker.death()
+
+    @property
+    def tells_ready(self) -> bool:
+        return self._questions.welcome
+
+    def ask_ready(self, on_answer: Callable[[bool], None]) -> None:
+        self._questions.ask(on_answer)
 
     # ---- batches
 
@@ -262,7 +281,7 @@ class PythonModel:
                 if not is_gone:
                     break
             if calls in ready:
-                worker.answer_calls()
+                self._tell(worker)
         except wire.WireError as error:
             # The model wrote to a socket that is not its own.
             worker.interrupt()
@@ -274,6 +293,12 @@ class PythonModel:
             raise LostError(worker.death()) from error
         if is_gone:
             raise LostError(worker.death())
+
+    def _tell(self, worker: WorkerProcess) -> None:
+        """Tell it what came from elsewhere."""
+        worker.answer_calls()
+        for number in self._questions.fetch():
+            worker.tell(wire.ASK_READY, number)
 
     def _alive(self) -> WorkerProcess:
         if self._worker is None:

@@ -124,6 +124,10 @@ class Calls:
 
     def _put(self, answer: wire.Call) -> None:
         self._answers.append(answer)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the instance's thread."""
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
 

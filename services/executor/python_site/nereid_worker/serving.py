@@ -1,7 +1,8 @@
 """The worker's life once its model is initialised: batch after batch, until it is told to end.
 
 The main thread runs the model. It also reads the socket, unless requests may stay open after
-execute() has returned: then a thread does that, since the main one may be busy.
+execute() has returned, or the model has is_ready(): then a thread does that, since the main one may
+be busy.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import json
 import os
 import queue
 import threading
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .errors import TritonError, TritonModelException
+from .logger import Logger
 from .requests import Form, received, tell
 from .responses import FINAL, InferenceResponse
 from .tasks import Execution, failure, reply_of
@@ -55,22 +58,29 @@ class Serving:
         self._reader: threading.Thread | None = None
         self._reading = threading.Lock()
         self._ending = False
+        self._tells_ready = False
         self._execute: Callable[[Any], Any] = list
         self._loop: asyncio.AbstractEventLoop | None = None
         # From now on the model can ask for things.
         link.attend = self.start_reader
 
-    def run(self, model: Any) -> None:
-        """Until FINALIZE came and is done; raises wire.LostError when the executor is gone."""
+    def take(self, model: Any) -> bool:
+        """From now on this is the model; whether it can be asked if it is ready."""
         self._model = model
         self._execute = model.execute
         if inspect.iscoroutinefunction(model.execute):
             self._execute = self._execute_in_loop
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
+        self._tells_ready = callable(getattr(model, "is_ready", None))
+        return self._tells_ready
+
+    def run(self) -> None:
+        """Until FINALIZE came and is done; raises wire.LostError when the executor is gone."""
         gc.collect()
         gc.freeze()
-        if self._decoupled:
+        # It can be asked while it executes.
+        if self._decoupled or self._tells_ready:
             self.start_reader()
         while not self._ending:
             if self._reader is None and self._work.empty():
@@ -120,10 +130,35 @@ class Serving:
                 known.control(member, control)
         elif kind == wire.CALL_ANSWER:
             self._link.answered(body)
+        elif kind == wire.ASK_READY:
+            # A thread of its own: it may take long, or for ever, and batches shall not wait for it.
+            asking = partial(self._tell_ready, json.loads(bytes(body)))
+            threading.Thread(target=asking, name="is_ready", daemon=True).start()
         elif kind == wire.FINALIZE:
             self._work.put(self._finalize)
         else:
             raise wire.WireError(f"the executor sent a frame of kind {kind}")
+
+    def _tell_ready(self, number: int) -> None:
+        ready = False
+        try:
+            told = self._model.is_ready()
+            if inspect.isawaitable(told):
+                told = self._awaited(told)
+            if not isinstance(told, bool):
+                raise TypeError(f"is_ready returned {type(told)} instead of a bool")
+            ready = told
+        except BaseException as error:
+            with contextlib.suppress(wire.LostError):
+                Logger.log_error(f"is_ready failed: {error_text(error)}")
+        with contextlib.suppress(wire.LostError):
+            self._link.tell(wire.READY, [number, ready])
+
+    def _awaited(self, told: Any) -> Any:
+        """The result, got in the loop that execute() runs in, if it is a coroutine, too."""
+        if self._loop is None:
+            return asyncio.run(_awaiting(told))
+        return asyncio.run_coroutine_threadsafe(_awaiting(told), self._loop).result()
 
     def _finalize(self) -> None:
         self._ending = True
@@ -242,6 +277,10 @@ class Serving:
             for member in execution.members
             if again or member not in answered
         ]
+
+
+async def _awaiting(told: Any) -> Any:
+    return await told
 
 
 class _Refusal(Exception):

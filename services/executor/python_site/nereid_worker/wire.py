@@ -32,13 +32,16 @@ BATCH = 4
 CONTROL = 5
 # An answer to a CALL.
 CALL_ANSWER = 7
+# Ask the model's is_ready(): a number for the question.
+ASK_READY = 8
 FINALIZE = 9
 
 # ---- to the executor
 
 # Alive, before anything is loaded.
 STARTED = 20
-# The answers to INITIALIZE and DESCRIBE; FAILED: an exception's text.
+# The answers to INITIALIZE (whether the model has is_ready) and DESCRIBE; FAILED: an exception's
+# text.
 INITIALIZED = 21
 DESCRIBED = 22
 FAILED = 23
@@ -47,6 +50,8 @@ LOG = 25
 METRIC = 26
 # The model wants something of the mesh.
 CALL = 27
+# The question's number, and what is_ready() said.
+READY = 28
 FINALIZED = 29
 
 _LONG = Struct("<Q")

@@ -45,8 +45,8 @@ def work(channel: Channel, began: Any) -> int:
     except BaseException as error:
         link.tell(wire.FAILED, error_text(error))
         return 1
-    link.tell(wire.INITIALIZED, None)
-    serving.run(model)
+    link.tell(wire.INITIALIZED, serving.take(model))
+    serving.run()
     atexit._run_exitfuncs()
     link.tell(wire.FINALIZED, None)
     return 0
