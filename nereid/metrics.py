@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import resource
 import time
+from bisect import bisect_left
+from collections import deque
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from nereid.pb import nereid_pb2 as pb
 
@@ -90,8 +93,7 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float, times: int = 1) -> None:
-        place = next((i for i, bound in enumerate(self.bounds) if value <= bound), -1)
-        self.counts[place] += times
+        self.counts[bisect_left(self.bounds, value)] += times
 
 
 class Summary:
@@ -105,15 +107,17 @@ class Summary:
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0
-        self._latest: list[float] = []
+        self._latest: deque[float] = deque(maxlen=self._WINDOW)
 
-    def observe(self, value: float) -> None:
-        if len(self._latest) < self._WINDOW:
-            self._latest.append(value)
-        else:
-            self._latest[self.count % self._WINDOW] = value
-        self.count += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.count += times
+        self.total += value * times
+        self._latest.extend(repeat(value, min(times, self._WINDOW)))
+
+    def observe_all(self, values: Collection[float]) -> None:
+        self.count += len(values)
+        self.total += sum(values)
+        self._latest.extend(values)
 
     def at(self, quantiles: Quantiles) -> list[float]:
         """The values at these quantiles; NaN, as Prometheus has it, where nothing was seen."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.metrics import FIRST_RESPONSE, SUMMARIES, Histogram, Quantiles, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from nereid.model_config import ModelConfig
     from services.scheduler.entry import Entry
@@ -92,13 +92,23 @@ class Latencies:
         self.cache_hit = Summary()
         self.cache_miss = Summary()
 
-    def record_batch(self, entries: Iterable[Entry], execution: Execution) -> None:
+    def record_batch(self, entries: Collection[Entry], execution: Execution) -> None:
         """These entries were answered by one execution."""
+        ended_ns = execution.finished_ns
+        took_ms = [(ended_ns - entry.received_ns) / 1e6 for entry in entries]
+        if self.first_response is not None:
+            for each in took_ms:
+                self.first_response.observe(each)
+            self.first_response_ms += sum(took_ms)
         phases = self.phases
-        for entry in entries:
-            self.record_first_response(execution.finished_ns - entry.received_ns)
-            if phases is not None:
-                self.record_phases(entry, execution, execution.finished_ns)
+        if phases is not None:
+            started_ns, count = execution.started_ns, len(took_ms)
+            phases["request"].observe_all([each * 1000 for each in took_ms])
+            queued = [(started_ns - entry.enqueued_ns) / 1000 for entry in entries]
+            phases["queue"].observe_all(queued)
+            phases["compute_input"].observe(execution.compute_input_ns / 1000, count)
+            phases["compute_infer"].observe(execution.compute_infer_ns / 1000, count)
+            phases["compute_output"].observe(execution.compute_output_ns / 1000, count)
 
     def record_phases(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
         """An entry's way is over."""
