@@ -38,6 +38,10 @@ class MemoryStore:
     ) -> None:
         now_s = self._clock()
         usage = self.usage
+        started_ns = time.perf_counter_ns()
+        kept = [self._store(each, now_s) for each in stores]
+        if kept:
+            usage.store_ns += time.perf_counter_ns() - started_ns
         if lookups:
             started_ns = time.perf_counter_ns()
             findings = [Finding(each.id, self._table.get(each.key, now_s)) for each in lookups]
@@ -45,12 +49,8 @@ class MemoryStore:
             usage.hits += sum(found.value is not None for found in findings)
             usage.lookup_ns += time.perf_counter_ns() - started_ns
             on_findings(findings)
-        if stores:
-            started_ns = time.perf_counter_ns()
-            kept = [self._store(each, now_s) for each in stores]
-            usage.store_ns += time.perf_counter_ns() - started_ns
-            if on_stored is not None:
-                on_stored(kept)
+        if kept and on_stored is not None:
+            on_stored(kept)
         self.refresh()
 
     def refresh(self) -> None:

@@ -180,13 +180,15 @@ class RedisStore:
         pipeline = self._client.pipeline(transaction=False)
         prefix = self._prefix
         for exchange in taken:
-            for lookup in exchange.lookups:
-                pipeline.get(prefix + lookup.key)
-        for exchange in taken:
             for store in exchange.stores:
                 time_to_live_ms = store.time_to_live_ms or self._options.time_to_live_ms
                 pipeline.set(prefix + store.key, store.value, px=time_to_live_ms or None)
-        results = iter(await pipeline.execute(raise_on_error=False))
+        stores = len(pipeline)
+        for exchange in taken:
+            for lookup in exchange.lookups:
+                pipeline.get(prefix + lookup.key)
+        all_results = await pipeline.execute(raise_on_error=False)
+        stored, results = iter(all_results[:stores]), iter(all_results[stores:])
         took_ns = time.perf_counter_ns() - started_ns
         failure: Exception | None = None
         for exchange in taken:
@@ -197,7 +199,7 @@ class RedisStore:
         for exchange in taken:
             if exchange.stores:
                 self.usage.store_ns += took_ns * len(exchange.stores)
-                results_of_it = [next(results) for _ in exchange.stores]
+                results_of_it = [next(stored) for _ in exchange.stores]
                 failure = self._stored(exchange, results_of_it) or failure
         self._tell(failure)
 

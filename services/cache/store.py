@@ -29,8 +29,9 @@ class AnswerStore(Protocol):
         on_findings: OnFindings,
         on_stored: OnStored | None = None,
     ) -> None:
-        """Look up, then store. Each callback is called exactly once, now or later, on_findings
-        before on_stored; not without anything to look up or to store.
+        """Store, then look up, so that who asks right behind a store finds it. Each callback is
+        called exactly once, now or later, on_findings before on_stored; not without anything to
+        look up or to store.
         """
 
     def refresh(self) -> None:

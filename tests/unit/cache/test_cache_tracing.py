@@ -33,7 +33,7 @@ async def test_each_traced_item_has_a_span_below_its_askers() -> None:
     await say(Lookup(1, b"a"), Store(b"b", b"1"))
     assert tracer.spans == []
     await say(
-        Lookup(2, b"a", context(2)),
+        Lookup(2, b"nothing", context(2)),
         Lookup(3, b"b"),
         Lookup(4, b"b", context(4)),
         Store(b"a", b"2", trace_context=context(5)),
