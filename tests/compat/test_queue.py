@@ -15,22 +15,21 @@ from tests.e2e.mesh import ask, until
 from tests.protocol.exchange import Rpc, Server, Step
 from tests.protocol.grpc_infer import parameter, request, tensor
 from tests.protocol.http_infer import infer, one
-from tests.protocol.models import SLOW_TURNS
 
 _PENDING: Final = re.compile(
     r'^nv_inference_pending_request_count\{model="slow".*\} (\d+)', re.MULTILINE
 )
 
 
-def _http(turns: int, timeout_us: int) -> Step:
-    document = one([turns], (1, 1), "INT64", id="7", parameters={"timeout": timeout_us})
+def _http(busy_ms: int, timeout_us: int) -> Step:
+    document = one([busy_ms], (1, 1), "INT64", id="7", parameters={"timeout": timeout_us})
     return infer("", "slow", document).steps[0]
 
 
-def _grpc(turns: int, timeout_us: int) -> Step:
+def _grpc(busy_ms: int, timeout_us: int) -> Step:
     timeout = parameter(int64_param=timeout_us)
     inputs = [tensor(datatype="INT64", shape=(1, 1))]
-    content = struct.pack("<q", turns)
+    content = struct.pack("<q", busy_ms)
     message = request("slow", inputs, (content,), id="7", parameters={"timeout": timeout})
     return Rpc("ModelInfer", message)
 
@@ -45,7 +44,7 @@ def _pending(server: Server) -> int:
 def _story(server: Server, step: Callable[[int, int], Step]) -> list[Any]:
     """One executes, one like it waits, one expires behind them, and one finds the queue full."""
     with ThreadPoolExecutor(3) as pool:
-        executing = [pool.submit(server.ask, step(3 * SLOW_TURNS, 0)) for _ in range(2)]
+        executing = [pool.submit(server.ask, step(3000, 0)) for _ in range(2)]
         until(lambda: _pending(server) == 1, "one to be queued")
         expiring = pool.submit(server.ask, step(1, 1_000_000))
         until(lambda: _pending(server) == 2, "another to be queued")
