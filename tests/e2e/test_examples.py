@@ -143,7 +143,7 @@ def test_the_readmes_sentences_are_embedded(examples_mesh: Mesh) -> None:
 
 
 def test_the_greeting_offers_a_request_that_works(examples_mesh: Mesh) -> None:
-    text = examples_mesh.log.read_text()
+    text = examples_mesh.greeting()
     assert re.search(r"digits +1 +READY", text)
     line = re.search(r"^  (curl .*/infer -d '[^']*')$", text, re.MULTILINE)
     assert line, text
