@@ -22,8 +22,8 @@ import tritonclient.grpc as tritongrpc
 
 from nereid.pb import kserve_pb2
 from tests import python_models
+from tests.e2e.large import BRIEFLY, await_no_segments, segments
 from tests.e2e.mesh import Mesh, running, until
-from tests.e2e.test_large import IDLE_S, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def mesh(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(repository, log, f"--join={request.param}") as mesh:
+    with running(repository, log, BRIEFLY, f"--join={request.param}") as mesh:
         yield mesh
 
 
@@ -265,7 +265,7 @@ def test_large_answers_that_nobody_takes_leave_no_memory_behind(
     assert segments(mesh)
     one.close(cancel=True)
     endless.await_cancelled()
-    until(lambda: not segments(mesh), "segments to go", IDLE_S)
+    await_no_segments(mesh)
 
 
 def test_a_client_of_events_that_goes_stops_its_model(mesh: Mesh, repository: Path) -> None:
