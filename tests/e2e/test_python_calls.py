@@ -141,6 +141,14 @@ def test_a_request_that_its_model_forgets_is_answered(stream: Stream) -> None:
     assert stream.next() == "error: the model let go of a request without sending a final response"
 
 
+def test_a_request_that_is_rescheduled_may_be_answered_all_the_same(stream: Stream) -> None:
+    """Only models of iterative sequences get requests again; Triton says so in its log alone."""
+    stream.say("reschedule 2")
+    assert [stream.next() for _ in range(2)] == list("01")
+    stream.say("reschedule 0")
+    assert stream.next().endswith("while the model is not configured to handle such a flag.")
+
+
 def test_a_client_that_goes_stops_the_model(mesh: Mesh) -> None:
     one = Stream(mesh)
     one.say("endless")
