@@ -230,15 +230,20 @@ COUNT = (
         (
             "reschedule at once",
             "INTERNAL",
-            f"{PROCESS}Expected a None object in the execute function return list for reschduled "
-            "request, found type '<class 'c_python_backend_utils.InferenceResponse'>'.",
+            (
+                f"{PROCESS}Expected a None object in the execute function return list for "
+                "reschduled request, found type "
+                "'<class 'c_python_backend_utils.InferenceResponse'>'."
+            ),
         ),
         # Triton never answers this one; it logs the text.
         (
             "reschedule later",
             "INTERNAL",
-            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is "
-            "not configured to handle such a flag.",
+            (
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model "
+                "is not configured to handle such a flag."
+            ),
         ),
     ],
 )
