@@ -18,6 +18,8 @@ _PAUSE_S = 0.1
 _LIMIT_S = 5.0
 # A longer first request is no help to anybody.
 _LONGEST_EXAMPLE = 1024
+# What models that take text are sent.
+_TEXT = "A mesh of small services."
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 def _example(http: _Http, model: str) -> str:
-    """A curl line that sends the model a request of zeros; empty if it takes no such request."""
+    """A curl line that sends the model text and zeros; empty if it takes no such request."""
     config = http.ask("GET", f"/v2/models/{model}/config")
     if config.get("model_transaction_policy", {}).get("decoupled"):
         return ""
@@ -152,13 +154,13 @@ def _example(http: _Http, model: str) -> str:
     inputs = []
     for tensor in metadata["inputs"]:
         shape = [max(1, int(dim)) for dim in tensor["shape"]]
-        zero: Any = {"BYTES": "", "BOOL": False}.get(tensor["datatype"], 0)
+        value: Any = {"BYTES": _TEXT, "BOOL": False}.get(tensor["datatype"], 0)
         inputs.append(
             {
                 "name": tensor["name"],
                 "shape": shape,
                 "datatype": tensor["datatype"],
-                "data": [zero] * min(prod(shape), _LONGEST_EXAMPLE),
+                "data": [value] * min(prod(shape), _LONGEST_EXAMPLE),
             }
         )
     body = json.dumps({"inputs": inputs}, separators=(",", ":"))

@@ -160,7 +160,7 @@ class EnsembleVersion(ModelVersion):
             self._begin(batch, now_ns)
         self._set_timer(self._batcher.wake_at_ns(now_ns), now_ns)
 
-    def _arm_rescue(self) -> None:
+    def _await_instance(self) -> None:
         """Do nothing: an ensemble waits for no instance of its own."""
 
     def _begin(self, batch: Batch, now_ns: int) -> None:

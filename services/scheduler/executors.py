@@ -95,7 +95,7 @@ class _Join:
             session.custom_metrics = event.custom_metrics
         elif kind == "told_ready":
             told = event.told_ready
-            heard(self._loader.placed.get(told.instance), session, told)
+            heard(self._loader.instances.placed.get(told.instance), session, told)
         elif kind == "leaving":
             self._loader.leaving(session)
         else:

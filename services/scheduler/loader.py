@@ -22,14 +22,14 @@ from services.scheduler.catalogue import Catalogue
 from services.scheduler.completion import needs_description
 from services.scheduler.dependencies import is_ensemble
 from services.scheduler.ensembles import Ensembles
-from services.scheduler.instance import BatchStream, Instance
+from services.scheduler.instances import Instances
 from services.scheduler.lifecycle import Standing, VersionState, reason_of
 from services.scheduler.lineage import Lineage
 from services.scheduler.load_rules import config_of
-from services.scheduler.placement import Slot, gpu_ids, place, require_backend
+from services.scheduler.placement import gpu_ids, place, require_backend
 from services.scheduler.response_cache import place_of
 from services.scheduler.revision import files_of, revision_of
-from services.scheduler.sessions import Part, Placed, Session
+from services.scheduler.sessions import Part
 from services.scheduler.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from nereid.messages import Fault
     from nereid.model_config import ModelConfig
     from services.scheduler.catalogue import ServedVersion
+    from services.scheduler.instance import BatchStream
     from services.scheduler.load_rules import LoadRules
+    from services.scheduler.placement import Slot
+    from services.scheduler.sessions import Placed, Session
 
 _log = logging.getLogger(__name__)
 
@@ -58,14 +61,14 @@ class Loader:
         self._sessions: dict[str, Session] = {}
         # What an executor that joins is told first.
         self.greeting: Callable[[], Iterable[pb.ExecutorCommand]] = tuple
-        self.placed: dict[int, Placed] = {}
-        self._resizing = resizing.Resizing(self, self.placed)
+        # An executor's thread from before a restart of the scheduler must not match by chance.
+        self._numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
+        self.instances = Instances(rules, self._numbers)
+        self._resizing = resizing.Resizing(self.instances)
         self.verdicts = Verdicts(self._is_decided)
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
-        self.lineage = Lineage(self.placed)
+        self.lineage = Lineage(self.instances.placed)
         self._ensembles = Ensembles(self, catalogue or Catalogue(), self.lineage)
-        # An executor's thread from before a restart of the scheduler must not match by chance.
-        self._ids = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
 
     # ---- versions
 
@@ -123,8 +126,7 @@ class Loader:
         for command, (described, _) in list(self._describing.items()):
             if described is served:
                 del self._describing[command]
-        for placed in [each for each in self.placed.values() if each.served is served]:
-            self.unload(placed, "the model was unloaded")
+        self.instances.unload_all(served, "the model was unloaded")
         for session in self._sessions.values():
             session.parts.pop(served, None)
         runtime, served.runtime = served.runtime, None
@@ -140,11 +142,6 @@ class Loader:
     def sessions(self) -> Collection[Session]:
         """The executors that have joined."""
         return self._sessions.values()
-
-    @property
-    def open_instances(self) -> int:
-        """How many instances' streams are open."""
-        return sum(placed.instance.stream is not None for placed in self.placed.values())
 
     def joined(self, session: Session) -> None:
         """An executor is here: it shall have all models."""
@@ -183,7 +180,7 @@ class Loader:
         for part in session.parts.values():
             for instance in list(part.instances.values()):
                 if not (session.leaving and instance.at_work):
-                    self._drop(part, instance, f"executor '{session.name}' was lost")
+                    self.instances.drop(part, instance, f"executor '{session.name}' was lost")
         self._forget_standing(session)
         for command, (served, describer) in list(self._describing.items()):
             if describer is session:
@@ -206,7 +203,7 @@ class Loader:
 
     def instance_opened(self, number: int, stream: BatchStream) -> Placed | None:
         """An instance's stream is open: it is ready. None: no such instance."""
-        placed = self.placed.get(number)
+        placed = self.instances.placed.get(number)
         if placed is None or placed.session.leaving:
             return None
         instance, served = placed.instance, placed.served
@@ -236,20 +233,19 @@ class Loader:
             served.runtime.lose_instance(instance, cause)
         part = session.parts[served]
         if session.leaving or instance.id in part.surplus:
-            self.placed.pop(instance.id, None)
-            part.instances.pop(instance.id, None)
+            self.instances.forget(part, instance)
         elif part.completed and not part.ready and part.instances:
             self._report(served, session, Standing.LOADING)
 
     def instance_failed(self, session: Session, number: int, fault: Fault) -> None:
         """An instance could not be loaded, or ended for good."""
-        placed = self.placed.get(number)
+        placed = self.instances.placed.get(number)
         if placed is None or placed.session is not session:
             return
         served, part = placed.served, session.parts[placed.served]
         reason = reason_of(fault.code, fault.message)
         _log.warning("executor '%s' has no %s: %s", session.name, placed.instance.name, reason)
-        self._drop(part, placed.instance, f"instance '{placed.instance.name}' failed")
+        self.instances.drop(part, placed.instance, f"instance '{placed.instance.name}' failed")
         if session.leaving:
             # It was loading and found itself refused: that says nothing of the model.
             return
@@ -257,7 +253,7 @@ class Loader:
             # As on Triton, one instance that cannot be loaded fails the load.
             for instance_id in list(part.instances):
                 cause = f"the load on executor '{session.name}' failed"
-                self.unload(self.placed[instance_id], cause)
+                self.instances.unload(self.instances.placed[instance_id], cause)
         self._resizing.arrived(part, number, reason)
         self.verdicts.reconsider()
         if not part.ready:
@@ -287,7 +283,7 @@ class Loader:
         except NereidError as error:
             self._fail(served, session, reason_of(error.code, error.message))
             return
-        command = next(self._ids)
+        command = next(self._numbers)
         self._describing[command] = (served, session)
         self._report(served, session, Standing.LOADING)
         describe = pb.Describe(command=command, config=served.draft, version_path=served.path)
@@ -312,7 +308,7 @@ class Loader:
         self._report(served, session, Standing.LOADING)
         assert served.runtime is not None, "placed before its configuration was whole"  # noqa: S101
         if self._rules.cache is None:
-            self.add(served, session, slots)
+            self.instances.add(served, session, slots)
         else:
             reading = asyncio.ensure_future(self._add_revised(served, session, slots))
             self._readings.add(reading)
@@ -332,22 +328,7 @@ class Loader:
             runtime.revision = revision = revision_of(runtime.config.proto, files)
             if runtime.cache is not None:
                 runtime.cache.revise(place_of(served.name, served.number, revision))
-            self.add(served, session, slots, revision)
-
-    def add(
-        self, served: ServedVersion, session: Session, slots: Iterable[Slot], revision: bytes = b""
-    ) -> list[int]:
-        """Have an executor load instances; their numbers."""
-        placed = []
-        for slot in slots:
-            instance = Instance(next(self._ids), slot.name, session.name, revision=revision)
-            instance.shares = self._rules.slabs.shared_with(session.hello.memory_domain)
-            placed.append(Placed(instance, served, session, slot))
-            session.parts[served].instances[instance.id] = instance
-            self.placed[instance.id] = placed[-1]
-        for each in placed:
-            session.send(self._rules.load_command(each))
-        return [each.instance.id for each in placed]
+            self.instances.add(served, session, slots, revision)
 
     def _show(self, served: ServedVersion, session: Session) -> None:
         """What clients are told of the instance groups is the first executor's."""
@@ -364,25 +345,6 @@ class Loader:
     def _forget_standing(self, session: Session) -> None:
         for served in list(self._versions):
             self.settle(served, partial(served.life.forget, session))
-
-    def unload(self, placed: Placed, cause: str) -> None:
-        """Have an instance ended whose batch, if it has one, is lost or runs elsewhere."""
-        session, instance = placed.session, placed.instance
-        unload = pb.UnloadInstance(instance=instance.id)
-        session.send(pb.ExecutorCommand(unload=unload))
-        part = session.parts.get(placed.served)
-        if part is not None:
-            self._drop(part, instance, cause)
-
-    def _drop(self, part: Part, instance: Instance, cause: str) -> None:
-        placed = self.placed.pop(instance.id, None)
-        part.instances.pop(instance.id, None)
-        part.surplus.discard(instance.id)
-        stream, instance.stream = instance.stream, None
-        if stream is not None:
-            stream.finish()
-        if placed is not None and placed.served.runtime is not None:
-            placed.served.runtime.lose_instance(instance, cause)
 
     def _report(self, served: ServedVersion, session: Session, standing: Standing) -> None:
         self.settle(served, partial(served.life.report, session, standing))

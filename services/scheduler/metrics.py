@@ -116,7 +116,7 @@ class SchedulerMetrics:
         page.add(metrics.EXECUTORS, len(sessions))
         page.add(metrics.LINKS, len(self._gateways), {"peer": "gateway"})
         page.add(metrics.LINKS, len(sessions), {"peer": "executor"})
-        page.add(metrics.LINKS, self._loader.open_instances, {"peer": "instance"})
+        page.add(metrics.LINKS, self._loader.instances.open, {"peer": "instance"})
         for session in self._gateways:
             page.add(metrics.LINK_PENDING, session.pending, {"link": str(session.number)})
         page.add(metrics.HELD, len(self._room))

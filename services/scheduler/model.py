@@ -22,7 +22,7 @@ from services.scheduler.ordering import ReplyOrder
 from services.scheduler.router import Router
 from services.scheduler.slabs import Slabs
 from services.scheduler.statistics import Execution, ModelStatistics
-from services.scheduler.stranding import overdue
+from services.scheduler.stranding import Patience
 from services.scheduler.tracing import end_attempts
 from services.scheduler.validation import Validator
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NEVER: Final = 1 << 63
-# Requests that wait for an executor are looked at no more often than this.
-_RESCUE_PAUSE_S: Final = 0.02
 _now_ns = time.monotonic_ns
 
 
@@ -87,8 +85,7 @@ class ModelVersion:
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = _NEVER
-        self._stranded_since_ns = _now_ns()
-        self._rescue: asyncio.TimerHandle | None = None
+        self._patience = Patience(limits.no_executor_timeout_s, self._open, self._forsake)
 
     def __repr__(self) -> str:
         return f"'{self.name}' version {self.number}"
@@ -134,8 +131,8 @@ class ModelVersion:
             self._dispatch(now_ns)
         else:
             self.wake()
-        if self._rescue is None and not self._router.count:
-            self._arm_rescue()
+        if not self._router.count:
+            self._await_instance()
         return entry
 
     def cancel(self, entry: Entry) -> None:
@@ -168,15 +165,14 @@ class ModelVersion:
     def add_instance(self, instance: Instance) -> None:
         """It is ready for a batch."""
         self._router.add(instance)
-        if self._rescue is not None:
-            self._rescue.cancel()
-            self._rescue = None
+        self._patience.end()
         self.wake()
 
     def retire_instance(self, instance: Instance) -> None:
         """No more batches for it; what it has it may finish."""
         if self._router.remove(instance) and not self._router.count:
-            self._strand()
+            self._patience.strand()
+            self._await_instance()
 
     def lose_instance(self, instance: Instance, cause: str) -> None:
         """It is gone. The batch it had runs again elsewhere, ahead of all others."""
@@ -209,8 +205,8 @@ class ModelVersion:
             self._batcher.put_back(again)
             for entry in again:
                 _log.warning("%s: its request runs again", cause, extra=about(entry))
-            if self._rescue is None and not self._router.count:
-                self._arm_rescue()
+            if not self._router.count:
+                self._await_instance()
         self.wake()
 
     def executed(self, instance: Instance, message: bytes) -> None:
@@ -254,10 +250,10 @@ class ModelVersion:
 
     def close(self) -> None:
         """Let go of the event loop; call when nothing is open."""
-        for handle in (self._timer, self._rescue):
-            if handle is not None:
-                handle.cancel()
-        self._timer = self._rescue = None
+        self._patience.end()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # ---- dispatch
 
@@ -377,27 +373,17 @@ class ModelVersion:
 
     # ---- no instance anywhere
 
-    def _strand(self) -> None:
-        self._stranded_since_ns = _now_ns()
-        if self._open:
-            self._arm_rescue()
+    def _await_instance(self) -> None:
+        """Requests wait for an instance, but not for ever."""
+        self._patience.begin()
 
-    def _arm_rescue(self) -> None:
-        """While there is no instance: give up those that have waited too long, oldest first."""
-        now_ns = _now_ns()
-        patience_ns = int(self._limits.no_executor_timeout_s * 1e9)
-        self._rescue = None
-        due, next_ns = overdue(self._open, self._stranded_since_ns, patience_ns, now_ns)
-        if next_ns is not None:
-            # Many may be waiting: not a timer for each of them.
-            delay_s = max((next_ns - now_ns) / 1e9, _RESCUE_PAUSE_S)
-            self._rescue = self._loop.call_later(delay_s, self._arm_rescue)
-        for entry in due:
-            if entry.state is State.ANSWERED:
-                continue
-            self._batcher.remove(entry)
-            text = (
-                f"no executor has model '{self.name}' version {self.number}; waited"
-                f" {self._limits.no_executor_timeout_s:g} s for one"
-            )
-            self._fail(entry, Unavailable(text, late=True), now_ns)
+    def _forsake(self, entry: Entry) -> None:
+        """It has waited long enough for an instance."""
+        if entry.state is State.ANSWERED:
+            return
+        self._batcher.remove(entry)
+        text = (
+            f"no executor has model '{self.name}' version {self.number}; waited"
+            f" {self._limits.no_executor_timeout_s:g} s for one"
+        )
+        self._fail(entry, Unavailable(text, late=True), _now_ns())

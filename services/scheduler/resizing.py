@@ -7,36 +7,24 @@ batch. If something missing cannot be loaded, nothing goes.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from services.scheduler.catalogue import ServedVersion
+    from services.scheduler.instances import Instances
     from services.scheduler.placement import Slot
-    from services.scheduler.sessions import Part, Placed, Session
+    from services.scheduler.sessions import Part, Session
 
 _CAUSE = "it is one too many"
 
 
-class Hands(Protocol):
-    """What does the loading and unloading."""
-
-    def add(
-        self, served: ServedVersion, session: Session, slots: Iterable[Slot], revision: bytes
-    ) -> list[int]:
-        """Have an executor load instances; their numbers."""
-
-    def unload(self, placed: Placed, cause: str) -> None:
-        """Have an instance ended."""
-
-
 class Resizing:
-    """Part by part; placed: all instances by their numbers."""
+    """Part by part."""
 
-    def __init__(self, hands: Hands, placed: Mapping[int, Placed]) -> None:
-        self._hands = hands
-        self._placed = placed
+    def __init__(self, instances: Instances) -> None:
+        self._instances = instances
 
     def begin(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
         """From now on an executor shall have these instances of a version."""
@@ -45,13 +33,13 @@ class Resizing:
         part.surplus.clear()
         part.fault = ""
         for number in part.instances:
-            slot = self._placed[number].slot
+            slot = self._instances.placed[number].slot
             if slot in missing:
                 missing.remove(slot)
             else:
                 part.surplus.add(number)
         revision = next((each.revision for each in part.instances.values()), b"")
-        part.awaited = set(self._hands.add(served, session, missing, revision))
+        part.awaited = set(self._instances.add(served, session, missing, revision))
         self._finish(part)
 
     def arrived(self, part: Part, number: int, fault: str = "") -> None:
@@ -65,14 +53,14 @@ class Resizing:
         if part.awaited or part.fault:
             return
         for number in list(part.surplus):
-            placed = self._placed[number]
+            placed = self._instances.placed[number]
             instance, runtime = placed.instance, placed.served.runtime
             if runtime is not None:
                 runtime.retire_instance(instance)
             if not instance.at_work:
-                self._hands.unload(placed, _CAUSE)
+                self._instances.unload(placed, _CAUSE)
             else:
-                instance.on_idle = partial(self._hands.unload, placed, _CAUSE)
+                instance.on_idle = partial(self._instances.unload, placed, _CAUSE)
 
 
 def is_under_way(sessions: Collection[Session], served: ServedVersion) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -104,6 +105,12 @@ class Mesh:
 
         until(settled, f"the mesh to settle; its log: {self.log}")
         until(lambda: len(self.children("services.executor")) >= instances, "the executors")
+
+    def greeting(self) -> str:
+        """What it has said by the time that it has offered a first request to try."""
+        offer = re.compile(r"A first request to try:\n\n.*\n")
+        until(lambda: offer.search(self.log.read_text()), "the greeting")
+        return self.log.read_text()
 
     def children(self, module: str) -> list[int]:
         """Process ids of the mesh's children that run this module."""

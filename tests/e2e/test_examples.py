@@ -143,10 +143,11 @@ def test_the_readmes_sentences_are_embedded(examples_mesh: Mesh) -> None:
 
 
 def test_the_greeting_offers_a_request_that_works(examples_mesh: Mesh) -> None:
-    text = examples_mesh.log.read_text()
+    text = examples_mesh.greeting()
     assert re.search(r"digits +1 +READY", text)
     line = re.search(r"^  (curl .*/infer -d '[^']*')$", text, re.MULTILINE)
     assert line, text
+    assert '""' not in line[1], "a text to try has something to say"
     result = subprocess.run(
         ["bash", "-c", line[1]], capture_output=True, text=True, timeout=30, check=True
     )

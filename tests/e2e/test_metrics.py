@@ -57,7 +57,7 @@ def own_mesh(
     )
     with running(make_repository(folder / "repository"), folder / "log", *flags) as mesh:
         # Until then `nereid serve` itself asks the mesh what it can do.
-        until(lambda: "A first request to try" in mesh.log.read_text(), "the greeting")
+        mesh.greeting()
         yield mesh
 
 
