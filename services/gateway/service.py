@@ -220,6 +220,7 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
         max_connection_age_grace_s=settings.grpc_max_connection_age_grace / 1000 or None,
         compression=settings.grpc_infer_response_compression_level,
         write_timeout_s=settings.write_timeout_secs or None,
+        read_timeout_s=settings.http_request_timeout_secs,
         max_connections=settings.max_connections,
         max_unsent_bytes=_MOST_UNSENT_BYTES,
     )
