@@ -150,8 +150,16 @@ class Mesh(Protocol):
     be called back is called from another one, and must not block.
     """
 
+    # How much memory a process of a model's may share with the mesh for its requests.
+    memory_bytes: int
+
     def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
-        """Have a request executed; on_answer hears all its answers."""
+        """Have a request executed; on_answer hears all its answers. Who gets one that lies in a
+        segment gives that back.
+        """
+
+    def give_back(self, slab: str) -> None:
+        """Nobody reads the answer that lies in this segment any more."""
 
     def call(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
