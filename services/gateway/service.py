@@ -95,7 +95,7 @@ class GatewayService:
                 settings.reconnect_timeout_secs,
                 settings.max_pending_bytes,
             ),
-            Slabs(settings.slab_limit_bytes),
+            Slabs(settings.slab_limit_bytes, settings.slab_idle_secs),
         )
         control = Control(channel, settings.control_timeout_secs)
         self._data_plane = DataPlane(self._upstream, control, settings.server_id)

@@ -27,6 +27,9 @@ def text_of(response):
 class TritonPythonModel:
     """The model."""
 
+    def initialize(self, _args):
+        self.heard = "nothing"
+
     async def execute(self, requests):
         return [await self.respond(request) for request in requests]
 
@@ -42,7 +45,12 @@ class TritonPythonModel:
 
     async def exec(self, request, model, command):
         """Blocks the loop, as models do that know no better."""
-        return text_of(request_to(model, command, trace=request.trace()).exec())
+        self.heard = text_of(request_to(model, command, trace=request.trace()).exec())
+        return self.heard
+
+    async def last(self, _request):
+        """What it heard last, also where nobody waited for that any more."""
+        return self.heard
 
     async def async_exec(self, _request, model, command):
         return text_of(await request_to(model, command).async_exec())
@@ -112,7 +120,13 @@ class TritonPythonModel:
 
     async def about(self, _request, model):
         made = request_to(
-            model, "about", request_id="mine", correlation_id=5, flags=1, parameters={"a": "b"}
+            model,
+            "about",
+            request_id="mine",
+            correlation_id=5,
+            flags=1,
+            timeout=7_000_000,
+            parameters={"a": "b"},
         )
         return text_of(made.exec())
 
