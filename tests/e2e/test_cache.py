@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.e2e.large import client, tensor
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import DATATYPES, save_identity, save_multiplier
-from tests.e2e.test_large import client, tensor
 from tests.ensembles import ensemble_config, save_ensemble
 from tests.redis_server import redis_server
 
