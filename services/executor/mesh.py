@@ -49,12 +49,17 @@ class _Codec:
 class Mesh:
     """The mesh as one stay's models see it; all but close() may be called from any thread."""
 
-    def __init__(self, channel: rpc.Channel, domain: str = "", memory_bytes: int = 0) -> None:
-        """domain: the memory that this process can share; memory_bytes: how much of it."""
+    def __init__(
+        self,
+        channel: rpc.Channel,
+        domain: str = "",
+        memory: tuple[int, float] | None = None,
+    ) -> None:
+        """domain: the memory that this process can share; memory: how, see backends.Mesh."""
         self._loop = asyncio.get_running_loop()
         self._channel = channel
         self._domain = domain
-        self.memory_bytes = memory_bytes if domain else 0
+        self.memory = memory if domain else None
         self._link: rpc.Link[ToScheduler] | None = None
         # The link is up, and the scheduler has said whether it can hand on what lies in memory.
         self._greeted = False

@@ -15,6 +15,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests import python_models
+from tests.e2e.large import BRIEFLY
 from tests.e2e.mesh import Mesh, free_port, running, until
 from tests.e2e.test_by_hand import ready, service
 from tests.e2e.test_python_kills import alive, workers
@@ -191,7 +192,7 @@ def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path) -> Non
     """Neither those that ask, nor those that answer, nor executors with all of them."""
     save_models(tmp_path / "repository", 3)
     chance = random.Random(5)
-    with running(tmp_path / "repository", tmp_path / "log", executors=2) as mesh:
+    with running(tmp_path / "repository", tmp_path / "log", BRIEFLY, executors=2) as mesh:
         clients = Clients(mesh, 6)
         try:
             clients.await_right(10)

@@ -152,8 +152,9 @@ class Mesh(Protocol):
     be called back is called from another one, and must not block.
     """
 
-    # How much memory a process of a model's may share with the mesh for its requests.
-    memory_bytes: int
+    # How many bytes a model's process may share with the mesh for its requests, and for how many
+    # seconds it keeps what is free; None: it can share none.
+    memory: tuple[int, float] | None
 
     def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
         """Have a request executed; on_answer hears all its answers. Who gets one that lies in a

@@ -157,8 +157,8 @@ class PythonModel:
         try:
             worker.ask(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
-            memory_bytes = 0 if spec.mesh is None else spec.mesh.memory_bytes
-            about = {"args": self._args(), "memory_bytes": memory_bytes}
+            memory = None if spec.mesh is None else spec.mesh.memory
+            about = {"args": self._args(), "memory": memory}
             worker.tell(wire.INITIALIZE, {**_about(spec.config, path), **about})
             has_is_ready = worker.ask(wire.INITIALIZED, settings.initialize_s) == b"true"
         except (wire.LostError, wire.SlowError) as error:

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def segments() -> Iterator[Segments]:
-    segments = Segments(8 * MIB)
+    segments = Segments(8 * MIB, 3600)
     yield segments
     # What is free goes at once, and with it the timer.
     while segments._free:

@@ -98,7 +98,7 @@ class Asked:
 class Mesh:
     """Notes what is asked."""
 
-    memory_bytes = 0
+    memory: tuple[int, float] | None = None
 
     def __init__(self) -> None:
         self.given_back: list[str] = []

@@ -20,8 +20,6 @@ from .wire import Range
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Segments that nobody uses go back to the system after this long.
-_IDLE_S = 10.0
 # A segment is taken again for what fills at least this part of it.
 _LEAST_FILL = 2
 # The fcntl module has no names for these everywhere (linux/fcntl.h).
@@ -54,8 +52,8 @@ class Segment:
 class Segments:
     """All of them, within a bound. May be used from several threads."""
 
-    def __init__(self, limit: int, idle_s: float = _IDLE_S) -> None:
-        """limit: how many bytes; 0: there are none."""
+    def __init__(self, limit: int, idle_s: float = 0.0) -> None:
+        """limit: how many bytes; 0: there are none. idle_s: how long to keep what nobody uses."""
         self._limit = limit
         self._idle_s = idle_s
         # The collector may end a lease in the midst of all this.

@@ -41,7 +41,8 @@ def work(channel: Channel, began: Any) -> int:
             return 0
         name = about["args"]["model_instance_name"]
         link.instance = name
-        link.segments = Segments(about["memory_bytes"])
+        if about["memory"] is not None:
+            link.segments = Segments(*about["memory"])
         serving = Serving(link, name, began, decoupled=about["decoupled"])
         model = _initialised(about)
     except BaseException as error:
