@@ -86,6 +86,8 @@ class Entry:
     trace: EntryTrace | None = None
     # How the batch went that it was answered from.
     execution: Execution | None = None
+    # Of the model, as the one that its answer is of had it; only of one that went by the cache.
+    revision: bytes = b""
 
 
 @dataclass(slots=True, eq=False)

@@ -57,6 +57,9 @@ class QueueLimits:
 class ModelVersion:
     """The requests of one model version, from acceptance to answer."""
 
+    # Whether it answers by what it asks of other models; others have instances.
+    asks_others = False
+
     def __init__(
         self,
         config: ModelConfig,
@@ -117,10 +120,10 @@ class ModelVersion:
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
         try:
-            if self.cache is not None and request.digest:
-                self.cache.admit(entry, now_ns)
-            else:
+            if self.cache is None:
                 self._batcher.add(entry, now_ns)
+            else:
+                self.cache.admit(entry, now_ns)
         except Unavailable:
             self.statistics.failures[REJECTED] += 1
             raise
@@ -156,7 +159,8 @@ class ModelVersion:
         self._close(entry, answer)
 
     def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
-        """Fail an entry that was not queued."""
+        """Fail an entry that no instance has."""
+        self._batcher.remove(entry)
         reason = REJECTED if isinstance(error, Unavailable) else CANCELED
         self._fail(entry, error, now_ns, reason)
 
@@ -340,7 +344,7 @@ class ModelVersion:
             elif entry.passage is None:
                 self._close(entry, answer)
             else:
-                entry.passage.computed_by = running.revision
+                entry.revision = running.revision
                 self._close(entry, self.slabs.bring_in(answer))
 
     def _fail_batch(self, batch: Batch, error: NereidError, now_ns: int) -> None:
