@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.e2e.clients import PROTOCOLS
 from tests.e2e.mesh import Mesh
-from tests.e2e.test_perf_analyzer import ANALYZER
+from tests.e2e.test_perf_analyzer import ANALYZER, WINDOWS
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,7 +27,7 @@ _INPUTS = [
 _TEXTS = [{"INPUT0": {"content": ["é", "", "long" * 50], "shape": [3]}}]
 # Ends by itself after a second.
 _ONCE = "--request-count=60 "
-_WINDOWS = "--stability-percentage=60 --max-trials=20 --measurement-interval=500 "
+_WINDOWS = " ".join(WINDOWS) + " "
 _BOTH, _HTTP, _GRPC = ("http", "grpc"), ("http",), ("grpc",)
 _STREAM = "--async --streaming "
 # Protocols, model, flags; {} is a folder of the test's.
@@ -64,9 +65,10 @@ MODES = {
     ),
 }
 ROWS = [
-    pytest.param(protocol, model, flags, id=f"{name}-{protocol}")
+    pytest.param(engine, protocol, model, flags, id=f"{name}-{protocol}-{engine}")
     for name, (protocols, model, flags) in MODES.items()
-    for protocol in protocols
+    for engine, protocol in PROTOCOLS
+    if protocol in protocols
 ]
 
 
@@ -103,7 +105,7 @@ def counts(mesh: Mesh, model: str) -> tuple[int, int, int]:
     return told["success"]["count"], told["fail"]["count"], stats["inference_count"]
 
 
-@pytest.mark.parametrize(("protocol", "model", "flags"), ROWS)
+@pytest.mark.parametrize(("mesh", "protocol", "model", "flags"), ROWS, indirect=["mesh"])
 def test_it_measures_without_a_failure(
     mesh: Mesh, folder: Path, protocol: str, model: str, flags: str
 ) -> None:
@@ -116,7 +118,7 @@ def test_it_measures_without_a_failure(
         assert requests >= 60
 
 
-@pytest.mark.parametrize("protocol", _BOTH)
+@pytest.mark.parametrize(("mesh", "protocol"), PROTOCOLS, indirect=["mesh"])
 def test_batches_reach_the_model(mesh: Mesh, protocol: str) -> None:
     before = counts(mesh, "doubler")
     analyze(mesh, protocol, "-m", "doubler", "-b", "8", _ONCE.strip())
@@ -125,6 +127,7 @@ def test_batches_reach_the_model(mesh: Mesh, protocol: str) -> None:
     assert (failures, inferences) == (0, 8 * requests)
 
 
+@pytest.mark.parametrize("mesh", ["nereid"], indirect=True)
 def test_it_reads_the_metrics_page(mesh: Mesh, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{mesh.metrics_port}/metrics"
     flags = f"--collect-metrics --metrics-url={url} --metrics-interval=100 {_WINDOWS}".split()
