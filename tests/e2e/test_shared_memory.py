@@ -1,7 +1,5 @@
 """Clients' shared memory through the whole mesh: a real model, and NVIDIA's perf_analyzer."""
 
-import csv
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -16,7 +14,7 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from tests.e2e.clients import PROTOCOLS
 from tests.e2e.mesh import Mesh, running
-from tests.e2e.test_perf_analyzer import ANALYZER, WINDOWS
+from tests.e2e.perf_analyzer import COUNTED, measured, needs_analyzer
 from tests.shared_memory import shared_memory_objects
 
 pytestmark = pytest.mark.slow
@@ -80,15 +78,9 @@ def test_models_read_and_answer_in_shared_memory(mesh: Mesh, protocol: str) -> N
             client.unregister_system_shared_memory()
 
 
-@pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer")
+@needs_analyzer
 @pytest.mark.parametrize("mode", ["--sync", "--async"])
 @on_both_engines
 def test_perf_analyzer_measures(mesh: Mesh, tmp_path: Path, protocol: str, mode: str) -> None:
-    report = tmp_path / "report.csv"
-    command = [ANALYZER, "-m", "doubler", "-u", getattr(mesh, protocol), "-i", protocol, mode]
-    command += ["--shared-memory=system", "--concurrency-range=8", "-f", str(report), *WINDOWS]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    (row,) = csv.DictReader(report.read_text().splitlines())
-    assert float(row["Inferences/Second"]) > 0
-    assert float(row["Server Compute Infer"]) > 0
+    flags = [mode, "--shared-memory=system", "--concurrency-range=8", *COUNTED]
+    measured(mesh, protocol, "doubler", tmp_path / "report.csv", *flags)
