@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.model_config import ModelConfig
-    from nereid.tracing import Tracer
     from services.scheduler.cache_client import CacheClient
     from services.scheduler.catalogue import ServedVersion
     from services.scheduler.completion import CompletionRules
     from services.scheduler.sessions import Placed
+    from services.scheduler.tracing import Traces
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class LoadRules:
     backend_settings: Callable[[str], dict[str, str]]
     limits: QueueLimits
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    tracer: Tracer | None = None
+    traces: Traces | None = None
     cache: CacheClient | None = None
     slabs: Slabs = field(default_factory=Slabs)
 
@@ -67,7 +67,7 @@ class LoadRules:
             kind = EnsembleVersion
         elif config.decoupled:
             kind = DecoupledVersion
-        runtime = kind(config, served.number, self.limits, self.tracer)
+        runtime = kind(config, served.number, self.limits, self.traces)
         if isinstance(runtime, EnsembleVersion):
             # A few lines, for those that have them; executors read those of other models.
             runtime.heads.labels = read_labels(config.proto, Path(served.path).parent)

@@ -153,8 +153,17 @@ class Mesh(Protocol):
     be called back is called from another one, and must not block.
     """
 
+    # How many bytes a model's process may share with the mesh for its requests, and for how many
+    # seconds it keeps what is free; None: it can share none.
+    memory: tuple[int, float] | None
+
     def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
-        """Have a request executed; on_answer hears all its answers."""
+        """Have a request executed; on_answer hears all its answers. Who gets one that lies in a
+        segment gives that back.
+        """
+
+    def give_back(self, slab: str) -> None:
+        """Nobody reads the answer that lies in this segment any more."""
 
     def call(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]

@@ -12,6 +12,7 @@ from services.scheduler.entry import Entry
 from services.scheduler.instance import Instance
 from services.scheduler.model import ModelVersion, QueueLimits
 from services.scheduler.response_cache import ResponseCache, place_of
+from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.cache_site import FakeLink
 from tests.unit.scheduler.samples import head_of, model_of
 from tests.unit.spans import KeptSpans
@@ -44,7 +45,7 @@ class World:
         self.link = FakeLink()
         self.tracer = KeptSpans()
         limits = QueueLimits(max_queue_size=max_queue_size)
-        self.model = ModelVersion(model_of(CONFIG), 1, limits, self.tracer)
+        self.model = ModelVersion(model_of(CONFIG), 1, limits, SpanTraces(self.tracer))
         self.client = CacheClient(self.link, timeout_s)
         self.cache = ResponseCache(self.model, self.client, max_queue_size)
         self.cache.revise(place_of("m", 1, REVISION))
