@@ -13,11 +13,14 @@ from nereid.messages import Answer, Fault, InferRequest, SharedMemory
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from services.scheduler.cache_client import CacheClient
 from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.instance import Instance
 from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.response_cache import ResponseCache, place_of
 from services.scheduler.slabs import Slabs
 from tests.ensembles import Step, ensemble_config
+from tests.unit.scheduler.cache_site import FakeLink
 from tests.unit.scheduler.test_model import Stream, turn
 from tests.unit.scheduler.test_slabs import Executor
 
@@ -279,6 +282,42 @@ async def test_an_output_is_told_as_classes_and_taken_further_as_it_is(both: boo
         assert answer.payloads == [b"classes", b"y"]
     assert it.told == [([first], False)]
     await it.close()
+
+
+@pytest.mark.parametrize("changed", ["", "hit", "executed"])
+async def test_an_ensemble_is_kept_if_its_steps_were_answered_by_what_their_models_are(
+    changed: str,
+) -> None:
+    it, link = World(CHAIN), FakeLink()
+    client = CacheClient(link, 5)
+    for version in (it.ensemble, *(it.models[name].version for name in "ab")):
+        version.revision = b"old"
+        version.cache = ResponseCache(version, client, 0)
+        version.cache.revise(place_of(version.name, 1, b"old"))
+    it.models["b"].instance.revision = b"old"
+    await it.ask()
+    link.tell(None)
+    await turn()
+    if changed == "hit":
+        it.models["a"].version.revision = b"new"
+    head = kserve_pb2.ModelInferResponse(model_name="a")
+    head.outputs.add(name="O", datatype="UINT8", shape=[1])
+    link.tell(
+        pb.Answer(head=head.SerializeToString(), payloads=[{"inline": b"m"}]).SerializeToString()
+    )
+    await turn()
+    assert it.models["a"].stream.sent == []
+    link.tell(None)
+    await turn()
+    if changed == "executed":
+        it.models["b"].version.revision = b"new"
+    await it.answer("b", b"y")
+    assert it.answers[0].payloads == [b"y"]
+    whole, _, step = (lookup.key for lookup in link.lookups())
+    kept = [store.key for store in link.stores()]
+    assert kept == ([step] if changed else [whole, step])
+    await it.close()
+    client.close()
 
 
 async def test_an_input_that_is_an_output_has_no_classes() -> None:
