@@ -299,12 +299,13 @@ class Mappings:
 
 
 def read(reference: SharedMemory) -> bytes:
-    """A copy of the bytes that a reference names.
+    """A copy of the bytes that a reference names; raises LostError as Mappings.view."""
+    return bytes(view(reference))
 
-    Raises:
-        LostError: as Mappings.view.
-    """
-    return bytes(part(_map(reference.slab), reference))
+
+def view(reference: SharedMemory) -> memoryview:
+    """As Mappings.view, but mapped for this once: for who reads it and lets go of it."""
+    return part(_map(reference.slab), reference)
 
 
 def part(view: memoryview, reference: SharedMemory) -> memoryview:

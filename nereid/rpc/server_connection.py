@@ -7,11 +7,12 @@ bytes.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from nereid.rpc import wire
-from nereid.rpc.call import Call
+from nereid.rpc.call import SLOTS, Call
 from nereid.rpc.connection import Connection
 from nereid.rpc.dispatch import Route, guarded, log, report
 from nereid.rpc.header_block import HeaderDecoder
@@ -59,25 +60,13 @@ def _encode_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> bytes:
 class ServerCall(Stream, Call):
     """A call carried by our own engine."""
 
-    __slots__ = (
-        "deadline",
-        "done",
-        "head_sent",
-        "message",
-        "metadata",
-        "on_cancel",
-        "on_half_close",
-        "on_message",
-        "on_writable",
-        "path",
-        "peer",
-        "route",
-    )
+    __slots__ = (*SLOTS, "head_sent", "message", "route")
 
     connection: ServerConnection
 
     def __init__(self, connection: ServerConnection, stream_id: int, head: RequestHead) -> None:
-        super().__init__(connection, stream_id)
+        Stream.__init__(self, connection, stream_id)
+        # As of any call, spelled out for speed.
         self.path = head.path
         self.peer = connection.peer
         self.metadata = head.metadata
@@ -171,6 +160,8 @@ class ServerCall(Stream, Call):
             self.finish(refusal.status, refusal.message, refusal.trailers)
             return
         block = literal(b":status", b"%d" % refusal.http_status) + _CONTENT_TYPE
+        if refusal.http_status == HTTPStatus.METHOD_NOT_ALLOWED:
+            block += literal(b"allow", b"POST")
         block += literal(b"grpc-status", b"%d" % refusal.status)
         block += literal(b"grpc-message", encode_message(refusal.message))
         self.connection.end_call(self, block)
@@ -219,6 +210,8 @@ class ServerConnection(Connection[ServerCall]):
         )
         self._max_streams = limits.max_concurrent_streams
         self._untaken: dict[int, StallWatch] = {}
+        # Of requests that are not whole: how far they had come, and since when no further.
+        self._unsent: dict[int, tuple[tuple[int, int], float]] = {}
         self.out.append(self._opening())
 
     def _own_settings(self) -> dict[int, int]:
@@ -248,6 +241,27 @@ class ServerConnection(Connection[ServerCall]):
             else:
                 watches[call.id] = watch
         self._untaken = watches
+
+    def end_unsent(self, now: float) -> None:
+        """Give up unary requests that do not go on coming, though the client may send."""
+        limit_s = self.limits.read_timeout_s
+        watches: dict[int, tuple[tuple[int, int], float]] = {}
+        stalled = []
+        for call in self.streams.values():
+            if call.remote_closed or call.done or call.route is None or call.route.stream:
+                continue
+            # A frame counts as a whole when it begins.
+            left_bytes = self._data_left if self._data_stream is call else 0
+            come = (call.unacked, left_bytes)
+            before, since = self._unsent.get(call.id, (None, now))
+            if before != come or self._withheld or limit_s is None:
+                since = now
+            elif now - since >= limit_s:
+                stalled.append(call)
+            watches[call.id] = (come, since)
+        self._unsent = watches
+        for call in stalled:
+            call.fail(Status.DEADLINE_EXCEEDED, "the request did not arrive in time")
 
     def tick(self, now: float) -> bool:
         if self._withheld:

@@ -51,7 +51,10 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         32, "requests under way at once on one HTTP connection", flags.integer(1)
     )
     http_request_timeout_secs: float = flag(
-        30.0, "how long an HTTP request may take to arrive", flags.seconds
+        30.0,
+        "how long a request's headers may take to arrive over HTTP/1.1, and how long a body may"
+        " bring nothing, over gRPC as well",
+        flags.seconds,
     )
     http_idle_timeout_secs: float = flag(
         600.0, "when a silent HTTP connection is closed", flags.seconds
