@@ -14,6 +14,11 @@ _UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
 def error_text(error: BaseException) -> str:
     """The exception, and where it came from, innermost first; without the worker's own frames."""
+    # Half a surrogate pair, as file names may have it, is no character.
+    return _whole(error).encode("utf-8", "backslashreplace").decode()
+
+
+def _whole(error: BaseException) -> str:
     try:
         return _told(error, str(error) or "<EMPTY MESSAGE>")
     except Exception as another:
