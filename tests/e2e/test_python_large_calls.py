@@ -39,8 +39,10 @@ LARGE = 1_000_000
 def save_models(root: Path, instances: int = 1) -> Path:
     python_models.save(root, "caller", CALLER % instances)
     python_models.save(root, "identity")
+    python_models.save(
+        root, "identity", 'backend: "python"\nresponse_cache { enable: true }', "kept"
+    )
     python_models.save(root, "talk", python_models.TALK)
-    python_models.save(root, "talk", python_models.TALK + python_models.LIMIT, "impatient")
     return root
 
 
@@ -65,7 +67,9 @@ def segments(mesh: Mesh) -> int:
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = save_models(tmp_path_factory.mktemp("repository"))
-    with running(root, tmp_path_factory.mktemp("mesh") / "log") as mesh:
+    # Busy or not, the cache answers in time.
+    cache = ("--cache-config=local,size=100000000", "--cache-timeout-ms=5000")
+    with running(root, tmp_path_factory.mktemp("mesh") / "log", *cache) as mesh:
         yield mesh
 
 
@@ -86,6 +90,12 @@ def test_it_comes_back_as_it_went(mesh: Mesh, elements: int) -> None:
     assert say(mesh, f"large {elements}", "caller") == "True"
 
 
+def test_the_response_cache_answers_as_well(mesh: Mesh) -> None:
+    assert [say(mesh, f"large {LARGE} kept", "caller") for _ in range(3)] == ["True"] * 3
+    (told,) = json.loads(mesh.get("/v2/models/kept/stats")[1])["model_stats"]
+    assert (told["execution_count"], told["inference_stats"]["cache_hit"]["count"]) == (1, 2)
+
+
 def test_small_tensors_stay_inline(mesh: Mesh) -> None:
     assert say(mesh, "mapped 16000", "caller") == "0 0"
 
@@ -100,8 +110,10 @@ def test_what_a_model_holds_stays_as_it_was(mesh: Mesh) -> None:
 
 
 def test_a_response_that_nobody_waits_for_does_no_harm(mesh: Mesh) -> None:
-    assert say(mesh, "give_up impatient hang", "caller") == "too late"
-    assert say(mesh, "exec impatient echo here", "caller") == "here"
+    pid = int(say(mesh, "pid", "talk"))
+    assert say(mesh, "give_up talk hang", "caller") == "too late"
+    os.kill(pid, signal.SIGKILL)
+    assert say(mesh, "exec talk echo here", "caller") == "here"
 
 
 @pytest.mark.parametrize("alone", ["scheduler", "executor"])
