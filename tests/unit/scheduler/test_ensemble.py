@@ -13,6 +13,7 @@ from nereid.messages import Answer, Fault, InferRequest, SharedMemory
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.slab import read
 from services.scheduler.cache_client import CacheClient
 from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.instance import Instance
@@ -57,8 +58,8 @@ class Model:
         (member,) = self.stream.sent[-1].members
         return classifications(kserve_pb2.ModelInferRequest.FromString(member.head).outputs)
 
-    def answer_both(self, content: bytes, classes: bytes) -> str:
-        """Answer the batch under way with a tensor and its classes."""
+    def answer_both(self, content: bytes, classes: bytes, datatype: str = "BYTES") -> str:
+        """Answer the batch under way with a tensor and its classes, or another of the same name."""
         batch = self.stream.sent[-1]
         reply = pb.Executed(id=batch.id)
         answer = self.executor.answer(0, content + classes)
@@ -71,7 +72,7 @@ class Model:
         ]
         head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
         head.outputs.add(name="O", datatype="UINT8", shape=[size])
-        head.outputs.add(name="O", datatype="BYTES", shape=[1])
+        head.outputs.add(name="O", datatype=datatype, shape=[1])
         answer.head = head.SerializeToString()
         write_answer(answer, reply.answers.add())
         self.version.executed(self.instance, reply.SerializeToString())
@@ -318,6 +319,19 @@ async def test_an_ensemble_is_kept_if_its_steps_were_answered_by_what_their_mode
     assert kept == ([step] if changed else [whole, step])
     await it.close()
     client.close()
+
+
+async def test_of_an_output_that_comes_twice_the_last_counts() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    slab = it.models["a"].answer_both(b"1", b"2", "UINT8")
+    await turn()
+    (member,) = it.models["b"].stream.sent[-1].members
+    taken = member.payloads[0].shared_memory
+    assert read(SharedMemory(taken.slab, taken.offset, taken.size_bytes)) == b"2"
+    await it.answer("b", b"y", lent=False)
+    assert it.told == [([slab], False)]
+    await it.close()
 
 
 async def test_an_input_that_is_an_output_has_no_classes() -> None:
