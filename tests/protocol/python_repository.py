@@ -49,6 +49,7 @@ _MODELS: Final[dict[str, tuple[str, str]]] = {
     "add": ("add", _A_B),
     "strings": ("strings", _S),
     "counting": ("counting", _X + _Y),
+    "wrapped": ("wrapped", _X + _Y),
     "kept": ("kept", _X + _Y + _N + _KEPT),
     "named": ("double", _X + _NAMED),
 }
@@ -100,6 +101,10 @@ COMPLETED: Final[dict[str, tuple[str, str]]] = {
         'config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1], "more": 1})',
         _Y,
     ),
+    "complete_seen": (
+        "raise ValueError(json.dumps(config.as_dict(), sort_keys=True))",
+        _X + _Y,
+    ),
     "complete_raises": ('raise ValueError("not today")', _X + _Y),
 }
 
@@ -115,6 +120,21 @@ BROKEN: Final[dict[str, str]] = {
     "broken_import": "import there_is_no_such_module",
     "broken_no_class": "x = 1",
     "broken_no_execute": "class TritonPythonModel:\n    pass",
+    "broken_initialize": """\
+class TritonPythonModel:
+    def initialize(self):
+        pass
+    def execute(self, requests):
+        pass
+""",
+    "broken_completion": """\
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        pass
+    def execute(self, requests):
+        pass
+""",
     "broken_raises": """\
 class TritonPythonModel:
     def initialize(self, args):

@@ -195,7 +195,7 @@ def _strings() -> Iterator[Row]:
 
 def _tensors() -> Iterator[Row]:
     """Models that compute."""
-    for model, shape in (("double", (1, 2)), ("double", (4, 1)), ("double", (5, 1)), ("flat", (2,)), ("bare", (2,))):  # fmt: skip
+    for model, shape in (("double", (1, 2)), ("double", (4, 1)), ("double", (5, 1)), ("flat", (2,)), ("bare", (2,)), ("wrapped", (2,))):  # fmt: skip
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
         for sign in (1, -1):
             document = one([sign] * count, shape, "FP32")

@@ -170,6 +170,7 @@ PROBES: Final[dict[str, str]] = {
     # the model
     "args": "{key: value for key, value in model.args.items() if key not in ('model_config', 'model_repository')}",
     "args-config": "sorted(json.loads(model.args['model_config']))",
+    "args-groups": "json.loads(model.args['model_config'])['instance_group']",
     "args-repository": "model.args['model_repository'].rsplit('/', 1)[1]",
     "module-name": "type(model).__module__",
     "sender-twice": "type(request.get_response_sender()).__name__",

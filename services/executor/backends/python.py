@@ -32,6 +32,7 @@ from services.executor.backends import (
 from services.executor.python_site.nereid_worker import wire
 from services.executor.workers import told
 from services.executor.workers.calls import Calls
+from services.executor.workers.configs import kind_of, seen_config
 from services.executor.workers.heads import Heads, fault_of
 from services.executor.workers.process import WorkerProcess
 from services.executor.workers.questions import Questions
@@ -102,7 +103,7 @@ def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Pat
 
 def _about(config: model_config_pb2.ModelConfig, path: Path) -> dict[str, Any]:
     return {
-        "model_config": config_json(config).decode(),
+        "model_config": config_json(seen_config(config)).decode(),
         "version_path": str(path.parent),
         "filename": path.name,
         "decoupled": config.model_transaction_policy.decoupled,
@@ -183,8 +184,8 @@ class PythonModel:
         """What initialize() gets."""
         spec = self._spec
         return {
-            "model_config": config_json(spec.config).decode(),
-            "model_instance_kind": "CPU" if spec.gpu is None else "GPU",
+            "model_config": config_json(seen_config(spec.config, spec.gpu)).decode(),
+            "model_instance_kind": kind_of(spec),
             "model_instance_name": spec.name,
             "model_instance_device_id": str(spec.gpu or 0),
             "model_repository": str(spec.version_path.parent),

@@ -26,7 +26,7 @@ from .logger import Logger
 from .requests import Form, received, tell
 from .responses import FINAL, InferenceResponse
 from .tasks import Execution, failure, reply_of
-from .texts import error_text
+from .texts import Refusal, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,10 +68,6 @@ class Serving:
         """From now on this is the model; whether it can be asked if it is ready."""
         self._model = model
         self._execute = model.execute
-        if inspect.iscoroutinefunction(model.execute):
-            self._execute = self._execute_in_loop
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
         self._tells_ready = callable(getattr(model, "is_ready", None))
         return self._tells_ready
 
@@ -204,19 +200,23 @@ class Serving:
         if not requests:
             return execution.refusals
         try:
-            replies = self._replies(execution, self._execute(requests))
+            returned = self._execute(requests)
+            if type(returned) is not list and inspect.iscoroutine(returned):
+                returned = self._executed_in_loop(returned, requests)
+            replies = self._replies(execution, returned)
         except BaseException as error:
             replies = self._failures(execution, error_text(error))
         return execution.refusals + replies if execution.refusals else replies
 
-    def _execute_in_loop(self, requests: list[InferenceRequest]) -> Any:
-        loop = self._loop
-        assert loop is not None, "only where execute is a coroutine"  # noqa: S101
-        coroutine = self._model.execute(requests)
+    def _executed_in_loop(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
+        """What a coroutine of execute() returns; decorators may hide that it is one."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
         if self._decoupled:
             # The next batch may come while this one is still being worked on.
             coroutine = self._watched(coroutine, requests)
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         return None if self._decoupled else future.result()
 
     async def _watched(self, coroutine: Any, requests: list[InferenceRequest]) -> None:
@@ -230,7 +230,7 @@ class Serving:
                     request.get_response_sender().send(failed, FINAL)
 
     def _replies(self, execution: Execution, returned: Any) -> list[wire.Reply]:
-        """What execute() returned, as it travels; raises _Refusal if it makes no sense."""
+        """What execute() returned, as it travels; raises Refusal if it makes no sense."""
         if self._decoupled:
             self._check_none(returned)
             return []
@@ -238,9 +238,9 @@ class Serving:
         if returned is None and any(task.has_sender for task in held.values()):
             returned = [None] * len(members)
         if not isinstance(returned, list):
-            raise _Refusal(f"Expected a list in the execute return, found type '{type(returned)}'.")
+            raise Refusal(f"Expected a list in the execute return, found type '{type(returned)}'.")
         if len(returned) != len(members):
-            raise _Refusal(
+            raise Refusal(
                 "Number of InferenceResponse objects do not match the number of InferenceRequest "
                 f"objects. InferenceRequest(s) size is:{len(members)}, and InferenceResponse(s) "
                 f"size is:{len(returned)}\n"
@@ -257,7 +257,7 @@ class Serving:
 
     def _check_none(self, returned: Any) -> None:
         if returned is not None:
-            raise _Refusal(
+            raise Refusal(
                 f"Python model '{self._name}' is using the decoupled mode and the execute function "
                 "must return None."
             )
@@ -283,33 +283,29 @@ async def _awaiting(told: Any) -> Any:
     return await told
 
 
-class _Refusal(Exception):
-    """What the model returned makes no sense."""
-
-
 def _check_response(response: Any, task: Task | None) -> None:
-    """Raise _Refusal if a request cannot be answered by this."""
+    """Raise Refusal if a request cannot be answered by this."""
     has_sender = task is not None and task.has_sender
     rescheduled = task is not None and task.rescheduled
     if rescheduled and response is not None:
         # Triton's words, with its slip.
-        raise _Refusal(
+        raise Refusal(
             "Expected a None object in the execute function return list for reschduled request, "
             f"found type '{type(response)}'."
         )
     if response is None:
         if not has_sender and not rescheduled:
-            raise _Refusal(
+            raise Refusal(
                 "Expected an 'InferenceResponse' object in the execute function return list, found "
                 "None for a request whose response sender was not used."
             )
     elif not isinstance(response, InferenceResponse):
-        raise _Refusal(
+        raise Refusal(
             "Expected an 'InferenceResponse' object in the execute function return list, found "
             f"type '{type(response)}'."
         )
     elif task is not None and has_sender and task.answered:
-        raise _Refusal(
+        raise Refusal(
             "Expected a None object in the execute function return list for a request that was "
             "answered by its response sender."
         )

@@ -9,7 +9,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _OWN = str(Path(__file__).parent)
+# What has started this process; nobody's code stands between it and the worker's.
+_STARTER = "<frozen runpy>"
 _UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
+
+
+class Refusal(Exception):
+    """What a model gave makes no sense; told without a name and places."""
 
 
 def error_text(error: BaseException) -> str:
@@ -31,8 +37,8 @@ def _whole(error: BaseException) -> str:
 
 
 def _told(error: BaseException, message: str) -> str:
-    if type(error).__module__ == "nereid_worker.serving":
-        return str(error)
+    if isinstance(error, Refusal):
+        return message
     told = f"{type(error).__name__}: {message}"
     trace = error.__traceback__
     frame: FrameType | None = None
@@ -45,7 +51,7 @@ def _told(error: BaseException, message: str) -> str:
         # It used the API wrongly: where it did is of interest.
         frame = frame.f_back
         line = 0 if frame is None else frame.f_lineno
-    while frame is not None and not frame.f_code.co_filename.startswith(_OWN):
+    while frame is not None and not frame.f_code.co_filename.startswith((_OWN, _STARTER)):
         places.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
         frame = frame.f_back
         line = 0 if frame is None else frame.f_lineno

@@ -14,7 +14,7 @@ from .link import Link, connect
 from .model_config import ModelConfig
 from .segments import Segments
 from .serving import Serving
-from .texts import error_text
+from .texts import Refusal, error_text
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -80,9 +80,9 @@ def _completed(about: dict[str, Any]) -> Any:
         return None
     completed = model_class.auto_complete_config(ModelConfig(about["model_config"]))
     if not isinstance(completed, ModelConfig):
-        raise TypeError(
-            "auto_complete_config function in model "
-            f"'{Path(about['version_path']) / about['filename']}' must return a valid "
+        name = json.loads(about["model_config"])["name"]
+        raise Refusal(
+            f"auto_complete_config function in model '{name}' must return a valid "
             "pb.ModelConfig object."
         )
     return completed.as_dict()
