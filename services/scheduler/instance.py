@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.scheduler.entry import Batch
+    from services.scheduler.fates import Fate
     from services.scheduler.readiness import Question
 
 
@@ -73,6 +74,10 @@ class Instance:
     # what became of them.
     open_members: int = 0
     heeds_controls: bool = False
+    # Its executor tells what becomes of its batch if its stream breaks.
+    vouched: bool = False
+    # What it told before the stream's end was seen.
+    fate: Fate | None = None
     # Its executor can open the memory that requests lie in.
     shares: bool = True
     # Its model can be asked whether it is ready, and what it was asked last.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ class Calls:
         self._asked: dict[int, Asked] = {}
         # Nobody waits any longer for those that the model executes now.
         self.deadline: float | None = None
-        # Readable when there are answers to fetch.
+        # Readable when there are answers to fetch. Any thread may ring, also while it is closed.
+        self._ringing = threading.Lock()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -50,8 +52,9 @@ class Calls:
         for asked in self._asked.values():
             asked.tell("cancel")
         self._asked.clear()
-        bell, self._bell = self._bell, -1
-        os.close(bell)
+        with self._ringing:
+            bell, self._bell = self._bell, -1
+            os.close(bell)
 
     def fetch(self) -> list[wire.Call]:
         """The answers that are there."""
@@ -128,8 +131,9 @@ class Calls:
 
     def ring(self) -> None:
         """Wake the instance's thread."""
-        if self._bell >= 0:
-            os.eventfd_write(self._bell, 1)
+        with self._ringing:
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
 
 
 def _text(model: str, fault: Fault) -> str:
