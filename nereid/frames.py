@@ -20,6 +20,7 @@ from nereid.messages import (
     LogRules,
     Release,
     SharedMemory,
+    TracedModel,
     TraceRule,
     TraceRules,
 )
@@ -126,6 +127,8 @@ class AnswerCodec:
         for item in items:
             if isinstance(item, Answer):
                 write_answer(item, frame.answers.add(id=item.id))
+                if item.trace:
+                    _write_trace(item.trace, frame.traces[item.id])
             else:
                 _write_notice(item, frame)
         return frame.SerializeToString()
@@ -133,6 +136,10 @@ class AnswerCodec:
     def decode(self, frame: bytes) -> list[FromScheduler]:
         parsed = pb.AnswerFrame.FromString(frame)
         items: list[FromScheduler] = [read_answer(message) for message in parsed.answers]
+        if parsed.traces:
+            for item in items:
+                if not item.more and item.id in parsed.traces:  # type: ignore[union-attr]
+                    item.trace = _read_trace(parsed.traces[item.id])  # type: ignore[union-attr]
         items.extend(_read_notices(parsed))
         return items
 
@@ -152,8 +159,34 @@ def _write_notice(item: Notice, frame: pb.AnswerFrame) -> None:
         write_log_rules(item, frame.log_rules)
 
 
+def _write_trace(models: Iterable[TracedModel], message: pb.TracedRequest) -> None:
+    for model in models:
+        context, parent, name, version, request_id, times = model
+        written = message.models.add(
+            context=context, parent=parent, name=name, version=version, request_id=request_id
+        )
+        for moment, ns in times:
+            written.times.add(name=moment, ns=ns)
+
+
+def _read_trace(message: pb.TracedRequest) -> tuple[TracedModel, ...]:
+    return tuple(
+        TracedModel(
+            model.context,
+            model.parent,
+            model.name,
+            model.version,
+            model.request_id,
+            tuple((moment.name, moment.ns) for moment in model.times),
+        )
+        for model in message.models
+    )
+
+
 def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
-    message.on, message.rate, message.count = rule
+    message.on, message.rate, message.count = rule.on, rule.rate, rule.limit
+    message.log_frequency = rule.log_frequency
+    message.without_times, message.tensors = not rule.times, rule.tensors
 
 
 def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
@@ -179,7 +212,14 @@ def _read_notices(frame: pb.AnswerFrame) -> Iterator[Notice]:
 
 
 def _read_rule(message: pb.TraceRule) -> TraceRule:
-    return TraceRule(message.on, message.rate, message.count)
+    return TraceRule(
+        message.on,
+        message.rate,
+        message.count,
+        message.log_frequency,
+        not message.without_times,
+        message.tensors,
+    )
 
 
 def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> None:

@@ -105,6 +105,22 @@ class Release(NamedTuple):
     slabs: tuple[str, ...]
 
 
+class TracedModel(NamedTuple):
+    """A model's part in a request that is to be traced in a file: the model that was asked for, a
+    step of an ensemble, or a model that a model has asked.
+
+    context and parent are trace contexts (nereid.tracing). Times have Triton's names and are
+    nanoseconds of the scheduler's monotonic clock.
+    """
+
+    context: bytes
+    parent: bytes
+    name: str
+    version: int
+    request_id: str
+    times: tuple[tuple[str, int], ...]
+
+
 @dataclass(slots=True, eq=False)
 class Answer:
     """The answer to the request of the same id: outputs, or an error.
@@ -122,6 +138,8 @@ class Answer:
     error: Fault | None = None
     slab: str = ""
     more: bool = False
+    # With the last answer to a request that is to be traced in a file; the one asked for first.
+    trace: tuple[TracedModel, ...] = ()
 
 
 class CachedModels(NamedTuple):
@@ -137,12 +155,15 @@ class CachedModels(NamedTuple):
 
 class TraceRule(NamedTuple):
     """Which requests are traced that nobody asked to trace: every rate-th of them, limit in all
-    (-1: without a limit).
+    (-1: without a limit). In files, so many to each (0: all to one), with times, tensors or both.
     """
 
     on: bool
     rate: int
     limit: int
+    log_frequency: int = 0
+    times: bool = True
+    tensors: bool = False
 
 
 class TraceRules(NamedTuple):

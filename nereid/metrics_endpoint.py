@@ -69,7 +69,7 @@ class MetricsEndpoint:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method != b"GET":
-            return _response(b"405 Method Not Allowed", b"")
+            return _response(b"405 Method Not Allowed\r\nAllow: GET", b"")
         if path.rstrip(b"/") != b"/metrics":
             return _response(b"404 Not Found", b"")
         page = Page()

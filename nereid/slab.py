@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nereid.flags import flag, integer
+from nereid.flags import flag, integer, seconds
 from nereid.messages import SharedMemory
 
 # From this many bytes on a hop through a segment costs less than inline; docs/decisions.md has the
@@ -34,8 +34,9 @@ from nereid.messages import SharedMemory
 THRESHOLD_BYTES: Final = 1 << 16
 # Tensors in a segment begin at multiples of this.
 ALIGNMENT: Final = 64
-# Segments that nobody uses go back to the system after this long.
-_IDLE_S: Final = 10.0
+# Segments that nobody uses go back to the system after this long, or a little later.
+IDLE_S: Final = 10.0
+_LEAST_PAUSE_S: Final = 0.1
 # A segment is taken again for what fills at least this part of it.
 _LEAST_FILL: Final = 2
 _PAGE: Final = 4096
@@ -59,6 +60,17 @@ class SlabSettings:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SegmentSettings(SlabSettings):
+    """The flags of a service that has segments of its own."""
+
+    slab_idle_secs: float = flag(
+        IDLE_S,
+        "how long memory that large tensors have left is kept for the next ones",
+        seconds,
+    )
+
+
 class LostError(Exception):
     """What a reference names is not there, or is not what it names."""
 
@@ -78,6 +90,11 @@ def memory_domain(limit_bytes: int) -> str:
         return ""
     rights = next((line[7:].strip() for line in status.splitlines() if line[:7] == "CapPrm:"), "")
     return "/".join(map(str, (boot, *spaces, os.getuid(), os.getgid(), rights)))
+
+
+def tidying_pause_s(idle_s: float) -> float:
+    """How long to wait between looks at what nobody uses."""
+    return max(idle_s / 2, _LEAST_PAUSE_S)
 
 
 def aligned(size_bytes: int) -> int:
@@ -185,7 +202,7 @@ class Segments:
             while self._taken:
                 self._close(self._taken.popitem()[1])
 
-    def trim(self, idle_s: float = _IDLE_S) -> None:
+    def trim(self, idle_s: float) -> None:
         """Give back to the system what has been free for so long."""
         with self._lock:
             since = time.monotonic() - idle_s
@@ -282,12 +299,13 @@ class Mappings:
 
 
 def read(reference: SharedMemory) -> bytes:
-    """A copy of the bytes that a reference names.
+    """A copy of the bytes that a reference names; raises LostError as Mappings.view."""
+    return bytes(view(reference))
 
-    Raises:
-        LostError: as Mappings.view.
-    """
-    return bytes(part(_map(reference.slab), reference))
+
+def view(reference: SharedMemory) -> memoryview:
+    """As Mappings.view, but mapped for this once: for who reads it and lets go of it."""
+    return part(_map(reference.slab), reference)
 
 
 def part(view: memoryview, reference: SharedMemory) -> memoryview:

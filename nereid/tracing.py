@@ -3,7 +3,8 @@
 A trace context is 26 bytes: version, trace id (16), span id (8), flags. It travels with a request
 whether or not anyone traces. Spans are made after the fact, from times taken anyway, and only for
 requests whose context is sampled. How spans leave the process is nereid.otlp's business, which is
-loaded only where tracing is on. Knows no service.
+loaded only where tracing is on. With trace files (mode triton) there are no spans: gateways write
+the files, and answers bring them the times. Knows no service.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 CONTEXT_BYTES: Final = 26
 _VERSION: Final = b"\x00"
 _SAMPLED: Final = b"\x01"
-_LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
+_OFF: Final = "OFF"
+TIMESTAMPS: Final = "TIMESTAMPS"
+TENSORS: Final = "TENSORS"
+LEVELS: Final = (TIMESTAMPS, TENSORS)
+FILE_MODE: Final = "triton"
+SPAN_MODE: Final = "opentelemetry"
 _LARGEST_RATE: Final = (1 << 32) - 1
 # Readings of two clocks belong together when they were taken within this time.
 _CLOCK_ERROR_NS: Final = 20_000
@@ -101,10 +107,14 @@ class TraceConfig:
     """What --trace-config says. count and rate concern requests that nobody asked to trace."""
 
     rate: int = 1000
-    level: str = "OFF"
+    # Some of LEVELS, in that order; none: off.
+    levels: tuple[str, ...] = ()
     count: int = -1
     # None: not given.
     mode: str | None = None
+    # Where traces are written, and how many to a file; 0: all to one.
+    file: str = ""
+    log_frequency: int = 0
     url: str | None = None
     resource: tuple[tuple[str, str], ...] = ()
     max_queue_size: int = 2048
@@ -112,27 +122,44 @@ class TraceConfig:
     max_export_batch_size: int = 512
 
     @property
+    def to_file(self) -> bool:
+        """Whether traces are written to files, which is so where one is named."""
+        return bool(self.file) and self.mode in (None, FILE_MODE)
+
+    @property
+    def to_spans(self) -> bool:
+        """Whether traces are told as spans; without a level, only of what arrives sampled."""
+        if self.to_file or self.mode == FILE_MODE:
+            return False
+        return bool(self.levels) or self.mode == SPAN_MODE
+
+    @property
     def on(self) -> bool:
-        """Whether any request may be traced; without a level, only those that arrive sampled."""
-        return self.level != "OFF" or self.mode is not None
+        """Whether any request may be traced."""
+        return self.to_file or self.to_spans
 
     @property
     def rule(self) -> TraceRule:
         """Which requests are traced that nobody asked to trace."""
-        return TraceRule(self.level != "OFF", self.rate, self.count)
+        return trace_rule(self.levels, self.rate, self.count, self.log_frequency)
+
+
+def trace_rule(levels: Sequence[str], rate: int, count: int, log_frequency: int) -> TraceRule:
+    """What settings say of which requests are traced, and how; levels is empty where none is."""
+    tensors = TENSORS in levels
+    times = TIMESTAMPS in levels or not tensors
+    return TraceRule(bool(levels), rate, count, log_frequency, times, tensors)
 
 
 def _level(text: str) -> str:
-    if text not in _LEVELS:
-        raise ValueError(f"expected a level: {', '.join(_LEVELS)}")
+    if text not in (_OFF, *LEVELS):
+        raise ValueError(f"expected a level: {', '.join((_OFF, *LEVELS))}")
     return text
 
 
 def _mode(text: str) -> str:
-    if text == "triton":
-        raise ValueError("traces in a file (mode triton) are not offered yet, only opentelemetry")
-    if text != "opentelemetry":
-        raise ValueError("expected mode=opentelemetry")
+    if text not in (FILE_MODE, SPAN_MODE):
+        raise ValueError(f"expected mode={FILE_MODE} or mode={SPAN_MODE}")
     return text
 
 
@@ -160,9 +187,13 @@ def _resource(text: str) -> tuple[str, str]:
 
 _GENERAL: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "rate": ("rate", integer(0, _LARGEST_RATE)),
-    "level": ("level", _level),
+    "level": ("levels", _level),
     "count": ("count", integer(-1)),
     "mode": ("mode", _mode),
+}
+_FILE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "file": ("file", str),
+    "log-frequency": ("log_frequency", integer(0, _LARGEST_RATE)),
 }
 _EXPORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "url": ("url", _url),
@@ -178,10 +209,10 @@ def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     mode, comma, option = (part.strip() for part in key.partition(","))
     if not equals:
-        raise ValueError("expected setting=value or opentelemetry,setting=value")
-    if comma and mode != "opentelemetry":
-        _mode(mode)
-    table, name = (_EXPORT, option) if comma else (_GENERAL, mode)
+        raise ValueError("expected setting=value, triton,setting=value or opentelemetry,...")
+    table, name = _GENERAL, mode
+    if comma:
+        table, name = _FILE if _mode(mode) == FILE_MODE else _EXPORT, option
     if name not in table:
         raise ValueError(f"unknown setting '{name}', there are {', '.join(table)}")
     where, parse = table[name]
@@ -201,11 +232,10 @@ def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
         name, value = _setting(text)
         if name == "resource":
             resource[value[0]] = value[1]
-        elif name == "level" and value == "OFF":
-            values[name] = value
-        elif name == "level":
-            # Several levels may be given; TENSORS shows what TIMESTAMPS does, and more.
-            values[name] = value if values.get(name) != "TENSORS" else "TENSORS"
+        elif name == "levels":
+            # Several may be given, one at a time.
+            given = {*values.get(name, ()), value} if value != _OFF else ()
+            values[name] = tuple(level for level in LEVELS if level in given)
         else:
             values[name] = value
     return TraceConfig(**values, resource=tuple(resource.items()))
@@ -216,8 +246,9 @@ class TraceSettings:
     """The flag that every service's settings have for traces."""
 
     trace_config: tuple[str, ...] = flag(
-        (), "setting=value (rate, level, count, mode) or opentelemetry,setting=value (url,"
-        " resource, bsp_...); may be given several times", _checked, repeated=True,
+        (), "setting=value (rate, level, count, mode), triton,setting=value (file,"
+        " log-frequency) or opentelemetry,setting=value (url, resource, bsp_...); may be given"
+        " several times", _checked, repeated=True,
     )  # fmt: skip
 
 
@@ -230,14 +261,17 @@ class Sampler:
     """
 
     def __init__(self, rule: TraceRule) -> None:
+        self.rule = rule
         self._left = rule.limit if rule.on and rule.rate else 0
         self._rate = rule.rate
         self._seen = 0
 
     def wants(self, context: bytes) -> bool:
         """Decide on one request with this incoming context."""
-        if context and is_sampled(context):
-            return True
+        return bool(context and is_sampled(context)) or self.takes_next()
+
+    def takes_next(self) -> bool:
+        """Decide on one request, whatever its client wishes."""
         if not self._left:
             return False
         self._seen += 1
@@ -250,9 +284,9 @@ class Sampler:
 
 
 def open_tracer(settings: TraceSettings, service: str, instance: str = "") -> Tracer | None:
-    """A service's tracer, told from its like by instance. None: tracing is off, at no cost."""
+    """A service's tracer, told from its like by instance. None: it has no spans to tell."""
     config = parse_trace_config(settings.trace_config)
-    if not config.on:
+    if not config.to_spans:
         return None
     # OpenTelemetry takes a while to load and some memory: only where it is used.
     from nereid.otlp import OtlpTracer  # noqa: PLC0415

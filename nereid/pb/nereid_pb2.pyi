@@ -173,16 +173,55 @@ class InferRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., digest: _Optional[bytes] = ..., takes_many: bool = ..., caller: _Optional[int] = ...) -> None: ...
 
 class AnswerFrame(_message.Message):
-    __slots__ = ("answers", "cached_models", "trace_rules", "log_rules")
+    __slots__ = ("answers", "cached_models", "trace_rules", "log_rules", "traces")
+    class TracesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: TracedRequest
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[TracedRequest, _Mapping]] = ...) -> None: ...
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     CACHED_MODELS_FIELD_NUMBER: _ClassVar[int]
     TRACE_RULES_FIELD_NUMBER: _ClassVar[int]
     LOG_RULES_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
     cached_models: CachedModels
     trace_rules: TraceRules
     log_rules: LogRules
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ...) -> None: ...
+    traces: _containers.MessageMap[int, TracedRequest]
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ...) -> None: ...
+
+class TracedRequest(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[TracedModel]
+    def __init__(self, models: _Optional[_Iterable[_Union[TracedModel, _Mapping]]] = ...) -> None: ...
+
+class TracedModel(_message.Message):
+    __slots__ = ("context", "parent", "name", "version", "request_id", "times")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    context: bytes
+    parent: bytes
+    name: str
+    version: int
+    request_id: str
+    times: _containers.RepeatedCompositeFieldContainer[Moment]
+    def __init__(self, context: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., times: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ...) -> None: ...
+
+class Moment(_message.Message):
+    __slots__ = ("name", "ns")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ns: int
+    def __init__(self, name: _Optional[str] = ..., ns: _Optional[int] = ...) -> None: ...
 
 class CachedModels(_message.Message):
     __slots__ = ("names", "memory_domain")
@@ -208,14 +247,20 @@ class TraceRules(_message.Message):
     def __init__(self, default_rule: _Optional[_Union[TraceRule, _Mapping]] = ..., models: _Optional[_Mapping[str, TraceRule]] = ...) -> None: ...
 
 class TraceRule(_message.Message):
-    __slots__ = ("on", "rate", "count")
+    __slots__ = ("on", "rate", "count", "log_frequency", "without_times", "tensors")
     ON_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOG_FREQUENCY_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_TIMES_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
     on: bool
     rate: int
     count: int
-    def __init__(self, on: bool = ..., rate: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    log_frequency: int
+    without_times: bool
+    tensors: bool
+    def __init__(self, on: bool = ..., rate: _Optional[int] = ..., count: _Optional[int] = ..., log_frequency: _Optional[int] = ..., without_times: bool = ..., tensors: bool = ...) -> None: ...
 
 class LogRules(_message.Message):
     __slots__ = ("verbose", "info", "warning", "error", "format")

@@ -51,6 +51,8 @@ class Limits:
     # A server's: how long a client may take nothing of an answer before its connection or, for
     # want of a window, its unary call is ended. What waits in streams is bounded by their owners.
     write_timeout_s: float | None = None
+    # A server's: how long a unary request may bring nothing before it is whole; None: for ever.
+    read_timeout_s: float | None = None
     # A server's: while more than this of unary answers waits for a client, it may send no more.
     # By withholding the connection's window: its WINDOW_UPDATEs must go on being read.
     max_unsent_bytes: int | None = None

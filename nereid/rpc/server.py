@@ -222,6 +222,8 @@ class _ServerShell(Shell):
         super().tick()
         if self._options.write_timeout_s is not None:
             self._end_stalled(now)
+        if self._options.read_timeout_s is not None:
+            self.connection.end_unsent(now)
         if self._retire_at is not None and now >= self._retire_at:
             self._retire()
 

@@ -7,6 +7,7 @@ bytes.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -174,6 +175,8 @@ class ServerCall(Stream, Call):
             self.finish(refusal.status, refusal.message, refusal.trailers)
             return
         block = literal(b":status", b"%d" % refusal.http_status) + _CONTENT_TYPE
+        if refusal.http_status == HTTPStatus.METHOD_NOT_ALLOWED:
+            block += literal(b"allow", b"POST")
         block += literal(b"grpc-status", b"%d" % refusal.status)
         block += literal(b"grpc-message", encode_message(refusal.message))
         self.connection.end_call(self, block)
@@ -222,6 +225,8 @@ class ServerConnection(Connection[ServerCall]):
         )
         self._max_streams = limits.max_concurrent_streams
         self._untaken: dict[int, StallWatch] = {}
+        # Of requests that are not whole: how far they had come, and since when no further.
+        self._unsent: dict[int, tuple[tuple[int, int], float]] = {}
         self.out.append(self._opening())
 
     def _own_settings(self) -> dict[int, int]:
@@ -251,6 +256,27 @@ class ServerConnection(Connection[ServerCall]):
             else:
                 watches[call.id] = watch
         self._untaken = watches
+
+    def end_unsent(self, now: float) -> None:
+        """Give up unary requests that do not go on coming, though the client may send."""
+        limit_s = self.limits.read_timeout_s
+        watches: dict[int, tuple[tuple[int, int], float]] = {}
+        stalled = []
+        for call in self.streams.values():
+            if call.remote_closed or call.done or call.route is None or call.route.stream:
+                continue
+            # A frame counts as a whole when it begins.
+            left_bytes = self._data_left if self._data_stream is call else 0
+            come = (call.unacked, left_bytes)
+            before, since = self._unsent.get(call.id, (None, now))
+            if before != come or self._withheld or limit_s is None:
+                since = now
+            elif now - since >= limit_s:
+                stalled.append(call)
+            watches[call.id] = (come, since)
+        self._unsent = watches
+        for call in stalled:
+            call.fail(Status.DEADLINE_EXCEEDED, "the request did not arrive in time")
 
     def tick(self, now: float) -> bool:
         if self._withheld:

@@ -90,7 +90,8 @@ class Membership:
         )
         # When metrics were told last, or will be.
         self._metrics_due_s = 0.0
-        self._mesh = Mesh(surroundings.channel, surroundings.hello.memory_domain)
+        memory = surroundings.settings.slab_limit_bytes, surroundings.settings.slab_idle_secs
+        self._mesh = Mesh(surroundings.channel, surroundings.hello.memory_domain, memory)
         self._send(pb.ExecutorEvent(hello=surroundings.hello))
         METRICS.on_change = lambda: self._from_thread(self._tell_metrics_soon)
 

@@ -2,8 +2,9 @@
 as a gateway would.
 
 Lives on the event loop; asked by instances' threads, who are called back on the loop. The link is
-opened by the first who asks for it. Tensors of answers that lie in shared memory are copied at
-once, so that nobody here has to keep track of them.
+opened by the first who asks for it. Tensors may lie in shared memory: those of requests in segments
+of the models' processes, which know when they are done with; those of answers in executors', which
+go back there when whoever got the answer says so.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nereid import rpc
 from nereid.errors import DeadlineExceeded, NereidError, Unavailable, error_of
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.messages import Answer, CachedModels, Cancel, Flow, Release, SharedMemory, fault_of
 from nereid.paths import DOMAIN_KEY, INFER_PATH, SCHEDULER
-from nereid.slab import LostError, Mappings
+from nereid.slab import LostError, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,14 +49,21 @@ class _Codec:
 class Mesh:
     """The mesh as one stay's models see it; all but close() may be called from any thread."""
 
-    def __init__(self, channel: rpc.Channel, domain: str = "") -> None:
-        """domain: the memory that this process can share."""
+    def __init__(
+        self,
+        channel: rpc.Channel,
+        domain: str = "",
+        memory: tuple[int, float] | None = None,
+    ) -> None:
+        """domain: the memory that this process can share; memory: how, see backends.Mesh."""
         self._loop = asyncio.get_running_loop()
         self._channel = channel
         self._domain = domain
-        self._mappings = Mappings()
+        self.memory = memory if domain else None
         self._link: rpc.Link[ToScheduler] | None = None
-        self._up = False
+        # The link is up, and the scheduler has said whether it can hand on what lies in memory.
+        self._greeted = False
+        self._shared = False
         self._last_id = 0
         self._pending: dict[int, tuple[InferRequest, OnAnswer]] = {}
         self._calls: set[asyncio.Task[None]] = set()
@@ -70,6 +78,10 @@ class Mesh:
     def call(self, method: str, message: bytes, on_reply: OnReply) -> None:
         """Call a control method of the scheduler's."""
         self._from_thread(lambda: self._call(method, message, on_reply))
+
+    def give_back(self, slab: str) -> None:
+        """Nobody reads the answer that lies in this segment any more."""
+        self._from_thread(lambda: self._release(slab))
 
     def close(self) -> None:
         """The stay is over: nobody will answer any more."""
@@ -100,8 +112,8 @@ class Mesh:
             self._loop.call_later(left_s, self._expire, request)
         if self._link is None:
             self._open()
-        elif self._up:
-            self._link.send(request)
+        elif self._greeted:
+            self._send(request)
 
     def _open(self) -> None:
         self._link = rpc.dial_link(
@@ -110,18 +122,33 @@ class Mesh:
             _Codec(),
             metadata=((DOMAIN_KEY, self._domain),),
             on_items=self._on_items,
-            on_up=self._on_up,
+            # Nothing is sent before the scheduler has spoken.
+            on_up=lambda: None,
             on_down=self._on_down,
         )
 
-    def _on_up(self) -> None:
-        self._up = True
-        assert self._link is not None, "it came up before it was opened"  # noqa: S101
-        for request, _ in self._pending.values():
-            self._link.send(request)
+    def _on_greeting(self, greeting: CachedModels) -> None:
+        """The scheduler's first words on a link that came up; it may say them again."""
+        self._shared = bool(self._domain) and greeting.memory_domain == self._domain
+        if not self._greeted:
+            self._greeted = True
+            for request, _ in list(self._pending.values()):
+                self._send(request)
+
+    def _send(self, request: InferRequest) -> None:
+        assert self._link is not None, "the scheduler spoke before it was dialled"  # noqa: S101
+        if not self._shared:
+            try:
+                request.payloads = [
+                    read(each) if isinstance(each, SharedMemory) else each
+                    for each in request.payloads
+                ]
+            except LostError:
+                _log.debug("a model's process ended before its request was sent")
+        self._link.send(request)
 
     def _on_down(self) -> None:
-        self._up = False
+        self._greeted = False
         # With the scheduler everything that this executor has goes as well.
         self._fail_all()
 
@@ -133,31 +160,25 @@ class Mesh:
 
     def _on_items(self, items: list[FromScheduler]) -> None:
         for item in items:
-            if not isinstance(item, Answer):
-                if not isinstance(item, CachedModels):
-                    _log.debug("the scheduler told models what only gateways need to know")
-                continue
-            pending = self._pending.get(item.id)
-            if not item.more:
-                self._pending.pop(item.id, None)
-            answer = self._brought_in(item) if item.slab else item
-            if pending is not None:
-                pending[1](answer)
+            if isinstance(item, Answer):
+                self._on_answer(item)
+            elif isinstance(item, CachedModels):
+                self._on_greeting(item)
+            else:
+                _log.debug("the scheduler told models what only gateways need to know")
 
-    def _brought_in(self, answer: Answer) -> Answer:
-        """The same answer with its bytes inline."""
-        try:
-            payloads: list[Any] = [
-                bytes(self._mappings.view(each)) if isinstance(each, SharedMemory) else each
-                for each in answer.payloads
-            ]
-        except LostError:
-            lost = Unavailable("the executor was lost with its answer", late=True)
-            return Answer(answer.id, error=fault_of(lost))
-        finally:
-            if self._link is not None and self._up:
-                self._link.send(Release((answer.slab,)))
-        return Answer(answer.id, answer.head, payloads, more=answer.more)
+    def _on_answer(self, answer: Answer) -> None:
+        pending = self._pending.get(answer.id)
+        if not answer.more:
+            self._pending.pop(answer.id, None)
+        if pending is not None:
+            pending[1](answer)
+        elif answer.slab:
+            self._release(answer.slab)
+
+    def _release(self, slab: str) -> None:
+        if self._greeted and self._link is not None:
+            self._link.send(Release((slab,)))
 
     def tell(self, request: InferRequest, kind: str) -> None:
         """What has become of a request at its asker's; on the loop."""
@@ -165,7 +186,7 @@ class Mesh:
             known = self._pending.pop(request.id, None) is not None
         else:
             known = request.id in self._pending
-        if known and self._up and self._link is not None:
+        if known and self._greeted and self._link is not None:
             if kind == "cancel":
                 self._link.send(Cancel(request.id))
             else:

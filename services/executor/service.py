@@ -35,7 +35,6 @@ _LONGEST_PAUSE_S: Final = 2.0
 _CHANNEL: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # A model that is stuck must not keep the executor from joining again.
 _DROP_TIMEOUT_S: Final = 5.0
-_TIDY_S: Final = 5.0
 
 
 class ExecutorService:
@@ -63,7 +62,7 @@ class ExecutorService:
         # Large files are read here, one at a time so that memory holds.
         describers = ThreadPoolExecutor(1, "describe")
         loads = threading.Semaphore(self._settings.model_load_thread_count)
-        slabs = Slabs(self._settings.slab_limit_bytes)
+        slabs = Slabs(self._settings.slab_limit_bytes, self._settings.slab_idle_secs)
         said = hello(self._settings)
         said.memory_domain, said.process = slabs.domain, slabs.process
         tracer = open_tracer(self._settings, "executor", said.name)
@@ -121,7 +120,7 @@ class ExecutorService:
 
 async def _tidy(slabs: Slabs) -> None:
     while True:
-        await asyncio.sleep(_TIDY_S)
+        await asyncio.sleep(slabs.pause_s)
         slabs.tidy()
 
 

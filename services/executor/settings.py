@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nereid import flags
 from nereid.flags import flag
 from nereid.mesh_tls import MeshTlsSettings
-from nereid.slab import SlabSettings
+from nereid.slab import SegmentSettings
 from nereid.telemetry import LogSettings
 from nereid.tracing import TraceSettings
 
@@ -49,7 +49,7 @@ def _path_mapping(text: str) -> PathMapping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings):
+class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettings):
     """Loads models and executes batches for the scheduler that it joins."""
 
     scheduler_address: str = flag(

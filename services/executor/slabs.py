@@ -14,7 +14,16 @@ import numpy as np
 
 from nereid.errors import Unavailable
 from nereid.messages import SharedMemory
-from nereid.slab import THRESHOLD_BYTES, LostError, Mappings, Segments, aligned, memory_domain
+from nereid.slab import (
+    IDLE_S,
+    THRESHOLD_BYTES,
+    LostError,
+    Mappings,
+    Segments,
+    aligned,
+    memory_domain,
+    tidying_pause_s,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,12 +39,15 @@ _LONG_BYTES = 1 << 20
 class Slabs:
     """The executor's segments and its view of others'."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
         self.domain = memory_domain(limit_bytes)
         self.process = str(os.getpid())
         # Models' workers write their answers there themselves.
         self.segments = Segments(limit_bytes, writable=True)
         self._mappings = Mappings()
+        self._idle_s = idle_s
+        # How often to tidy.
+        self.pause_s = tidying_pause_s(idle_s)
 
     def view(self, memory: pb.SharedMemory) -> memoryview:
         """A request's tensor, in place.
@@ -59,8 +71,8 @@ class Slabs:
         self.segments.discard_all()
 
     def tidy(self) -> None:
-        """Let go of what nobody has used for a while. Call it every few seconds."""
-        self.segments.trim()
+        """Let go of what nobody has used for a while."""
+        self.segments.trim(self._idle_s)
         self._mappings.sweep()
 
 

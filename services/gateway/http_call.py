@@ -131,6 +131,11 @@ class HttpCall:
         else:
             self.respond(status, (body,), content_type, extra)
 
+    def refuse_method(self, content_type: bytes, *allowed: bytes) -> None:
+        """Answer a method that the target does not know; allowed are those that it knows."""
+        line = b"Allow: %b\r\n" % b", ".join(allowed)
+        self.fail(405, "Method Not Allowed", content_type, line)
+
     def begin(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
         """Begin an answer in pieces. Where there are no chunks, the connection's end ends it."""
         if self.done:

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 EXITING: Final = "Server exiting"
 
-_GET: Final = frozenset({b"GET"})
-_POST: Final = frozenset({b"POST"})
+_GET: Final = (b"GET",)
+_POST: Final = (b"POST",)
 _METHODS: Final = {
     Kind.GENERATE: _POST,
     Kind.GENERATE_STREAM: _POST,
     Kind.REPOSITORY_INDEX: _POST,
     Kind.REPOSITORY_LOAD: _POST,
     Kind.REPOSITORY_UNLOAD: _POST,
-    Kind.LOGGING: _GET | _POST,
-    Kind.TRACE_SETTING: _GET | _POST,
+    Kind.LOGGING: _GET + _POST,
+    Kind.TRACE_SETTING: _GET + _POST,
     Kind.SHARED_MEMORY_REGISTER: _POST,
     Kind.SHARED_MEMORY_UNREGISTER: _POST,
 }
@@ -64,8 +64,8 @@ class HttpControl:
         kind = route.kind
         if kind is Kind.NOT_FOUND:
             call.fail(404, "Not Found", TEXT)
-        elif call.method not in _METHODS.get(kind, _GET):
-            call.fail(405, "Method Not Allowed", TEXT if kind in _TEXT_KINDS else JSON)
+        elif call.method not in (allowed := _METHODS.get(kind, _GET)):
+            call.refuse_method(TEXT if kind in _TEXT_KINDS else JSON, *allowed)
         elif kind in self._handlers:
             spawn(call, self._handlers[kind](call, route))  # type: ignore[arg-type]
         else:

@@ -54,7 +54,8 @@ def read_head(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
 def without_upgrade(call: HttpCall, method: bytes) -> bytes:
     """The head of an offer to upgrade, without the offer: no other protocol is spoken here."""
     if method == b"CONNECT":
-        raise Refused(405, "Method Not Allowed")
+        # There is no target that could be connected to.
+        raise Refused(405, "Method Not Allowed", b"Allow: \r\n")
     headers = b"".join(
         b"%b: %b\r\n" % item
         for item in call.headers.items()

@@ -82,7 +82,7 @@ class HttpFront:
         elif route.kind is not Kind.INFER:
             self._control.dispatch(call, route, self._spawn)
         elif call.method != b"POST":
-            call.fail(405, "Method Not Allowed", TEXT)
+            call.refuse_method(TEXT, b"POST")
         else:
             self._infer(call, self._decoder(call.target, route))
 

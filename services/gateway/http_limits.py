@@ -11,10 +11,12 @@ _CHUNK_HEAD_BYTES = 20
 class Refused(Exception):
     """A request that is not read on; thrown through the parser to stop it."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, lines: bytes = b"") -> None:
+        """lines: further header lines of the answer, each with its CRLF."""
         super().__init__(message)
         self.status = status
         self.message = message
+        self.lines = lines
 
 
 @dataclass(frozen=True)

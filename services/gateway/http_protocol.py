@@ -107,11 +107,11 @@ class HttpConnection(asyncio.Protocol):
                 data = self._fill_room(data)
             self._feed(data)
         except Refused as refused:
-            self._refuse(refused.status, refused.message)
+            self._refuse(refused.status, refused.message, refused.lines)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if isinstance(cause, Refused):
-                self._refuse(cause.status, cause.message)
+                self._refuse(cause.status, cause.message, cause.lines)
             else:
                 _log.error("a request could not be taken in", exc_info=cause)
                 self._refuse(500, INTERNAL_MESSAGE)
@@ -246,7 +246,7 @@ class HttpConnection(asyncio.Protocol):
             _log.exception("a request failed in the front")
             call.fail(500, INTERNAL_MESSAGE)
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, lines: bytes = b"") -> None:
         """Answer what cannot be read on; the connection ends with that answer."""
         if self._ending:
             return
@@ -257,7 +257,7 @@ class HttpConnection(asyncio.Protocol):
         self._ending = self._unread = True
         call.keep_alive = False
         (self._waiting or self._under_way).append(call)
-        call.fail(status, message)
+        call.fail(status, message, extra=lines)
 
     def _on_answered(self) -> None:
         """Some call was answered: write what is next in order."""

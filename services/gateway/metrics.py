@@ -67,7 +67,7 @@ class MetricsFront:
 
     def __call__(self, call: HttpCall) -> None:
         if call.method != b"GET":
-            call.respond(405, (), _CONTENT_TYPE)
+            call.respond(405, (), _CONTENT_TYPE, b"Allow: GET\r\n")
         elif _PATH.fullmatch(call.target) is None:
             call.respond(200, (), _CONTENT_TYPE)
         else:

@@ -38,13 +38,17 @@ class Sampling:
         }
         self._by_head.clear()
 
-    def wants(self, request: InferRequest) -> bool:
-        """Decide on one request."""
-        sampler = self._default
-        if self._models:
-            head = request.head
-            sampler = self._by_head.get(head) or self._look(head)
-        return sampler.wants(request.trace_context)
+    @property
+    def samplers(self) -> list[Sampler]:
+        """Those that requests go by now."""
+        return [self._default, *self._models.values()]
+
+    def sampler_of(self, request: InferRequest) -> Sampler:
+        """The one that this request goes by."""
+        if not self._models:
+            return self._default
+        head = request.head
+        return self._by_head.get(head) or self._look(head)
 
     def _look(self, head: bytes) -> Sampler:
         try:

@@ -16,7 +16,6 @@ from nereid.messages import LogRules, TraceRules
 from nereid.paths import DOMAIN_KEY, INFER_PATH
 from nereid.slab import memory_domain
 from nereid.telemetry import follow_log_rules
-from nereid.tracing import open_tracer, parse_trace_config
 from services.gateway import restrictions
 from services.gateway.control import Control
 from services.gateway.data_plane import DataPlane
@@ -28,11 +27,10 @@ from services.gateway.http_protocol import HttpConnection
 from services.gateway.http_server import HttpServer
 from services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from services.gateway.restrictions import RestrictedHttp, restricted_grpc
-from services.gateway.sampling import Sampling
 from services.gateway.shared_memory import Regions
 from services.gateway.shared_memory_outputs import Outputs
 from services.gateway.slabs import Slabs
-from services.gateway.tracing import Tracing
+from services.gateway.tracing import open_tracing
 from services.gateway.upstream import Limits, Upstream
 
 if TYPE_CHECKING:
@@ -95,17 +93,14 @@ class GatewayService:
                 settings.reconnect_timeout_secs,
                 settings.max_pending_bytes,
             ),
-            Slabs(settings.slab_limit_bytes),
+            Slabs(settings.slab_limit_bytes, settings.slab_idle_secs),
         )
         control = Control(channel, settings.control_timeout_secs)
         self._data_plane = DataPlane(self._upstream, control, settings.server_id)
         if settings.allow_client_shm:
             regions = self._data_plane.regions = Regions(allowed=True)
             self._data_plane.infer = Outputs(regions, self._data_plane.infer).infer
-        tracer = open_tracer(settings, "gateway")
-        if tracer is not None:
-            sampling = Sampling(parse_trace_config(settings.trace_config).rule)
-            self._data_plane.tracing = Tracing(tracer, sampling, self._data_plane.infer)
+        self._data_plane.tracing = open_tracing(settings, self._data_plane.infer)
         self._upstream.on_notice = self._on_notice
         self._http_front = HttpFront(self._data_plane, settings.http_max_input_size)
         self._http = self._http_server()
@@ -162,7 +157,7 @@ class GatewayService:
         if isinstance(notice, LogRules):
             follow_log_rules(notice)
         elif isinstance(notice, TraceRules) and tracing is not None:
-            tracing.sampling.follow(notice)
+            tracing.follow(notice)
 
     async def _start_grpc(self) -> str:
         settings = self._settings
@@ -197,7 +192,7 @@ class GatewayService:
         await self._metrics.close()
         self._data_plane.regions.close()
         if self._data_plane.tracing is not None:
-            await asyncio.to_thread(self._data_plane.tracing.tracer.close)
+            await asyncio.to_thread(self._data_plane.tracing.close)
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:
@@ -225,6 +220,7 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
         max_connection_age_grace_s=settings.grpc_max_connection_age_grace / 1000 or None,
         compression=settings.grpc_infer_response_compression_level,
         write_timeout_s=settings.write_timeout_secs or None,
+        read_timeout_s=settings.http_request_timeout_secs,
         max_connections=settings.max_connections,
         max_unsent_bytes=_MOST_UNSENT_BYTES,
     )

@@ -11,7 +11,7 @@ from nereid import flags
 from nereid.flags import flag
 from nereid.mesh_tls import MeshTlsSettings
 from nereid.rpc.compression import LEVELS
-from nereid.slab import SlabSettings
+from nereid.slab import SegmentSettings
 from nereid.telemetry import LogSettings
 from nereid.tls import Tls, TlsFiles, reason
 from nereid.tracing import TraceSettings
@@ -26,7 +26,7 @@ _ALPN: Final = {"http": "http/1.1", "grpc": "h2"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewaySettings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings):
+class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettings):
     """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
 
     scheduler_address: str = flag(
@@ -51,7 +51,10 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings)
         32, "requests under way at once on one HTTP connection", flags.integer(1)
     )
     http_request_timeout_secs: float = flag(
-        30.0, "how long an HTTP request may take to arrive", flags.seconds
+        30.0,
+        "how long a request's headers may take to arrive over HTTP/1.1, and how long a body may"
+        " bring nothing, over gRPC as well",
+        flags.seconds,
     )
     http_idle_timeout_secs: float = flag(
         600.0, "when a silent HTTP connection is closed", flags.seconds

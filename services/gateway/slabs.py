@@ -12,12 +12,13 @@ import asyncio
 import contextlib
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nereid.messages import Release, SharedMemory
 from nereid.slab import (
+    IDLE_S,
     THRESHOLD_BYTES,
     Lease,
     Mappings,
@@ -25,14 +26,13 @@ from nereid.slab import (
     aligned,
     memory_domain,
     part,
+    tidying_pause_s,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.messages import Answer, InferRequest, Payload
-
-_TIDY_S: Final = 5.0
 
 
 class Room:
@@ -57,12 +57,12 @@ class Room:
 class Slabs:
     """One gateway's segments, and its view of executors'."""
 
-    def __init__(self, limit_bytes: int, threshold_bytes: int = THRESHOLD_BYTES) -> None:
+    def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
         self.domain = memory_domain(limit_bytes)
-        self.threshold_bytes = threshold_bytes
         # Whether the scheduler, as far as it is known, can hand on references of this gateway.
         self.shared = False
         self.segments = Segments(limit_bytes)
+        self._idle_s = idle_s
         self._mappings = Mappings()
         self._done: deque[str] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,7 +88,7 @@ class Slabs:
         """Where to put a body of this size, so that what is behind its header is aligned; None: in
         bytes.
         """
-        if not self.shared or size_bytes < self.threshold_bytes:
+        if not self.shared or size_bytes < THRESHOLD_BYTES:
             return None
         offset = aligned(header_bytes) - header_bytes
         segment = self.segments.take(offset + size_bytes)
@@ -148,10 +148,10 @@ class Slabs:
             self._send(Release(tuple(done)))
 
     def _tidy(self) -> None:
-        self.segments.trim()
+        self.segments.trim(self._idle_s)
         self._mappings.sweep()
         if self._loop is not None:
-            self._tidying = self._loop.call_later(_TIDY_S, self._tidy)
+            self._tidying = self._loop.call_later(tidying_pause_s(self._idle_s), self._tidy)
 
 
 def tensor_bytes(request: InferRequest, payload: Payload) -> bytes | memoryview:

@@ -1,26 +1,28 @@
 """A request's trace as the gateway sees it: sampled here, a root span, what came in and went out.
 
 Stands between a front and the data plane where tracing is on, and nowhere else. A request that is
-not sampled passes with its trace context as it came.
+not sampled passes with its trace context as it came. Traces in files are file_tracing's.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
 from nereid.pb import kserve_pb2
-from nereid.tracing import Span, child_of, epoch_offset_ns
+from nereid.tracing import Span, child_of, epoch_offset_ns, open_tracer, parse_trace_config
+from services.gateway.file_tracing import FileTracing
+from services.gateway.sampling import Sampling
+from services.gateway.trace_files import TraceFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.messages import Answer, InferRequest
-    from nereid.tracing import Tracer
+    from nereid.messages import Answer, InferRequest, TraceRules
+    from nereid.tracing import Tracer, TraceSettings
     from services.gateway.data_plane import UnderWay
-    from services.gateway.sampling import Sampling
 
     OnAnswer = Callable[[Answer], None]
 
@@ -28,18 +30,8 @@ _now_ns = time.monotonic_ns
 _ROOT: Final = "InferRequest"
 
 
-class Tracing:
+class Tracing(Protocol):
     """The way to the mesh for requests, with a look at each whether it is to be traced."""
-
-    def __init__(
-        self,
-        tracer: Tracer,
-        sampling: Sampling,
-        infer: Callable[[InferRequest, OnAnswer], UnderWay],
-    ) -> None:
-        self.tracer = tracer
-        self.sampling = sampling
-        self._infer = infer
 
     def infer(
         self, request: InferRequest, on_answer: OnAnswer, protocol: str, received_ns: int
@@ -47,9 +39,47 @@ class Tracing:
         """As DataPlane.infer, for a request that came by http or grpc and that its front had whole
         at that time.
         """
-        if not self.sampling.wants(request):
+
+    def follow(self, rules: TraceRules) -> None:
+        """Go by these rules."""
+
+    def close(self) -> None:
+        """Let go of what is left, within a bounded time; call off the event loop."""
+
+
+def open_tracing(
+    settings: TraceSettings, infer: Callable[[InferRequest, OnAnswer], UnderWay]
+) -> Tracing | None:
+    """As the settings say. None: no request is traced."""
+    config = parse_trace_config(settings.trace_config)
+    sampling = Sampling(config.rule)
+    if config.to_file:
+        return FileTracing(TraceFiles(config.file), sampling, infer)
+    tracer = open_tracer(settings, "gateway")
+    return None if tracer is None else SpanTracing(tracer, sampling, infer)
+
+
+class SpanTracing:
+    """Tells spans."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        sampling: Sampling,
+        infer: Callable[[InferRequest, OnAnswer], UnderWay],
+    ) -> None:
+        self._tracer = tracer
+        self._sampling = sampling
+        self._infer = infer
+        self.follow = sampling.follow
+        self.close = tracer.close
+
+    def infer(
+        self, request: InferRequest, on_answer: OnAnswer, protocol: str, received_ns: int
+    ) -> UnderWay:
+        if not self._sampling.sampler_of(request).wants(request.trace_context):
             return self._infer(request, on_answer)
-        trace = _Trace(self.tracer, request, on_answer)
+        trace = _Trace(self._tracer, request, on_answer)
         trace.protocol, trace.received_ns = protocol, received_ns
         trace.under_way = self._infer(request, trace.on_answer)
         return trace

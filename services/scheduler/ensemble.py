@@ -102,9 +102,12 @@ class _Run:
         context = self.entry.request.trace_context
         self.trace = context if trace is None else trace.begin_steps()
 
-    def add(self, execution: Execution | None, revision: bytes) -> None:
-        """A step was executed like this (None: not at all), its model being of this revision."""
-        if execution is not None:
+    def add(self, entry: Entry, revision: bytes) -> None:
+        """A step was executed, or answered from the cache, its model being of this revision."""
+        execution = entry.execution
+        if execution is None:
+            self.stale = self.stale or entry.revision != revision
+        else:
             before = self.compute_ns
             self.compute_ns = (
                 before[0] + execution.compute_input_ns,
@@ -119,6 +122,8 @@ class EnsembleVersion(ModelVersion):
 
     With decoupled models among its steps, on_answer is called as by a DecoupledVersion.
     """
+
+    asks_others = True
 
     def __init__(self, *how: Any) -> None:
         super().__init__(*how)
@@ -236,7 +241,7 @@ class EnsembleVersion(ModelVersion):
                 self._give_up(run, answer.error.code, answer.error.message)
             return
         if not answer.more:
-            run.add(entry.execution, form.model.revision)
+            run.add(entry, form.model.revision)
             self._let_go(run, call.tensors.values())
         try:
             outputs = form.outputs(answer) if answer.head else None
@@ -276,8 +281,7 @@ class EnsembleVersion(ModelVersion):
         epoch_ms = time.time_ns() // 1_000_000
         execution = Execution(run.started_ns, _now_ns(), epoch_ms, *run.compute_ns, revision)
         entry.execution = execution
-        if entry.passage is not None:
-            entry.passage.computed_by = execution.revision
+        entry.revision = revision
         self.statistics.record_batch(run.batch, execution)
         if self.config.decoupled:
             if not run.told:

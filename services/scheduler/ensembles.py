@@ -208,4 +208,6 @@ def _revise(served: ServedVersion, steps: Iterable[bytes]) -> None:
     assert runtime is not None, "an ensemble in service without a runtime"  # noqa: S101
     runtime.revision = revision_of(runtime.config.proto, b"".join(steps))
     if runtime.cache is not None:
-        runtime.cache.revise(place_of(served.name, served.number, runtime.revision))
+        place = place_of(served.name, served.number, runtime.revision)
+        # Of several answers none can be kept.
+        runtime.cache.revise(None if runtime.config.decoupled else place)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nereid.messages import Answer, InferRequest
     from services.scheduler.response_cache import Passage
     from services.scheduler.statistics import Execution
-    from services.scheduler.tracing import RequestTrace
+    from services.scheduler.tracing import EntryTrace
 
 _log = logging.getLogger(__name__)
 
@@ -83,9 +83,11 @@ class Entry:
     # Its way through the response cache; None: it is not on one.
     passage: Passage | None = None
     # Only where the request is sampled.
-    trace: RequestTrace | None = None
+    trace: EntryTrace | None = None
     # How the batch went that it was answered from.
     execution: Execution | None = None
+    # Of the model, as the one that its answer is of had it; only of one that went by the cache.
+    revision: bytes = b""
 
 
 @dataclass(slots=True, eq=False)

@@ -31,16 +31,16 @@ from services.scheduler.decoupled import DecoupledVersion, check_taker
 from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.entry import Entry
 from services.scheduler.slabs import Slabs
-from services.scheduler.tracing import record_refusal
+from services.scheduler.tracing import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.messages import ToScheduler
-    from nereid.tracing import Tracer
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.lineage import Lineage
     from services.scheduler.model import ModelVersion
+    from services.scheduler.tracing import Traces
 
     OnAnswer = Callable[[Answer], None]
     # A held request, by its id, is somewhere else now.
@@ -143,15 +143,15 @@ class Intake:
     """Finds the model version of each request."""
 
     def __init__(
-        self, catalogue: Catalogue, room: HoldingRoom, tracer: Tracer | None = None
+        self, catalogue: Catalogue, room: HoldingRoom, traces: Traces | None = None
     ) -> None:
         self._catalogue = catalogue
         self._room = room
         # None: no request is traced.
-        self._tracer = tracer
+        self._traces = traces
         # Looks after requests that models make; None: none make any.
         self.lineage: Lineage | None = None
-        if tracer is not None:
+        if traces is not None:
             room.on_given_up = self._given_up
         self._by_head: dict[bytes, ModelVersion] = {}
         self._stopping = False
@@ -179,14 +179,14 @@ class Intake:
 
     def refused(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
         """No model has taken this request. since_ns 0: it came just now."""
-        if self._tracer is None or not is_sampled(request.trace_context):
+        if self._traces is None or not is_sampled(request.trace_context):
             return
         try:
-            model = _named(request.head)
+            name, version = _named(request.head)
         except NereidError:
             return  # nobody can say whose it was
         since_ns = since_ns or time.monotonic_ns()
-        record_refusal(self._tracer, request, model, since_ns, error.message)
+        self._traces.refused(Refusal(request, name, version, since_ns, error.message))
 
     def stop(self) -> None:
         """Accept nothing from now on; what is held may still find its model."""

@@ -2,11 +2,13 @@
 
 A model that waits for another model's response keeps its instance busy. Where instances wait for
 each other in a ring, nobody would ever answer: the request that would close such a ring is refused.
+One that waits for the answer to another like it (see response_cache) waits for who has that one.
 Looks at nothing but requests that say who asks. Knows no stream.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.errors import InvalidArgument, Unavailable
@@ -79,6 +81,12 @@ class Lineage:
             self._sweep()
         self._children.setdefault(caller, []).append(Child(caller.running.batch, entry, model))
         self._count += 1
+        if entry.passage is not None and entry.state is State.WAITING:
+            # Whether it has to wait for an instance is known when the cache has answered.
+            entry.passage.on_queued = partial(self._check, caller, model, entry)
+        self._check(caller, model, entry)
+
+    def _check(self, caller: Instance, model: object, entry: Entry) -> None:
         if self._is_stuck(caller, model, entry):
             raise Unavailable(
                 "every instance of the model waits itself for a response that only one of them "
@@ -120,7 +128,12 @@ class Lineage:
         )
 
     def _is_stuck(self, caller: Instance, model: object, entry: Entry) -> bool:
-        if entry.state is State.EXECUTING or not self._all_wait(model):
+        if entry.state is State.EXECUTING:
+            return False
+        awaited = _awaited(entry)
+        if awaited.state is State.WAITING:
+            return False
+        if awaited.state is not State.EXECUTING and not self._all_wait(model):
             return False
         waiting = {each: [*self._waiting(each)] for each in self._children}
         stuck = {instance for instance, children in waiting.items() if children}
@@ -137,13 +150,21 @@ class Lineage:
     def _holds(self, children: Iterable[Child], stuck: set[Instance]) -> bool:
         """Whether one of these requests can only be answered by who is stuck."""
         for child in children:
+            awaited = _awaited(child.entry)
+            if awaited.state is State.WAITING:
+                continue
             instances = [*self._instances_of(child.model)]
-            if child.entry.state is State.EXECUTING:
+            if awaited.state is State.EXECUTING:
                 instances = [
                     each
                     for each in instances
-                    if each.running is not None and child.entry in each.running.batch.entries
+                    if each.running is not None and awaited in each.running.batch.entries
                 ]
             if instances and stuck.issuperset(instances):
                 return True
         return False
+
+
+def _awaited(entry: Entry) -> Entry:
+    """The entry whose execution this one waits for: itself, or the one that it has joined."""
+    return entry if entry.passage is None else entry.passage.flight.leader

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.model_config import ModelConfig
-    from nereid.tracing import Tracer
     from services.scheduler.cache_client import CacheClient
     from services.scheduler.catalogue import ServedVersion
     from services.scheduler.completion import CompletionRules
     from services.scheduler.sessions import Placed
+    from services.scheduler.tracing import Traces
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class LoadRules:
     backend_settings: Callable[[str], dict[str, str]]
     limits: QueueLimits
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    tracer: Tracer | None = None
+    traces: Traces | None = None
     cache: CacheClient | None = None
     slabs: Slabs = field(default_factory=Slabs)
 
@@ -65,7 +65,7 @@ class LoadRules:
             kind = EnsembleVersion
         elif config.decoupled:
             kind = DecoupledVersion
-        runtime = kind(config, served.number, self.limits, self.tracer)
+        runtime = kind(config, served.number, self.limits, self.traces)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
         runtime.slabs = self.slabs

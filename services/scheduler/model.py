@@ -23,7 +23,7 @@ from services.scheduler.router import Router
 from services.scheduler.slabs import Slabs
 from services.scheduler.statistics import Execution, ModelStatistics
 from services.scheduler.stranding import Patience
-from services.scheduler.tracing import end_attempts, trace_of
+from services.scheduler.tracing import end_attempts
 from services.scheduler.validation import Validator
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from nereid.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid.pb import nereid_pb2 as pb
-    from nereid.tracing import Tracer
     from services.scheduler.entry import Batch
     from services.scheduler.instance import Instance, Running
     from services.scheduler.response_cache import ResponseCache
+    from services.scheduler.tracing import Traces
 
     OnAnswer = Callable[[Answer], None]
 
@@ -57,12 +57,15 @@ class QueueLimits:
 class ModelVersion:
     """The requests of one model version, from acceptance to answer."""
 
+    # Whether it answers by what it asks of other models; others have instances.
+    asks_others = False
+
     def __init__(
         self,
         config: ModelConfig,
         number: int,
         limits: QueueLimits,
-        tracer: Tracer | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.config = config
         self.number = number
@@ -72,7 +75,7 @@ class ModelVersion:
         self.slabs = Slabs()
         self.revision = b""  # what it is at present, where there is a cache
         self._limits = limits
-        self._tracer = tracer  # None: no request is traced
+        self._traces = traces  # None: no request is traced
         self._validator = Validator(config)
         self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
         self._router: Router[Instance] = Router()
@@ -112,15 +115,15 @@ class ModelVersion:
         """
         now_ns = _now_ns()
         entry = self._validator.accept(request, on_answer, now_ns)
-        if self._tracer is not None and request.trace_context:
-            entry.trace = trace_of(self._tracer, request.trace_context, now_ns)
+        if self._traces is not None and request.trace_context:
+            entry.trace = self._traces.begin(request.trace_context, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
         try:
-            if self.cache is not None and request.digest:
-                self.cache.admit(entry, now_ns)
-            else:
+            if self.cache is None:
                 self._batcher.add(entry, now_ns)
+            else:
+                self.cache.admit(entry, now_ns)
         except Unavailable:
             self.statistics.failures[REJECTED] += 1
             raise
@@ -156,7 +159,8 @@ class ModelVersion:
         self._close(entry, answer)
 
     def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
-        """Fail an entry that was not queued."""
+        """Fail an entry that no instance has."""
+        self._batcher.remove(entry)
         reason = REJECTED if isinstance(error, Unavailable) else CANCELED
         self._fail(entry, error, now_ns, reason)
 
@@ -350,7 +354,7 @@ class ModelVersion:
             elif entry.passage is None:
                 self._close(entry, answer)
             else:
-                entry.passage.computed_by = running.revision
+                entry.revision = running.revision
                 self._close(entry, self.slabs.bring_in(answer))
 
     def _fail_batch(self, batch: Batch, error: NereidError, now_ns: int) -> None:
@@ -367,14 +371,14 @@ class ModelVersion:
         """The entry's end: its answer goes out, or, without one, it is dropped."""
         entry.state = State.ANSWERED
         del self._open[entry]
+        if entry.trace is not None:
+            entry.trace.end(entry, (self.name, self.number), answer, _now_ns())
         if self._order is not None:
             told = None if answer is None else (entry, answer)
             for earlier, held in self._order.settle(entry, told):
                 tell(earlier, held)
         elif answer is not None:
             tell(entry, answer)
-        if entry.trace is not None:
-            entry.trace.end(entry, (self.name, self.number), answer, _now_ns())
         if self.cache is not None and entry.passage is not None:
             self.cache.ended(entry, answer)
         if self._idle is not None and not self._open:

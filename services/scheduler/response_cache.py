@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
-from nereid.errors import Cancelled, DeadlineExceeded, Unavailable
+from nereid.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable
 from nereid.frames import read_answer, write_answer
 from nereid.messages import Answer
 from nereid.pb import nereid_pb2 as pb
+from services.scheduler.cache_keys import CacheKeys
 from services.scheduler.entry import State
 from services.scheduler.queues import deadline_passed, queue_full
 from services.scheduler.single_flight import Flight, SingleFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from nereid.errors import NereidError
+    from nereid.model_config import ModelConfig
     from services.scheduler.cache_client import CacheClient
     from services.scheduler.entry import Entry
     from services.scheduler.statistics import ModelStatistics
@@ -44,7 +45,10 @@ class Owner(Protocol):
     """The model version, as far as its cache knows it."""
 
     name: str
+    config: ModelConfig
     statistics: ModelStatistics
+    # It answers by what it asks of other models.
+    asks_others: bool
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raises Unavailable when the queue is full."""
@@ -53,7 +57,7 @@ class Owner(Protocol):
         """The end of an entry that waited here: tell its answer."""
 
     def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
-        """The end of an entry that waited here: tell why there is no answer."""
+        """The end of an entry that no instance has: tell why there is no answer."""
 
 
 class Place(NamedTuple):
@@ -77,7 +81,7 @@ class Passage:
     a follower for its leader.
     """
 
-    __slots__ = ("computed_by", "flight", "key", "revision", "timer", "waited_ns", "waiting")
+    __slots__ = ("flight", "key", "on_queued", "revision", "timer", "waited_ns", "waiting")
 
     def __init__(self, key: bytes, revision: bytes, flight: Flight[Entry]) -> None:
         self.key = key
@@ -86,9 +90,10 @@ class Passage:
         self.waiting = True
         # From its arrival until it was queued: what looking it up cost.
         self.waited_ns = 0
-        # The revision of the instance that executed it.
-        self.computed_by = b""
         self.timer: asyncio.TimerHandle | None = None
+        # Called when the flight's leader is queued; raises NereidError if this entry shall not wait
+        # for that.
+        self.on_queued: Callable[[], None] | None = None
 
 
 class ResponseCache:
@@ -100,12 +105,15 @@ class ResponseCache:
         self._most_waiting = most_waiting
         self._waiting = 0
         self._flights = SingleFlight["Entry"]()
+        self._keys = CacheKeys(spec.name for spec in owner.config.outputs)
         self._loop = asyncio.get_running_loop()
         # None: no instance has been placed yet, so nobody knows whose answers these would be.
         self._place: Place | None = None
 
-    def revise(self, place: Place) -> None:
-        """From now on the version is another: what is kept of the old one is out of reach."""
+    def revise(self, place: Place | None) -> None:
+        """From now on the version is another: what is kept of the old one is out of reach. None:
+        it is one whose answers cannot be kept.
+        """
         self._place = place
 
     # ---- from arrival to the queue
@@ -116,14 +124,20 @@ class ResponseCache:
         Raises:
             Unavailable: too many are waiting, or the queue is full.
         """
-        if self._place is None:
+        request = entry.request
+        key = self._keys.key(request) if self._place is not None else b""
+        if self._place is None or not key:
             self._owner.enqueue(entry, now_ns)
             return
         if self._most_waiting and self._waiting >= self._most_waiting:
             raise queue_full(entry)
-        key = self._place.prefix + entry.request.digest.hex().encode()
+        key = self._place.prefix + key
         # A request shall not wait for one that may wait longer than itself.
-        flight = self._flights.join((key, entry.level, entry.request.timeout_us), entry)
+        alike = (key, entry.level, request.timeout_us)
+        if request.caller and self._owner.asks_others:
+            # Nor for one that may, by way of other models, wait for the very model that asks.
+            alike = (*alike, entry)  # type: ignore[assignment]
+        flight = self._flights.join(alike, entry)
         entry.passage = passage = Passage(key, self._place.revision, flight)
         entry.state = State.WAITING
         self._waiting += 1
@@ -156,7 +170,8 @@ class ResponseCache:
         if answer is None:
             self._queue(flight.leader, passage, now_ns)
         else:
-            self._share([flight.leader, *self._flights.land(flight)], answer, now_ns)
+            members = [flight.leader, *self._flights.land(flight)]
+            self._share(members, answer, passage.revision, now_ns)
 
     def _queue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
         if entry.trace is not None:
@@ -165,6 +180,16 @@ class ResponseCache:
             self._enqueue(entry, passage, now_ns)
         except Unavailable as error:
             self._owner.fail(entry, error, now_ns)
+            return
+        for member in (entry, *passage.flight.followers):
+            if member.passage is not None and member.passage.on_queued is not None:
+                self._ask(member, member.passage.on_queued, now_ns)
+
+    def _ask(self, member: Entry, on_queued: Callable[[], None], now_ns: int) -> None:
+        try:
+            on_queued()
+        except NereidError as error:
+            self._owner.fail(member, error, now_ns)
 
     def _enqueue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
         passage.waited_ns = now_ns - entry.received_ns
@@ -204,8 +229,8 @@ class ResponseCache:
         else:
             followers = self._flights.land(flight)
             if followers:
-                self._share(followers, answer, _now_ns())
-            self._keep(passage, answer, b"" if entry.trace is None else entry.trace.lookup)
+                self._share(followers, answer, entry.revision, _now_ns())
+            self._keep(entry, passage, answer)
 
     def _scatter(self, flight: Flight[Entry]) -> None:
         """The leader failed: the others try for themselves, together rather than in a row."""
@@ -215,8 +240,10 @@ class ResponseCache:
                 entry.passage.flight = Flight(flight.identity, entry)
                 self._queue(entry, entry.passage, now_ns)
 
-    def _share(self, entries: Sequence[Entry], answer: Answer, now_ns: int) -> None:
-        """Answer entries that waited with one answer: all of them are hits."""
+    def _share(
+        self, entries: Sequence[Entry], answer: Answer, revision: bytes, now_ns: int
+    ) -> None:
+        """Answer entries that waited with one answer, of this revision: all of them are hits."""
         for entry in entries:
             passage, entry.passage = entry.passage, None
             if passage is None:
@@ -227,18 +254,20 @@ class ResponseCache:
                 continue
             if entry.trace is not None:
                 entry.trace.end_lookup(entry.received_ns, now_ns, hit=True)
+            entry.revision = revision
             self._owner.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
             self._owner.finish(entry, Answer(0, answer.head, list(answer.payloads)))
 
-    def _keep(self, passage: Passage, answer: Answer, trace_context: bytes) -> None:
+    def _keep(self, entry: Entry, passage: Passage, answer: Answer) -> None:
         """Store what was computed, unless an instance of another revision computed it."""
         started_ns = _now_ns()
-        if passage.computed_by == passage.revision and all(
+        if entry.revision == passage.revision and all(
             isinstance(payload, bytes) for payload in answer.payloads
         ):
             message = pb.Answer()
             write_answer(answer, message)
-            self._client.store(passage.key, message.SerializeToString(), trace_context)
+            context = b"" if entry.trace is None else entry.trace.lookup
+            self._client.store(passage.key, message.SerializeToString(), context)
         self._owner.statistics.record_cache_miss(passage.waited_ns, _now_ns() - started_ns)
 
     def _release(self, passage: Passage) -> None:

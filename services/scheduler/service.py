@@ -25,7 +25,6 @@ from nereid.rpc import (
     accept_link,
 )
 from nereid.slab import memory_domain
-from nereid.tracing import open_tracer
 from services.scheduler.cache_client import CacheClient, dial_cache
 from services.scheduler.catalogue import Catalogue
 from services.scheduler.completion import CompletionRules
@@ -42,6 +41,7 @@ from services.scheduler.repository import Repositories
 from services.scheduler.repository_calls import repository_calls
 from services.scheduler.repository_control import ControlRules, RepositoryControl
 from services.scheduler.slabs import Slabs
+from services.scheduler.tracing import open_traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,10 +72,10 @@ class SchedulerService:
         """cache_link: to a cache in this process; else settings say where one is, if any is."""
         self._settings = settings
         self._slabs = Slabs(memory_domain(settings.slab_limit_bytes))
-        self._tracer = open_tracer(settings, "scheduler")
+        self._traces = open_traces(settings)
         self._catalogue = Catalogue()
         self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
-        self._intake = Intake(self._catalogue, self._room, self._tracer)
+        self._intake = Intake(self._catalogue, self._room, self._traces)
         limits = QueueLimits(
             max_queue_size=settings.max_queue_size,
             max_retries=settings.max_retries,
@@ -92,7 +92,7 @@ class SchedulerService:
             settings.backend_settings,
             limits,
             metrics_config,
-            self._tracer,
+            self._traces,
             self._cache,
             self._slabs,
         )
@@ -208,8 +208,8 @@ class SchedulerService:
             self._cache.close()
         if self._cache_channel is not None:
             await self._cache_channel.close()
-        if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
 
     def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
         address = self._settings.cache_address

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import InvalidArgument, Unimplemented
 from nereid.messages import TraceRule, TraceRules
+from nereid.tracing import FILE_MODE, LEVELS, SPAN_MODE, trace_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
     from nereid.tracing import TraceConfig
 
 _OFF: Final = "OFF"
-_LEVELS: Final = ("TIMESTAMPS", "TENSORS")
 _NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _UINT32: Final = (1 << 32) - 1
 _INT32: Final = (1 << 31) - 1
-# What is told of a server that does not trace; Triton would write a file if it had the name of one.
-_FILE_MODE: Final = "triton"
+# Triton without the name of a file does not trace.
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
 
@@ -32,13 +31,13 @@ class TraceSettings:
 
     def __init__(self, config: TraceConfig) -> None:
         self._traces = config.on
+        self._to_file = config.to_file
         self._fixed = _fixed(config)
-        levels = [_OFF] if config.level == _OFF else [config.level]
         self._start: dict[str, list[str]] = {
-            "trace_level": levels,
+            "trace_level": list(config.levels) or [_OFF],
             "trace_rate": [str(config.rate)],
             "trace_count": [str(config.count)],
-            "log_frequency": ["0"],
+            "log_frequency": [str(config.log_frequency)],
         }
         self._server = dict(self._start)
         self._models: dict[str, dict[str, list[str]]] = {}
@@ -75,7 +74,7 @@ class TraceSettings:
     def shown(self, model: str) -> dict[str, list[str]]:
         """All settings that hold for a model, or for the server."""
         settings = self._server | self._models.get(model, {}) | self._fixed
-        if self._traces:
+        if self._traces and not self._to_file:
             # Belongs to trace files.
             del settings["log_frequency"]
         return settings
@@ -90,10 +89,10 @@ class TraceSettings:
 
 def _fixed(config: TraceConfig) -> dict[str, list[str]]:
     """What no client can change."""
-    if not config.on:
-        return {"trace_file": [""], "trace_mode": [_FILE_MODE]}
+    if not config.to_spans:
+        return {"trace_file": [config.file], "trace_mode": [FILE_MODE]}
     fixed = {
-        "trace_mode": ["opentelemetry"],
+        "trace_mode": [SPAN_MODE],
         "url": [config.url or "http://localhost:4317"],
         "bsp_max_queue_size": [str(config.max_queue_size)],
         "bsp_schedule_delay": [str(config.schedule_delay_ms)],
@@ -105,8 +104,11 @@ def _fixed(config: TraceConfig) -> dict[str, list[str]]:
 
 
 def _rule(settings: Mapping[str, Sequence[str]]) -> TraceRule:
-    on = settings["trace_level"] != [_OFF]
-    return TraceRule(on, int(settings["trace_rate"][0]), int(settings["trace_count"][0]))
+    levels = () if settings["trace_level"] == [_OFF] else settings["trace_level"]
+    rate, count, log_frequency = (
+        int(settings[name][0]) for name in ("trace_rate", "trace_count", "log_frequency")
+    )
+    return trace_rule(levels, rate, count, log_frequency)
 
 
 def _levels(values: list[str]) -> list[str]:
@@ -114,7 +116,7 @@ def _levels(values: list[str]) -> list[str]:
         if len(values) > 1:
             raise InvalidArgument("Expect only one trace level 'OFF' is specified")
         return [_OFF]
-    return [level for level in _LEVELS if level in values]
+    return [level for level in LEVELS if level in values]
 
 
 def _one(name: str, values: list[str]) -> tuple[str, int]:

@@ -1,23 +1,32 @@
 """A sampled request's trace as the scheduler sees it: its wait, its attempts to execute, its end.
 
-An entry has a RequestTrace only if it is sampled. Each attempt gets a span of its own, below which
-the executor puts what it does. The batch of an attempt gets one span, in the trace of its first
-sampled member, with links to the attempts of all of them, which link back. Decides nothing; times
-are monotonic nanoseconds that the model's owner took anyway.
+An entry has an EntryTrace only if it is sampled. Here it is told as spans; trace_times gathers it
+for a file. Each attempt gets a span of its own, below which the executor puts what it does. The
+batch of an attempt gets one span, in the trace of its first sampled member, with links to the
+attempts of all of them, which link back. Decides nothing; times are monotonic nanoseconds that the
+model's owner took anyway.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from nereid.tracing import Span, child_of, epoch_offset_ns, is_sampled
+from nereid.tracing import (
+    Span,
+    child_of,
+    epoch_offset_ns,
+    is_sampled,
+    open_tracer,
+    parse_trace_config,
+)
+from services.scheduler.trace_times import TimeTraces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.messages import Answer, InferRequest
-    from nereid.tracing import Attribute, Tracer
+    from nereid.tracing import Attribute, Tracer, TraceSettings
     from services.scheduler.entry import Entry
     from services.scheduler.instance import Instance, Running
 
@@ -25,8 +34,110 @@ if TYPE_CHECKING:
 _MOST_RESPONSES: Final = 128
 
 
-class RequestTrace:
+class EntryTrace(Protocol):
     """One sampled request from its acceptance to its answer."""
+
+    @property
+    def context(self) -> bytes:
+        """Of the request as a whole."""
+
+    @property
+    def attempt(self) -> bytes:
+        """Of the attempt under way."""
+
+    @property
+    def lookup(self) -> bytes:
+        """Of the look into the cache, once there is one."""
+
+    def begin_attempt(self, now_ns: int) -> bytes:
+        """An instance gets it; the context to send along."""
+
+    def begin_steps(self) -> bytes:
+        """An ensemble takes its first steps; the context to send along."""
+
+    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
+        """The attempt is over: the wait before it and itself. attempt tells of all its batch."""
+
+    def responded(self, now_ns: int) -> None:
+        """A decoupled model gave one of its answers."""
+
+    def begin_lookup(self) -> bytes:
+        """The cache is asked; the context to send along."""
+
+    def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
+        """The cache has answered; without an answer in time it is a miss as well."""
+
+    def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
+        """The request is answered with this, or without an answer: nobody wanted it any more."""
+
+    def record_batch(self, span: Span) -> None:
+        """The span of the batch whose first sampled member this is."""
+
+
+class Refusal(NamedTuple):
+    """A request that no model has accepted, since when it waited for one, and why."""
+
+    request: InferRequest
+    name: str
+    version: str
+    since_ns: int
+    error: str
+
+
+class Traces(Protocol):
+    """What a scheduler does with sampled requests."""
+
+    def begin(self, context: bytes, now_ns: int) -> EntryTrace | None:
+        """The trace of a request that comes now with this context, if that is sampled."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """A sampled request was refused."""
+
+    def close(self) -> None:
+        """Send what is left, within a bounded time; call off the event loop."""
+
+
+class SpanTraces:
+    """Tells spans."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.close = tracer.close
+
+    def begin(self, context: bytes, now_ns: int) -> EntryTrace | None:
+        return RequestTrace(self._tracer, context, now_ns) if is_sampled(context) else None
+
+    def refused(self, refusal: Refusal) -> None:
+        """The span that it would have had."""
+        request, name, version, since_ns, error = refusal
+        offset_ns = epoch_offset_ns()
+        attributes: dict[str, Attribute] = {"triton.model_name": name}
+        if version.isdecimal():
+            attributes["triton.model_version"] = int(version)
+        if request.request_id:
+            attributes["triton.request_id"] = request.request_id
+        span = Span(
+            name=name,
+            context=child_of(request.trace_context),
+            parent=request.trace_context,
+            start_ns=since_ns + offset_ns,
+            end_ns=time.monotonic_ns() + offset_ns,
+            attributes={**attributes, "nereid.attempts": 0},
+            error=error,
+        )
+        self._tracer.record(span)
+
+
+def open_traces(settings: TraceSettings) -> Traces | None:
+    """As the settings say. None: no request is traced."""
+    if parse_trace_config(settings.trace_config).to_file:
+        return TimeTraces()
+    tracer = open_tracer(settings, "scheduler")
+    return None if tracer is None else SpanTraces(tracer)
+
+
+class RequestTrace:
+    """An EntryTrace as spans."""
 
     __slots__ = (
         "_attempts",
@@ -46,11 +157,8 @@ class RequestTrace:
         self._tracer = tracer
         self._parent = parent
         self._received_ns = received_ns
-        # Of the span of the request as a whole.
         self.context = child_of(parent)
-        # Of the attempt under way.
         self.attempt = b""
-        # Of the look into the cache, once there is one.
         self.lookup = b""
         self._attempts = 0
         self._responses: list[int] | None = None
@@ -60,7 +168,6 @@ class RequestTrace:
         self._queued_ns = 0
 
     def begin_attempt(self, now_ns: int) -> bytes:
-        """An instance gets it; the context to send along."""
         self._attempts += 1
         self._started_ns = now_ns
         self._waits = False
@@ -68,12 +175,10 @@ class RequestTrace:
         return self.attempt
 
     def begin_steps(self) -> bytes:
-        """An ensemble takes its first steps; the context to send along."""
         self._waits = False
         return self.context
 
     def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
-        """The attempt is over: the wait before it and itself. attempt tells of all its batch."""
         queued_ns = self._queued_ns or entry.enqueued_ns
         offset_ns = attempt.start_ns - self._started_ns
         span = Span(
@@ -91,19 +196,16 @@ class RequestTrace:
         self._queued_ns = attempt.end_ns - offset_ns
 
     def responded(self, now_ns: int) -> None:
-        """A decoupled model gave one of its answers."""
         if self._responses is None:
             self._responses = []
         if len(self._responses) < _MOST_RESPONSES:
             self._responses.append(now_ns)
 
     def begin_lookup(self) -> bytes:
-        """The cache is asked; the context to send along."""
         self.lookup = child_of(self.context)
         return self.lookup
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
-        """The cache has answered; without an answer in time it is a miss as well."""
         offset_ns = epoch_offset_ns()
         span = Span(
             name="cache lookup",
@@ -117,7 +219,6 @@ class RequestTrace:
         self._tracer.record(span)
 
     def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
-        """The request is answered; without an answer: nobody wanted it any more."""
         offset_ns = epoch_offset_ns()
         queued_ns = self._queued_ns or entry.enqueued_ns
         if self._waits and 0 < queued_ns < now_ns:
@@ -146,7 +247,6 @@ class RequestTrace:
         self._tracer.record(span)
 
     def record_batch(self, span: Span) -> None:
-        """The span of the batch whose first sampled member this is."""
         self._tracer.record(span)
 
     def _part(self, name: str, start_ns: int, end_ns: int, offset_ns: int) -> Span:
@@ -159,39 +259,11 @@ class RequestTrace:
         )
 
 
-def trace_of(tracer: Tracer, context: bytes, now_ns: int) -> RequestTrace | None:
-    """The trace of a request that comes now with this context, if that is sampled."""
-    return RequestTrace(tracer, context, now_ns) if is_sampled(context) else None
-
-
-def record_refusal(
-    tracer: Tracer, request: InferRequest, model: tuple[str, str], since_ns: int, error: str
-) -> None:
-    """A sampled request that no model has accepted: the span that it would have had."""
-    name, version = model
-    offset_ns = epoch_offset_ns()
-    attributes: dict[str, Attribute] = {"triton.model_name": name}
-    if version.isdecimal():
-        attributes["triton.model_version"] = int(version)
-    if request.request_id:
-        attributes["triton.request_id"] = request.request_id
-    span = Span(
-        name=name,
-        context=child_of(request.trace_context),
-        parent=request.trace_context,
-        start_ns=since_ns + offset_ns,
-        end_ns=time.monotonic_ns() + offset_ns,
-        attributes={**attributes, "nereid.attempts": 0},
-        error=error,
-    )
-    tracer.record(span)
-
-
 def end_attempts(
     instance: Instance, running: Running, now_ns: int, lost: str | None = None
 ) -> None:
     """A batch with sampled members was answered, or lost with its instance for this cause."""
-    members: Sequence[tuple[Entry, RequestTrace]] = [
+    members: Sequence[tuple[Entry, EntryTrace]] = [
         (entry, entry.trace) for entry in running.batch.entries if entry.trace is not None
     ]
     if not members:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from benchmarks import triton as environment
 from benchmarks.failure import BenchError
 from tests.compat import triton
+from tests.compat.record import NEREID_FLAGS
 from tests.e2e.mesh import running
 from tests.protocol.exchange import Server, Step
 from tests.protocol.python_repository import repository_for
@@ -82,7 +83,7 @@ def pair(
     flags = SERVERS[request.param]
     with (
         triton.running(python, log / "triton", *flags) as real,
-        running(onnx, log / "nereid", *flags, "--allow-client-shm=true") as mesh,
+        running(onnx, log / "nereid", *flags, *NEREID_FLAGS) as mesh,
     ):
         nereid = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)
         yield Pair(request.param, real, nereid)

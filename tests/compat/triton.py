@@ -33,7 +33,8 @@ class Triton:
     def _start(self) -> tuple[ServerProcess, Server]:
         ports = free_ports(3)
         command = triton.command(VENV, self._repository, self._log, (ports[0], ports[1], ports[2]))
-        argv = [*command.argv, *_FLAGS, *self._flags]
+        caches = Path(command.argv[0]).parents[1] / "caches"
+        argv = [*command.argv, *_FLAGS, f"--cache-directory={caches}", *self._flags]
         process = ServerProcess(Command(argv, command.log, command.environment))
         try:
             _await_live(process, ports[0])

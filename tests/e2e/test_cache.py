@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.e2e.large import client, tensor
 from tests.e2e.mesh import Mesh, running, until
-from tests.e2e.models import save_multiplier
+from tests.e2e.models import DATATYPES, save_identity, save_multiplier
 from tests.ensembles import ensemble_config, save_ensemble
 from tests.redis_server import redis_server
 
@@ -38,6 +40,20 @@ def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     root = tmp_path_factory.mktemp("cached")
     write_model(root / "models", "triple", 3)
     write_model(root / "models", "plain", 3, cached=False)
+    for name, more in (("copy", ""), ("kept", _CACHED)):
+        config = f"max_batch_size: 4\n{_CONFIG}{more}"
+        save_identity(root / "models", name, DATATYPES["FP32"][0], config)
+    steps = [
+        ("copy", {"INPUT0": "X"}, {"OUTPUT0": "m"}),
+        ("kept", {"INPUT0": "m"}, {"OUTPUT0": "OUTPUT0"}),
+    ]
+    inner = ensemble_config(["X FP32 -1"], ["OUTPUT0 FP32 -1"], steps, "max_batch_size: 4\n")
+    save_ensemble(root / "models", "inner", inner)
+    outer = [("inner", {"X": "INPUT0"}, {"OUTPUT0": "OUTPUT0"})]
+    whole = ensemble_config(
+        ["INPUT0 FP32 -1"], ["OUTPUT0 FP32 -1"], outer, "max_batch_size: 4\n" + _CACHED
+    )
+    save_ensemble(root / "models", "whole", whole)
     flags = (f"--join={request.param}", "--cache-config=local,size=10000000")
     # Neither a busy machine nor a slow start shall look like a miss.
     with running(root / "models", root / "log", *flags, "--cache-timeout-ms=2000") as mesh:
@@ -119,6 +135,25 @@ def test_those_unlike_share_nothing(it: Mesh) -> None:
         "success": 5,
         "cache_miss": 5,
     }
+
+
+@pytest.mark.parametrize("size", [100, 100_000], ids=["inline", "shared"])
+def test_a_step_shares_answers_with_clients(it: Mesh, size: int) -> None:
+    array = tensor(size, seed=size)
+    hit, miss = {"success": 1, "cache_hit": 1}, {"success": 1, "cache_miss": 1}
+    executed = {"execution_count": 1, "inference_count": 1}
+    for protocol, turns in (
+        ("http", (("kept", miss | executed), ("whole", hit), ("kept", hit), ("whole", {}))),
+        ("grpc", (("whole", miss | executed), ("kept", hit), ("whole", {}), ("kept", hit))),
+    ):
+        array = -array
+        for model, wanted in turns:
+            before, whole = count(it, "kept"), count(it, "whole")
+            with client(it, protocol) as one:
+                assert np.array_equal(one.infer(model, array), array)
+            assert grown(it, "kept", before) == wanted
+            if model == "whole":
+                assert grown(it, "whole", whole) == (miss | executed if wanted else hit)
 
 
 def test_an_error_is_told_to_all_and_not_kept(it: Mesh) -> None:

@@ -22,8 +22,8 @@ import tritonclient.grpc as tritongrpc
 
 from nereid.pb import kserve_pb2
 from tests import python_models
+from tests.e2e.large import BRIEFLY, await_no_segments, segments
 from tests.e2e.mesh import Mesh, running, until
-from tests.e2e.test_large import IDLE_S, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def mesh(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(repository, log, f"--join={request.param}") as mesh:
+    with running(repository, log, BRIEFLY, f"--join={request.param}") as mesh:
         yield mesh
 
 
@@ -226,10 +226,6 @@ class Endless:
     def sent(self) -> int:
         return self._sent.stat().st_size if self._sent.exists() else 0
 
-    def await_more(self) -> None:
-        now = self.sent
-        until(lambda: self.sent > now, "more answers")
-
     def await_rest(self) -> None:
         """Until it has not sent anything for a while."""
         last = [-1] * 25
@@ -265,7 +261,7 @@ def test_large_answers_that_nobody_takes_leave_no_memory_behind(
     assert segments(mesh)
     one.close(cancel=True)
     endless.await_cancelled()
-    until(lambda: not segments(mesh), "segments to go", IDLE_S)
+    await_no_segments(mesh)
 
 
 def test_a_client_of_events_that_goes_stops_its_model(mesh: Mesh, repository: Path) -> None:
@@ -297,9 +293,9 @@ def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: 
         with stream(mesh) as other:
             other.ask("endless_grpc", "then_end", 3)
             assert [number_of(other.next()) for _ in range(3)] == [0, 1, 2]
+        # More than there were while nobody read.
         for number in range(1, sent + 100):
             assert number_of(next(replies).infer_response) == number
-        endless.await_more()
         replies.cancel()
     endless.await_cancelled()
 
@@ -315,11 +311,12 @@ def test_a_client_that_does_not_read_its_events_holds_its_model_up(
             b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         )
         endless.await_rest()
-        assert endless.sent * 1000 < 32 << 20
+        sent = endless.sent
+        assert sent * 1000 < 32 << 20
         taken = 0
         while taken < 1 << 24:
             taken += len(client.recv(1 << 16))
-        endless.await_more()
+        until(lambda: endless.sent > sent, "more answers")
     endless.await_cancelled()
 
 

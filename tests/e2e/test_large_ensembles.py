@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tritonclient.utils import InferenceServerException
 
-from tests.e2e.mesh import Mesh, running, until
+from tests.e2e.large import (
+    BRIEFLY,
+    IMAGE,
+    ROOM,
+    assert_shared,
+    await_no_segments,
+    client,
+    give_up_requests,
+    kill_executors_under_load,
+    run_all,
+    tensor,
+)
+from tests.e2e.mesh import Mesh, running
 from tests.e2e.models import DATATYPES, save_identity
-from tests.e2e.test_large import IDLE_S, IMAGE, ROOM, Client, client, segments, tensor
 from tests.ensembles import Step, ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
@@ -47,18 +54,15 @@ def shared(
     request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(models, log, ROOM, f"--join={request.param}", executors=2) as mesh:
+    flags = (ROOM, BRIEFLY, f"--join={request.param}")
+    with running(models, log, *flags, executors=2) as mesh:
         yield mesh
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("model", ["chain", "fork"])
 def test_an_image_comes_through_as_it_went_in(shared: Mesh, protocol: str, model: str) -> None:
-    with client(shared, protocol) as one:
-        for seed in range(5):
-            image = tensor(IMAGE[1], seed)
-            assert np.array_equal(one.infer(model, image), image)
-    assert segments(shared), "it went through shared memory"
+    assert_shared(shared, model, (tensor(IMAGE, seed) for seed in range(5)), protocol)
 
 
 def test_tensors_of_many_requests_do_not_mix_and_memory_goes_back(shared: Mesh) -> None:
@@ -72,66 +76,20 @@ def test_tensors_of_many_requests_do_not_mix_and_memory_goes_back(shared: Mesh) 
                 if not np.array_equal(one.infer(("chain", "fork")[turn % 2], array), array):
                     wrong.append(f"{protocol} {seed} {turn}")
 
-    run_all(threading.Thread(target=work, args=(("http", "grpc")[n % 2], n)) for n in range(6))
+    run_all(work, 6)
     assert not wrong
-    until(lambda: not segments(shared), "segments to go", IDLE_S)
-
-
-def run_all(threads: Any) -> None:
-    started = list(threads)
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
+    await_no_segments(shared)
 
 
 def test_requests_that_are_given_up_leave_no_memory_behind(models: Path, tmp_path: Path) -> None:
-    array = tensor(1_000_000)
-    with running(models, tmp_path / "log") as mesh:
-        with client(mesh, "grpc") as one:
-            for step in range(40):
-                with contextlib.suppress(InferenceServerException):
-                    one.infer("fork", array, client_timeout=0.002 * step)
-            assert np.array_equal(one.infer("fork", array), array)
+    with running(models, tmp_path / "log", BRIEFLY) as mesh:
+        give_up_requests(mesh, "fork", 40)
         # What the steps have made; requests' own segments are the same for all models.
-        until(lambda: not segments(mesh, ("services.executor",)), "segments to go", IDLE_S)
+        await_no_segments(mesh, ("services.executor",))
 
 
 def test_executors_that_die_lose_no_large_request(models: Path, tmp_path: Path) -> None:
     """Also not when what a step has made dies with them before the next step."""
-    wrong: list[str] = []
-    done = threading.Event()
-    answered = threading.Semaphore(0)
-
-    def work(mesh: Mesh, protocol: str, seed: int) -> None:
-        array = tensor(300_000, seed)
-        with contextlib.closing(Client(protocol, getattr(mesh, protocol))) as one:
-            while not done.is_set():
-                try:
-                    if not np.array_equal(one.infer(("chain", "fork")[seed // 2], array), array):
-                        wrong.append("another answer")
-                except InferenceServerException as error:
-                    wrong.append(str(error))
-                answered.release()
-
-    with running(models, tmp_path / "log", "--max-retries=5", executors=2) as mesh:
-        threads = [
-            threading.Thread(target=work, args=(mesh, ("http", "grpc")[seed % 2], seed))
-            for seed in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for _ in range(5):
-                for _ in range(12):
-                    assert answered.acquire(timeout=60)
-                mesh.kill("services.executor")
-                until(lambda: len(mesh.children("services.executor")) == 2, "another executor")
-            for _ in range(12):
-                assert answered.acquire(timeout=60)
-        finally:
-            done.set()
-            for thread in threads:
-                thread.join()
-        assert not wrong
-        until(lambda: not segments(mesh), "segments to go", IDLE_S)
+    with running(models, tmp_path / "log", "--max-retries=5", BRIEFLY, executors=2) as mesh:
+        assert not kill_executors_under_load(mesh, "chain", "fork")
+        await_no_segments(mesh)

@@ -227,6 +227,24 @@ COUNT = (
             "INTERNAL",
             f"{RESPONSE}None for a request whose response sender was not used.",
         ),
+        (
+            "reschedule at once",
+            "INTERNAL",
+            (
+                f"{PROCESS}Expected a None object in the execute function return list for "
+                "reschduled request, found type "
+                "'<class 'c_python_backend_utils.InferenceResponse'>'."
+            ),
+        ),
+        # Triton never answers this one; it logs the text.
+        (
+            "reschedule later",
+            "INTERNAL",
+            (
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model "
+                "is not configured to handle such a flag."
+            ),
+        ),
     ],
 )
 def test_failures_have_the_words_and_codes_of_triton(
@@ -275,6 +293,12 @@ def test_metrics_of_a_model_are_on_the_page(mesh: Mesh) -> None:
     say(mesh, "echo a")
     until(lambda: count() == before + 1, "the metric to be told")
     assert "# HELP talk_words Words heard\n# TYPE talk_words counter\n" in mesh.metrics()
+
+
+def test_a_request_that_cannot_be_rescheduled_is_logged(mesh: Mesh) -> None:
+    refusal(mesh, "reschedule later")
+    line = "Failed to release request: Request is released with TRITONSERVER_REQUEST_RELEASE_RESCH"
+    until(lambda: line in mesh.log.read_text(), "the line")
 
 
 def test_a_model_writes_to_the_log(mesh: Mesh) -> None:

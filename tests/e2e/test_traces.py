@@ -1,6 +1,7 @@
 """One connected tree for each sampled request, through the real mesh to a real OTLP receiver."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ import tritonclient.grpc.aio as aiogrpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from tests import python_models
 from tests.e2e.mesh import Mesh, free_port, running, until
 from tests.e2e.models import make_repository, save_scaler
+from tests.e2e.test_python_models import say
 from tests.ensembles import ensemble_config, save_ensemble
 from tests.otlp_receiver import Receiver, Tree, receiver
 
@@ -317,3 +320,50 @@ def test_the_steps_of_an_ensemble_are_below_it(tmp_path: Path, collector: Receiv
     assert (S, "queue", "both") not in tree.shape()
     first, second = tree.one("first"), tree.one("second")
     assert first.end_ns <= second.end_ns <= tree.one("both").end_ns + 1_000_000
+
+
+CALLER = """
+backend: "python"
+input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+"""
+
+
+def test_what_a_model_asks_is_below_its_own_execution(tmp_path: Path, collector: Receiver) -> None:
+    repository = tmp_path / "models"
+    python_models.save(repository, "caller", CALLER)
+    python_models.save(repository, "talk", python_models.TALK)
+    alone = {
+        (service, name.replace("doubler", "caller"), parent.replace("doubler", "caller"))
+        for service, name, parent in SHAPE
+    }
+    both = {
+        *alone,
+        (S, "talk", "execute"),
+        *((S, part, "talk") for part in ("queue", "batch", "execute")),
+    }
+    other = TRACE.replace("0af7", "1af7")
+    elsewhere = {"traceparent": SAMPLED["traceparent"].replace(TRACE, other)}
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        # The model hands the trace on in one case, and not in the other: as with Triton, it says.
+        about = json.loads(say(mesh, "exec talk about", "caller", headers=dict(SAMPLED)))
+        assert say(mesh, "async_exec talk echo no", "caller", headers=elsewhere) == "no"
+        trees = collector.wait(
+            lambda trees: (
+                {name: tree.shape() for name, tree in trees.items()} == {TRACE: both, other: alone}
+                and len(trees[TRACE].spans) == len(SHAPE) + 8
+            )
+        )
+    tree = trees[TRACE]
+    assert tree.roots() == [tree.one("InferRequest")]
+    caller, talk = tree.one("caller"), tree.one("talk")
+    executes = {span.parent: span for span in tree.named("execute")}
+    assert talk.parent == executes[caller.id].id
+    assert {span.parent for span in tree.named("compute")} == {
+        executes[each.id].id for each in (caller, talk)
+    }
+    assert all(span.error is None for span in tree.spans)
+    # What the asked model is told is where its own requests would hang.
+    context = json.loads(about["trace"])["traceparent"]
+    assert context == f"00-{TRACE}-{executes[talk.id].id}-01"

@@ -119,6 +119,7 @@ def _drive(pieces: list[bytes], used: int) -> list[Frame]:
     for now in (1, 2):
         connection.tick(now)
         connection.end_untaken(now)
+        connection.end_unsent(now)
     frames += side.take()
     assert len(connection.streams) <= _LIMITS.max_concurrent_streams
     assert sum(len(each.payload) for each in frames) < 1 << 20

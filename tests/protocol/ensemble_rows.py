@@ -11,20 +11,21 @@ from tests.protocol.exchange import Http, Rpc, Stream
 from tests.protocol.grpc_infer import parameter, request, tensor
 from tests.protocol.http_infer import infer, one
 from tests.protocol.python_repository import BROKEN_ENSEMBLES, ENSEMBLES
-from tests.protocol.python_rows import levelled
+from tests.protocol.python_rows import levelled, run
 from tests.protocol.python_scripts import SEEN
 from tests.protocol.row import Row, grouped, post, row
 
 
 def rows() -> Iterator[Row]:
-    for group in (_infer, _told, _decoupled, _control, _statistics, _broken):
+    for group in (_infer, _told, _decoupled, _kept, _control, _statistics, _broken):
         yield from grouped(f"ensemble/{group.__name__[1:]}", group(), server="python")
 
 
 def sorted_outputs(answer: Any) -> Any:
     """The real server's order is that of a hash table."""
     answer = levelled(answer)
-    if "reply" in answer and all(not each.get("raw") for each in answer["reply"]["outputs"]):
+    outputs = answer.get("reply", {}).get("outputs")
+    if outputs is not None and all(not each.get("raw") for each in outputs):
         # Without elements there are no parameters.
         answer["reply"].pop("parameters", None)
     for body in (answer.get("json"), answer.get("reply")):
@@ -35,6 +36,13 @@ def sorted_outputs(answer: Any) -> Any:
 
 def _x(*numbers: float, shape: Any = None, name: str = "X") -> Any:
     return tensor(name, "FP32", shape or (len(numbers),), fp32_contents=numbers)
+
+
+def _without_parameters(answer: Any) -> Any:
+    """The real server's cache forgets a reply's parameters."""
+    answer = sorted_outputs(answer)
+    answer["reply"].pop("parameters", None)
+    return answer
 
 
 def _infer() -> Iterator[Row]:
@@ -111,6 +119,27 @@ def _decoupled() -> Iterator[Row]:
     for model in ("chain_flat", "maybe"):
         yield row(f"stream-{model}", Stream((request(model, [_x(1)], ()),)), view=levelled)
         yield row(f"generate-{model}", post(f"models/{model}/generate", {"X": [1]}), view=levelled)
+
+
+def _kept() -> Iterator[Row]:
+    """Answers from the response cache, whoever asks: a client, a step, a model."""
+    asked = [
+        Rpc("ModelInfer", request(model, [_x(7)], ()))
+        for model in ("kept", "kept", "kept_step", "kept_whole", "kept_whole")
+    ]
+    code = "found = sorted(told(ask('{}', [numbers(7, name='X')], ('N', 'Y')).exec()))"
+    asked += [run("script", code.format(model)) for model in ("kept", "kept_step", "kept_whole")]
+    # Now a step or a model is the first to ask.
+    for number, model in enumerate(("kept_step", "kept_whole", "kept")):
+        again = request(model, [_x(number)], ())
+        asked += [Rpc("ModelInfer", again), Rpc("ModelInfer", request("kept", [_x(number)], ()))]
+    asked.append(run("script", code.format("kept").replace("7", "8")))
+    asked.append(Rpc("ModelInfer", request("kept", [_x(8)], ())))
+    told = [
+        Rpc("ModelStatistics", pb.ModelStatisticsRequest(name=name))
+        for name in ("kept", "kept_step", "kept_whole")
+    ]
+    yield row("shared", *asked, *told, view=_without_parameters)
 
 
 def _control() -> Iterator[Row]:

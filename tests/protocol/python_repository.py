@@ -20,7 +20,9 @@ output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
 """
 _X: Final = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] }\n'
 _Y: Final = 'output { name: "Y" data_type: TYPE_FP32 dims: [-1] }\n'
+_N: Final = 'output { name: "N" data_type: TYPE_FP32 dims: [1] }\n'
 _DECOUPLED: Final = "model_transaction_policy { decoupled: true }\n"
+_KEPT: Final = "response_cache { enable: true }\n"
 
 _A_B: Final = f"""\
 input {{ name: "A" data_type: TYPE_FP32 dims: [-1] }}
@@ -46,6 +48,7 @@ _MODELS: Final[dict[str, tuple[str, str]]] = {
     "add": ("add", _A_B),
     "strings": ("strings", _S),
     "counting": ("counting", _X + _Y),
+    "kept": ("kept", _X + _Y + _N + _KEPT),
 }
 
 _SET_ALL: Final = """\
@@ -150,6 +153,8 @@ ENSEMBLES: Final[dict[str, str]] = {
     "maybe": _ensemble("add A=X B=W -> Y=Y", _X + _OPTIONAL + _Y),
     "nested": _ensemble("chain_flat X=X -> Y=m\nflat X=m -> Y=Y"),
     "repeats": _ensemble("repeat X=X -> Y=m\nflat X=m -> Y=Y"),
+    "kept_step": _ensemble("kept X=X -> Y=Y N=N", _X + _Y + _N),
+    "kept_whole": _ensemble("kept X=X -> Y=Y N=N", _X + _Y + _N + _KEPT),
     "told": _ensemble(
         "script CODE=CODE -> OUT=OUT",
         'input { name: "CODE" data_type: TYPE_STRING dims: [1] }\n'

@@ -61,7 +61,7 @@ def _content(raw: bytes, datatype: str) -> Any:
     return found
 
 
-def _run(model: str, code: str, inputs: Any = (), **more: Any) -> Rpc:
+def run(model: str, code: str, inputs: Any = (), **more: Any) -> Rpc:
     return Rpc("ModelInfer", _message(model, code, inputs, **more))
 
 
@@ -81,7 +81,7 @@ def _x(*numbers: float, name: str = "X") -> Any:
 
 def _probes() -> Iterator[Row]:
     for name, code in PROBES.items():
-        yield row(name, _run("script", _found(code)), view=levelled)
+        yield row(name, run("script", _found(code)), view=levelled)
 
 
 def _seen() -> Iterator[Row]:
@@ -107,12 +107,12 @@ def _seen() -> Iterator[Row]:
         "order": {"inputs": [tensor("S", "BYTES", (1,), bytes_contents=[b"a"]), _x(1)]},
     }
     for name, more in kinds.items():
-        yield row(name, _run("script", SEEN, **more), view=levelled)
+        yield row(name, run("script", SEEN, **more), view=levelled)
     for name in ("nothing", "x"):
         more = {
             "inputs": [tensor("X", "FP32", (1, 2), fp32_contents=[1, 2])] if name == "x" else ()
         }
-        yield row(f"batched-{name}", _run("scripts", SEEN, **more), view=levelled)
+        yield row(f"batched-{name}", run("scripts", SEEN, **more), view=levelled)
     document = one([SEEN], (1,), "BYTES")
     document["inputs"][0]["name"] = "CODE"
     more = {"id": "7", "parameters": {"a": 1, "b": "x", "c": True, "d": 1.5, "sequence_id": 3}}
@@ -121,21 +121,21 @@ def _seen() -> Iterator[Row]:
 
 def _responses() -> Iterator[Row]:
     for name, code in RESPONSES.items():
-        yield row(name, _run("script", code), view=levelled)
+        yield row(name, run("script", code), view=levelled)
         document = one([code], (1,), "BYTES")
         document["inputs"][0]["name"] = "CODE"
         if not name.startswith("raise"):
             yield infer(f"{name}-http", "script", document, view=levelled)
     for name, code in RESPONSES.items():
         if name.startswith("raise"):
-            yield row(f"{name}-batched", _run("scripts", code), view=levelled)
+            yield row(f"{name}-batched", run("scripts", code), view=levelled)
 
 
 def _bls() -> Iterator[Row]:
     for name, code in BLS.items():
-        yield row(name, _run("script", code), view=levelled)
+        yield row(name, run("script", code), view=levelled)
     for name, code in COROUTINES.items():
-        yield row(f"async-{name}", _run("waiting", code), view=levelled)
+        yield row(f"async-{name}", run("waiting", code), view=levelled)
 
 
 def _streams() -> Iterator[Row]:
@@ -144,7 +144,7 @@ def _streams() -> Iterator[Row]:
         for ending, more in (("", {}), ("-final", empty_final)):
             messages = (_message("stream", code, id="7", parameters=more),)
             yield row(name + ending, Stream(messages), view=levelled)
-        yield row(f"{name}-infer", _run("stream", code), view=levelled)
+        yield row(f"{name}-infer", run("stream", code), view=levelled)
     for name, numbers in (("none", ()), ("three", (1, 2, 3)), ("error", (1, -1, 2)), ("one", (5,))):
         message = request("repeat", [_x(*numbers)], ())
         yield row(f"repeat-{name}", Stream((message,)), view=levelled)

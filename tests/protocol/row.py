@@ -19,7 +19,11 @@ from tests.protocol.exchange import Http, NoAnswerError, Server, Step
 SERVERS: Final[dict[str, tuple[str, ...]]] = {
     "default": (),
     "explicit": ("--model-control-mode=explicit", "--load-model=add_sub", "--load-model=versions"),
-    "python": ("--model-control-mode=explicit", "--load-model=*"),
+    "python": (
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--cache-config=local,size=1048576",
+    ),
 }
 # What members of JSON documents are set to, to see what becomes of it.
 ODD_VALUES: Final[tuple[Any, ...]] = (

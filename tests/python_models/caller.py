@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -24,8 +25,24 @@ def text_of(response):
     return tensor.as_numpy().ravel()[0].decode()
 
 
+def through_identity(array):
+    return pb_utils.InferenceRequest(
+        model_name="identity",
+        requested_output_names=["OUT_FP32"],
+        inputs=[pb_utils.Tensor("IN_FP32", array)],
+    )
+
+
+def mappings():
+    return Path("/proc/self/maps").read_text().count("memfd:nereid-slab")
+
+
 class TritonPythonModel:
     """The model."""
+
+    def initialize(self, _args):
+        self.heard = "nothing"
+        self.kept = []
 
     async def execute(self, requests):
         return [await self.respond(request) for request in requests]
@@ -42,7 +59,12 @@ class TritonPythonModel:
 
     async def exec(self, request, model, command):
         """Blocks the loop, as models do that know no better."""
-        return text_of(request_to(model, command, trace=request.trace()).exec())
+        self.heard = text_of(request_to(model, command, trace=request.trace()).exec())
+        return self.heard
+
+    async def last(self, _request):
+        """What it heard last, also where nobody waited for that any more."""
+        return self.heard
 
     async def async_exec(self, _request, model, command):
         return text_of(await request_to(model, command).async_exec())
@@ -62,15 +84,44 @@ class TritonPythonModel:
     async def large(self, _request, size):
         """There and back through the identity model."""
         array = np.arange(int(size), dtype=np.float32).reshape(1, -1)
-        response = pb_utils.InferenceRequest(
-            model_name="identity",
-            requested_output_names=["OUT_FP32"],
-            inputs=[pb_utils.Tensor("IN_FP32", array)],
-        ).exec()
+        response = through_identity(array).exec()
         if response.has_error():
             return text_of(response)
         (tensor,) = response.output_tensors()
         return str(bool(np.array_equal(tensor.as_numpy(), array)))
+
+    async def mapped(self, _request, size):
+        """How much of others' memory it holds with a response, and without."""
+        response = through_identity(np.zeros((1, int(size)), np.float32)).exec()
+        held = mappings()
+        # Its own from then on, and nobody sees it.
+        response.output_tensors()[0].as_numpy()[:] = 7
+        del response
+        return f"{held} {mappings()}"
+
+    async def keep(self, _request, size, numbers):
+        """Hold responses, asked for all at once, beyond the request."""
+        arrays = [np.full((1, int(size)), int(each), np.float32) for each in numbers.split(",")]
+        asked = [through_identity(array).async_exec() for array in arrays]
+        self.kept += await asyncio.gather(*asked)
+        return str(len(self.kept))
+
+    async def let_go(self, _request):
+        """What the responses that it held have in them now."""
+        kept, self.kept = self.kept, []
+        values = [np.unique(each.output_tensors()[0].as_numpy()).tolist() for each in kept]
+        return json.dumps(values)
+
+    async def give_up(self, _request, model, command):
+        """Not wait for a response, and ask for another one."""
+        try:
+            await asyncio.wait_for(request_to(model, command).async_exec(), 0.05)
+        except TimeoutError:
+            return text_of(await request_to("talk", "echo too late").async_exec())
+        return "in time"
+
+    async def pid(self, _request):
+        return str(os.getpid())
 
     async def iterate(self, _request, model, command):
         return ",".join(map(text_of, request_to(model, command).exec(decoupled=True)))
@@ -112,7 +163,13 @@ class TritonPythonModel:
 
     async def about(self, _request, model):
         made = request_to(
-            model, "about", request_id="mine", correlation_id=5, flags=1, parameters={"a": "b"}
+            model,
+            "about",
+            request_id="mine",
+            correlation_id=5,
+            flags=1,
+            timeout=7_000_000,
+            parameters={"a": "b"},
         )
         return text_of(made.exec())
 

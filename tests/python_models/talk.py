@@ -84,6 +84,11 @@ class TritonPythonModel:
 
         threading.Thread(target=send).start()
 
+    def do_reschedule(self, request, what):
+        """Ask to have the request again."""
+        request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return None if what == "later" else reply(what)
+
     def do_return(self, _request, what):
         return {
             "nothing": None,

@@ -208,3 +208,17 @@ async def test_an_answer_that_gets_no_window_is_given_up_alone() -> None:
         assert got > BIG.nbytes
         peer.writer.close()
         await peer.writer.wait_closed()
+
+
+async def test_a_grpc_request_that_never_ends_is_given_up_alone() -> None:
+    async with gateway_site(http_request_timeout_secs=0.3) as site:
+        peer = await greet(site, 65_535)
+        path = [(name, INFER if name == ":path" else value) for name, value in REQUEST]
+        await peer.send(
+            frame(HEADERS, END_HEADERS, 1, block(path)),
+            frame(DATA, 0, 1, b"\0" + struct.pack(">I", 1000) + bytes(500)),
+        )
+        await peer.expect_reset(1, 0)
+        await ready(site)
+        peer.writer.close()
+        await peer.writer.wait_closed()

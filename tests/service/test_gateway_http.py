@@ -63,6 +63,23 @@ async def ask(
     return Response(int(head.split(b" ")[1]), content_type[1].decode(), head, answer)
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "allowed"),
+    [
+        ("POST", "/v2", b"GET"),
+        ("GET", INFER, b"POST"),
+        ("HEAD", "/v2/models/echo/generate", b"POST"),
+        ("PUT", "/v2/logging", b"GET, POST"),
+    ],
+)
+async def test_who_asks_by_a_wrong_method_is_told_the_right_ones(
+    site: GatewaySite, method: str, target: str, allowed: bytes
+) -> None:
+    told = await ask(site, method, target)
+    assert told.status == 405
+    assert b"\r\nAllow: %b\r\n" % allowed in told.head
+
+
 async def test_json_in_and_out(site: GatewaySite) -> None:
     told = await ask(site, "POST", INFER, BODY)
     assert told[:2] == (200, "application/json")

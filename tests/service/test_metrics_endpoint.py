@@ -34,7 +34,8 @@ def ask(address: str, path: str, method: str = "GET") -> tuple[int, str, str]:
     try:
         connection.request(method, path)
         response = connection.getresponse()
-        return response.status, response.headers["Content-Type"], response.read().decode()
+        kind = response.headers.get("Allow", response.headers["Content-Type"])
+        return response.status, kind, response.read().decode()
     finally:
         connection.close()
 
@@ -51,7 +52,7 @@ async def test_it_tells_the_services_series_and_the_process(path: str) -> None:
 async def test_what_else_is_asked() -> None:
     async with serving() as address:
         assert (await asyncio.to_thread(ask, address, "/"))[0] == 404
-        assert (await asyncio.to_thread(ask, address, "/metrics", "POST"))[0] == 405
+        assert (await asyncio.to_thread(ask, address, "/metrics", "POST"))[:2] == (405, "GET")
 
 
 async def test_a_page_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:

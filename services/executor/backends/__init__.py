@@ -13,7 +13,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import sys
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -152,8 +154,17 @@ class Mesh(Protocol):
     be called back is called from another one, and must not block.
     """
 
+    # How many bytes a model's process may share with the mesh for its requests, and for how many
+    # seconds it keeps what is free; None: it can share none.
+    memory: tuple[int, float] | None
+
     def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
-        """Have a request executed; on_answer hears all its answers."""
+        """Have a request executed; on_answer hears all its answers. Who gets one that lies in a
+        segment gives that back.
+        """
+
+    def give_back(self, slab: str) -> None:
+        """Nobody reads the answer that lies in this segment any more."""
 
     def call(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
@@ -298,8 +309,8 @@ def look_in(directory: Path) -> None:
 
 def available() -> tuple[str, ...]:
     """The backends that are installed: Nereid's whose packages are there, and others'."""
-    own = (name for name, (_, package) in _MODULES.items() if importlib.util.find_spec(package))
-    return tuple(sorted({*own, *_FILES, *_packaged()}))
+    own = (name for name, (_, package) in _MODULES.items() if _is_there(package))
+    return tuple(sorted({*own, *_FILES, *_packaged(tuple(sys.path))}))
 
 
 def get(name: str) -> Backend:
@@ -314,7 +325,7 @@ def get(name: str) -> Backend:
             f"unable to find backend library for backend '{name}', "
             "try specifying runtime on the model configuration."
         )
-    packaged = _packaged().get(name)
+    packaged = _packaged(tuple(sys.path)).get(name)
     try:
         if packaged is not None:
             backend = packaged.load()
@@ -329,7 +340,16 @@ def get(name: str) -> Backend:
     return cast("Backend", backend)
 
 
-def _packaged() -> dict[str, EntryPoint]:
+# Both read the whole environment, and every load of a model asks. What is installed later is found
+# by an executor that is started later.
+@cache
+def _is_there(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+@cache
+def _packaged(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """What the packages on this path bring."""
     return {each.name: each for each in entry_points(group=ENTRY_POINTS)}
 
 

@@ -163,7 +163,9 @@ class PythonModel:
         try:
             worker.ask(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
-            worker.tell(wire.INITIALIZE, {**_about(spec.config, path), "args": self._args()})
+            memory = None if spec.mesh is None else spec.mesh.memory
+            about = {"args": self._args(), "memory": memory}
+            worker.tell(wire.INITIALIZE, {**_about(spec.config, path), **about})
             has_is_ready = worker.ask(wire.INITIALIZED, settings.initialize_s) == b"true"
         except (wire.LostError, wire.SlowError) as error:
             text = worker.death()

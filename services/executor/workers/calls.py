@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nereid.errors import InvalidArgument, NereidError
 from nereid.frames import read_parameters
-from nereid.messages import DECOUPLED, InferRequest
+from nereid.messages import DECOUPLED, InferRequest, SharedMemory
 from nereid.pb import kserve_pb2
 from nereid.tracing import CONTEXT_BYTES
 from services.executor.python_site.nereid_worker import wire
@@ -38,23 +38,31 @@ class Calls:
         self._instance = instance
         self._answers: deque[wire.Call] = deque()
         self._asked: dict[int, Asked] = {}
+        # What the two threads share; the collector may come by in the midst of it.
+        self._lock = threading.RLock()
+        # The segments of answers that the worker has, or is about to get.
+        self._lent: set[str] = set()
+        self._closed = False
         # Nobody waits any longer for those that the model executes now.
         self.deadline: float | None = None
-        # Readable when there are answers to fetch. Any thread may ring, also while it is closed.
-        self._ringing = threading.Lock()
+        # Readable when there are answers to fetch.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
         return self._bell
 
     def close(self) -> None:
-        """The worker is gone: nobody wants the answers."""
-        for asked in self._asked.values():
-            asked.tell("cancel")
-        self._asked.clear()
-        with self._ringing:
+        """The worker is gone: nobody wants the answers, or reads those that it had."""
+        with self._lock:
+            self._closed = True
+            asked, self._asked = self._asked, {}
+            lent, self._lent = self._lent, set()
             bell, self._bell = self._bell, -1
-            os.close(bell)
+        for each in asked.values():
+            each.tell("cancel")
+        for slab in lent:
+            self._give_back(slab)
+        os.close(bell)
 
     def fetch(self) -> list[wire.Call]:
         """The answers that are there."""
@@ -83,16 +91,25 @@ class Calls:
             if asked is not None:
                 asked.tell(what)
             if what == "cancel":
-                self._asked.pop(about["call"], None)
+                with self._lock:
+                    self._asked.pop(about["call"], None)
             self._put(wire.Call(number, wire.EMPTY, b"", ()))
+        elif what == "release":
+            with self._lock:
+                known = about["slab"] in self._lent
+                self._lent.discard(about["slab"])
+            if known:
+                self._give_back(about["slab"])
         elif self._mesh is None:
             raise InvalidArgument("there is no mesh to ask")
         elif what == "infer":
             request = infer_request(about, call.tensors)
             request.caller, request.deadline = self._instance, self.deadline
-            self._asked[number] = self._mesh.infer(
-                request, lambda answer: self._answered(number, about["model"], answer)
-            )
+            # Its answer may come before this has ended.
+            with self._lock:
+                self._asked[number] = self._mesh.infer(
+                    request, lambda answer: self._answered(number, about["model"], answer)
+                )
         else:
             method, message = _CALLS[what](about, call.tensors)
             self._mesh.call(method, message, lambda reply: self._replied(number, method, reply))
@@ -101,16 +118,31 @@ class Calls:
 
     def _answered(self, number: int, model: str, answer: Answer) -> None:
         more = wire.MORE if answer.more else 0
-        if not more:
-            self._asked.pop(number, None)
-        if answer.error is not None:
+        with self._lock:
+            if not more:
+                self._asked.pop(number, None)
+            closed = self._closed
+            if answer.slab and not closed:
+                self._lent.add(answer.slab)
+        if closed:
+            if answer.slab:
+                self._give_back(answer.slab)
+        elif answer.error is not None:
             meta = json.dumps([code_name(answer.error.code), _text(model, answer.error)]).encode()
             self._put(wire.Call(number, wire.ERROR | more, meta, ()))
         elif not answer.head:
             self._put(wire.Call(number, wire.EMPTY | more, b"", ()))
         else:
             meta = response_meta(answer.head)
-            self._put(wire.Call(number, more, meta, answer.payloads))
+            tensors = [
+                wire.Range(*each) if type(each) is SharedMemory else each
+                for each in answer.payloads
+            ]
+            self._put(wire.Call(number, more, meta, tensors))
+
+    def _give_back(self, slab: str) -> None:
+        if self._mesh is not None:
+            self._mesh.give_back(slab)
 
     def _replied(self, number: int, method: str, reply: bytes | NereidError) -> None:
         if isinstance(reply, NereidError):
@@ -131,7 +163,7 @@ class Calls:
 
     def ring(self) -> None:
         """Wake the instance's thread."""
-        with self._ringing:
+        with self._lock:
             if self._bell >= 0:
                 os.eventfd_write(self._bell, 1)
 
@@ -164,7 +196,7 @@ def infer_request(about: dict[str, Any], tensors: Any) -> InferRequest:
     return InferRequest(
         0,
         head.SerializeToString(),
-        [bytes(tensor) for tensor in tensors],
+        [SharedMemory(*each) if type(each) is wire.Range else bytes(each) for each in tensors],
         request_id=about["id"],
         parameters=_parameters(about),
         timeout_us=about["timeout_us"],

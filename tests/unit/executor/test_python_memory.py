@@ -1,5 +1,6 @@
 """Tensors in shared memory, as a worker reads and writes them."""
 
+import gc
 from collections.abc import Iterator
 
 import numpy as np
@@ -100,3 +101,27 @@ def test_a_room_that_is_gone_is_not_used(segments: Segments, segment: Segment) -
     segments.discard(segment.name)
     tensors = [bytes(100_000)]
     assert memory.put(tensors, room) is tensors
+
+
+def test_what_is_borrowed_is_given_back_with_its_last_view(segment: Segment) -> None:
+    segment.view[64:67] = b"abc"
+    segment.view[9000:9003] = b"def"
+    given_back: list[str] = []
+    ranges = [place(segment, 9000, 3), place(segment, 64, 3), place(segment, 128, 0)]
+    tensors = memory.borrowed(ranges, lambda: given_back.append("now"))
+    assert [bytes(each) for each in tensors] == [b"def", b"abc", b""]
+    array = np.frombuffer(tensors[1], np.uint8)
+    array[:] = 7
+    assert bytes(segment.view[64:67]) == b"abc", "what the model writes is its own"
+    tensors.clear()
+    gc.collect()
+    assert not given_back
+    del array
+    gc.collect()
+    assert given_back == ["now"]
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 2 * MIB), (MIB, 1), (0, 0)])
+def test_what_cannot_be_borrowed(segment: Segment, offset: int, size: int) -> None:
+    with pytest.raises(TritonModelException):
+        memory.borrowed([place(segment, offset, size)], lambda: pytest.fail("it is not there"))

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import text_format
 
 from nereid.errors import Internal, InvalidArgument, NereidError, NotFound, Unavailable
-from nereid.messages import DECOUPLED, Answer, Fault, InferRequest
+from nereid.messages import DECOUPLED, Answer, Fault, InferRequest, SharedMemory
 from nereid.pb import kserve_pb2, model_config_pb2
 from services.executor.python_site.nereid_worker import wire
 from services.executor.workers.calls import Calls
@@ -98,13 +98,19 @@ class Asked:
 class Mesh:
     """Notes what is asked."""
 
+    memory: tuple[int, float] | None = None
+
     def __init__(self) -> None:
+        self.given_back: list[str] = []
         self.asked: list[Asked] = []
         self.called: list[tuple[str, bytes, Callable[[bytes | NereidError], None]]] = []
 
     def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
         self.asked.append(Asked(request, on_answer))
         return self.asked[-1]
+
+    def give_back(self, slab: str) -> None:
+        self.given_back.append(slab)
 
     def call(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
@@ -141,7 +147,7 @@ def infer(**more: Any) -> dict[str, Any]:
     }
 
 
-def call(about: Any, *tensors: bytes, number: int = 1) -> wire.Call:
+def call(about: Any, *tensors: bytes | wire.Range, number: int = 1) -> wire.Call:
     meta = about if isinstance(about, bytes) else json.dumps(about).encode()
     return wire.Call(number, 0, meta, tensors)
 
@@ -240,6 +246,36 @@ def test_a_worker_that_is_gone_cancels_what_it_asked(mesh: Mesh) -> None:
     assert mesh.asked[0].told == ["cancel"]
     # An answer that was on its way harms nobody.
     mesh.asked[0].on_answer(Answer(1))
+
+
+def test_tensors_in_shared_memory_stay_there(calls: Calls, mesh: Mesh) -> None:
+    calls.hear(call(infer(), wire.Range("1.2.3", 64, 2)))
+    (asked,) = mesh.asked
+    assert asked.request.payloads == [SharedMemory("1.2.3", 64, 2)]
+    head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
+    asked.on_answer(Answer(1, head, [SharedMemory("4.5.6", 0, 70_000)], slab="4.5.6"))
+    (answer,) = calls.fetch()
+    assert answer.tensors == [wire.Range("4.5.6", 0, 70_000)]
+    assert not mesh.given_back
+    # Once, and only what was lent.
+    for slab in ("1.2.3", "4.5.6", "4.5.6"):
+        calls.hear(call({"what": "release", "slab": slab}))
+    assert mesh.given_back == ["4.5.6"]
+    assert not calls.fetch()
+
+
+def test_a_worker_that_is_gone_reads_no_answers(mesh: Mesh) -> None:
+    calls = Calls(mesh, 1)
+    for number, slab in enumerate(("a", "b", "c"), 1):
+        calls.hear(call(infer(), b"ab", number=number))
+        if slab != "c":
+            mesh.asked[-1].on_answer(Answer(number, b"", [SharedMemory(slab, 0, 1)], slab=slab))
+    calls.hear(call({"what": "release", "slab": "a"}))
+    calls.close()
+    assert sorted(mesh.given_back) == ["a", "b"]
+    # What comes later is given back at once.
+    mesh.asked[-1].on_answer(Answer(3, b"", [SharedMemory("c", 0, 1)], slab="c"))
+    assert sorted(mesh.given_back) == ["a", "b", "c"]
 
 
 def test_loads_unloads_and_readiness(calls: Calls, mesh: Mesh) -> None:

@@ -11,7 +11,8 @@ SECOND = TraceRule(on=True, rate=2, limit=-1)
 
 def wanted(sampling: Sampling, model: str, count: int = 4) -> list[bool]:
     head = kserve_pb2.ModelInferRequest(model_name=model).SerializeToString()
-    return [sampling.wants(InferRequest(0, head, [])) for _ in range(count)]
+    request = InferRequest(0, head, [])
+    return [sampling.sampler_of(request).takes_next() for _ in range(count)]
 
 
 def test_a_model_goes_by_its_own_rule_and_the_others_by_the_servers() -> None:
@@ -38,4 +39,6 @@ def test_a_rule_that_stays_goes_on_counting() -> None:
 def test_a_head_that_cannot_be_read_goes_by_the_servers_rule() -> None:
     sampling = Sampling(ALL)
     sampling.follow(TraceRules(ALL, (("m", OFF),)))
-    assert sampling.wants(InferRequest(0, b"\xff", []))
+    assert sampling.sampler_of(InferRequest(0, b"\xff", [])).takes_next()
+    default, own = sampling.samplers
+    assert (default.rule, own.rule) == (ALL, OFF)

@@ -10,7 +10,7 @@ from nereid.pb import kserve_pb2
 from nereid.tracing import TraceConfig, is_sampled
 from services.gateway.data_plane import UnderWay
 from services.gateway.sampling import Sampling
-from services.gateway.tracing import Tracing
+from services.gateway.tracing import SpanTracing
 from tests.unit.spans import KeptSpans
 
 SAMPLED = b"\0" + bytes(range(1, 25)) + b"\1"
@@ -24,7 +24,7 @@ class Mesh:
     def __init__(self, config: TraceConfig) -> None:
         self.tracer = KeptSpans()
         sampling = Sampling(config.rule)
-        self.tracing = Tracing(self.tracer, sampling, self.infer)
+        self.tracing = SpanTracing(self.tracer, sampling, self.infer)
         self.on_answer: Callable[[Answer], None] | None = None
         self.cancelled = 0
         self.flows: list[bool] = []
@@ -90,7 +90,7 @@ def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
 
 
 def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
-    it = Mesh(TraceConfig(rate=1, level="TIMESTAMPS"))
+    it = Mesh(TraceConfig(rate=1, levels=("TIMESTAMPS",)))
     asked = request(head=b"\xff damaged")
     it.ask(asked)
     it.answer(Answer(1, error=Fault(5, "not found")))

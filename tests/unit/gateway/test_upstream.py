@@ -336,7 +336,7 @@ async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
     table = Table()
     table.upstream.start()
     head = kserve_pb2.ModelInferRequest(model_name="cached").SerializeToString()
-    requests = [InferRequest(0, head, [b"x"]) for _ in range(3)]
+    requests = [InferRequest(0, head, []) for _ in range(3)]
     table.upstream.submit(requests[0], table.take)
     table.link.on_items([CachedModels(("cached",))])
     table.upstream.submit(requests[1], table.take)

@@ -20,6 +20,7 @@ from nereid.messages import (
     Release,
     SharedMemory,
     ToScheduler,
+    TracedModel,
     TraceRule,
     TraceRules,
 )
@@ -186,12 +187,23 @@ def test_the_cached_models_travel_beside_answers() -> None:
 
 def test_what_clients_changed_travels_beside_answers() -> None:
     codec = AnswerCodec()
-    own = TraceRule(on=False, rate=0, limit=5)
+    own = TraceRule(False, 0, 5, log_frequency=7, times=False, tensors=True)
     rules = TraceRules(TraceRule(on=True, rate=2**32 - 1, limit=-1), (("m", own),))
     logs = LogRules(verbose=2, info=False, warning=True, error=False, format="json")
     stale = TraceRules(own, (("n", own),))
     back = codec.decode(codec.encode([stale, rules, logs, Answer(1, b"head")]))
     assert back[1:] == [rules, logs]
+
+
+def test_times_travel_with_last_answers() -> None:
+    codec = AnswerCodec()
+    times = (("REQUEST_START", 1), ("REQUEST_END", 2**63))
+    traced = TracedModel(bytes(26), b"p", "m", 3, "id", times)
+    plain, first = Answer(1, b"head"), Answer(2, b"head", more=True)
+    last = Answer(2, trace=(traced, traced._replace(times=())))
+    *back, notice = codec.decode(codec.encode([plain, first, last, CachedModels(("m",))]))
+    assert [each.trace for each in back if isinstance(each, Answer)] == [(), (), last.trace]
+    assert notice == CachedModels(("m",))
 
 
 def test_a_digest_travels_with_its_request() -> None:

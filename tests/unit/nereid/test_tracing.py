@@ -3,6 +3,7 @@
 import pytest
 
 from nereid.flags import arguments, read
+from nereid.messages import TraceRule
 from nereid.tracing import (
     Sampler,
     TraceConfig,
@@ -63,7 +64,7 @@ def test_tritons_form_is_understood() -> None:
     )
     assert config == TraceConfig(
         rate=5,
-        level="TENSORS",
+        levels=("TIMESTAMPS", "TENSORS"),
         count=7,
         mode="opentelemetry",
         url="http://collector:4317",
@@ -84,10 +85,31 @@ def test_tritons_form_is_understood() -> None:
         (("level=OFF", "level=TIMESTAMPS"), True),
         (("mode=opentelemetry",), True),
         (("opentelemetry,url=https://a:1",), False),
+        (("mode=triton", "level=TIMESTAMPS"), False),
+        (("triton,file=f", "mode=opentelemetry"), True),
     ],
 )
 def test_level_or_mode_switch_it_on(texts: tuple[str, ...], on: bool) -> None:
-    assert parse_trace_config(texts).on is on
+    config = parse_trace_config(texts)
+    assert config.on is config.to_spans is on
+    assert not config.to_file
+
+
+def test_the_name_of_a_file_switches_files_on() -> None:
+    config = parse_trace_config(("triton,file=/f", "triton, log-frequency=3", "rate=2"))
+    assert config == TraceConfig(rate=2, file="/f", log_frequency=3)
+    assert config.on
+    assert config.to_file
+    # There are no spans to tell: gateways write the file.
+    assert (
+        open_tracer(TraceSettings(trace_config=("triton,file=/f", "level=TENSORS")), "executor")
+        is None
+    )
+    both = parse_trace_config(("level=TENSORS", "mode=triton", "triton,file=/f", "count=4"))
+    assert both.to_file
+    assert both.rule == TraceRule(
+        on=True, rate=1000, limit=4, log_frequency=0, times=False, tensors=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,9 +120,9 @@ def test_level_or_mode_switch_it_on(texts: tuple[str, ...], on: bool) -> None:
         ("rate=-1", "from 0 to 4294967295"),
         ("count=-2", "at least -1"),
         ("level=LOUD", "OFF, TIMESTAMPS, TENSORS"),
-        ("mode=triton", "not offered yet"),
-        ("mode=jaeger", "expected mode=opentelemetry"),
-        ("triton,file=/tmp/x", "not offered yet"),
+        ("mode=jaeger", "expected mode=triton or mode=opentelemetry"),
+        ("triton,url=http://a:1", "unknown setting 'url', there are file, log-frequency"),
+        ("triton,log-frequency=-1", "from 0 to 4294967295"),
         ("speed=1", "unknown setting 'speed'"),
         ("opentelemetry,rate=1", "unknown setting 'rate'"),
         ("opentelemetry,url=http://collector:4318/v1/traces", "OTLP over gRPC"),
@@ -134,16 +156,16 @@ def wanted(config: TraceConfig, contexts: list[bytes]) -> list[int]:
 
 
 def test_every_rate_th_while_count_lasts() -> None:
-    level = "TIMESTAMPS"
-    assert wanted(TraceConfig(rate=3, level=level), [b""] * 10) == [2, 5, 8]
-    assert wanted(TraceConfig(rate=3, level=level, count=2), [b""] * 10) == [2, 5]
-    assert wanted(TraceConfig(rate=1, level=level, count=0), [b""] * 3) == []
-    assert wanted(TraceConfig(rate=2, level=level), [UNSAMPLED] * 4) == [1, 3]
+    levels = ("TIMESTAMPS",)
+    assert wanted(TraceConfig(rate=3, levels=levels), [b""] * 10) == [2, 5, 8]
+    assert wanted(TraceConfig(rate=3, levels=levels, count=2), [b""] * 10) == [2, 5]
+    assert wanted(TraceConfig(rate=1, levels=levels, count=0), [b""] * 3) == []
+    assert wanted(TraceConfig(rate=2, levels=levels), [UNSAMPLED] * 4) == [1, 3]
 
 
 def test_who_asks_is_always_traced_and_not_counted() -> None:
     asked = [SAMPLED, b"", SAMPLED, b"", b""]
-    assert wanted(TraceConfig(rate=1, level="TIMESTAMPS", count=1), asked) == [0, 1, 2]
+    assert wanted(TraceConfig(rate=1, levels=("TIMESTAMPS",), count=1), asked) == [0, 1, 2]
     # Without a level, or at rate 0, nothing of its own accord.
     assert wanted(TraceConfig(rate=1, mode="opentelemetry"), asked) == [0, 2]
-    assert wanted(TraceConfig(rate=0, level="TIMESTAMPS"), asked) == [0, 2]
+    assert wanted(TraceConfig(rate=0, levels=("TIMESTAMPS",)), asked) == [0, 2]

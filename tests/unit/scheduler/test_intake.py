@@ -13,6 +13,7 @@ from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
 from services.scheduler.intake import GatewaySession, HoldingRoom, Intake
 from services.scheduler.lifecycle import Standing
 from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.samples import model_of
 from tests.unit.spans import KeptSpans
 
@@ -39,18 +40,19 @@ class World:
     def __init__(self, limit_s: float = 10.0, most: int = 2, longest_queue: int = 0) -> None:
         self.longest_queue = longest_queue
         self.tracer = KeptSpans()
+        self.traces = SpanTraces(self.tracer)
         self.served = ServedVersion("m", 1, "", model_config_pb2.ModelConfig())
         self.served.life.await_executor()
         self.room = HoldingRoom(limit_s, most)
         self.intake = Intake(
-            Catalogue([ServedModel("m", {1: self.served})]), self.room, self.tracer
+            Catalogue([ServedModel("m", {1: self.served})]), self.room, self.traces
         )
         self.link = Link()
         self.gateway = GatewaySession(self.intake)
         self.gateway.link = self.link
 
     def ready(self) -> ModelVersion:
-        model = ModelVersion(model_of(TENSORS), 1, QueueLimits(self.longest_queue), self.tracer)
+        model = ModelVersion(model_of(TENSORS), 1, QueueLimits(self.longest_queue), self.traces)
         self.served.runtime = model
         self.served.life.report("a", Standing.UP)
         self.intake.models_changed()

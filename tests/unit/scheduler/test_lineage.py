@@ -17,7 +17,9 @@ from services.scheduler.entry import Batch, Entry, State
 from services.scheduler.instance import Instance, Running
 from services.scheduler.lineage import MOST_DEPTH, Lineage
 from services.scheduler.model import QueueLimits
+from services.scheduler.response_cache import Passage
 from services.scheduler.sessions import Placed
+from services.scheduler.single_flight import Flight
 from tests.unit.scheduler.samples import model_of
 
 DECOUPLED = """
@@ -153,6 +155,61 @@ def test_what_an_earlier_batch_asked_for_is_not_waited_for() -> None:
     world.end(a)
     world.run(a, world.ask("a"))
     world.run(b, world.ask("b"))
+    world.ask("a", b)
+
+
+def join(entry: Entry, flight: Flight[Entry]) -> Entry:
+    """Have an entry wait for the cache, or for the leader of its flight."""
+    entry.passage = Passage(b"", b"", flight)
+    entry.state = State.WAITING
+    return entry
+
+
+def test_a_ring_may_close_when_the_cache_has_not_helped() -> None:
+    world = World(a=1)
+    (a,) = world.instances["a"]
+    world.run(a, world.ask("a"))
+    entry = world.ask("a")
+    join(entry, Flight("x", entry))
+    entry.request.caller = a.id
+    world.lineage.note(entry.request, world.runtimes["a"], entry)
+    assert entry.passage is not None
+    assert entry.passage.on_queued is not None
+    entry.passage.on_queued()
+    entry.state = State.QUEUED
+    with pytest.raises(Unavailable, match="for ever"):
+        entry.passage.on_queued()
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_ring_may_close_by_waiting_for_a_request_like_ones_own(free: bool) -> None:
+    """b waits for what a executes, a for what b executes; c would have them wait for itself."""
+    world = World(a=1, b=1 + free)
+    (a,), b = world.instances["a"], world.instances["b"][0]
+    first, second = world.ask("a"), world.ask("b")
+    world.run(a, first)
+    world.run(b, second)
+
+    def follow(model: str, caller: Instance, leader: Entry) -> None:
+        entry = join(world.ask(model), Flight("x", leader))
+        entry.request.caller = caller.id
+        world.lineage.note(entry.request, world.runtimes[model], entry)
+
+    follow("a", b, first)
+    with pytest.raises(Unavailable, match="for ever"):
+        # It is of no use that another instance of b is free: this one has what a waits for.
+        follow("b", a, second)
+
+
+def test_what_the_cache_may_still_answer_holds_nobody() -> None:
+    world = World(a=1, b=1)
+    (a,), (b,) = world.instances["a"], world.instances["b"]
+    world.run(a, world.ask("a"))
+    world.run(b, world.ask("b"))
+    entry = world.ask("b")
+    join(entry, Flight("x", entry))
+    entry.request.caller = a.id
+    world.lineage.note(entry.request, world.runtimes["b"], entry)
     world.ask("a", b)
 
 

@@ -5,13 +5,14 @@ import asyncio
 import pytest
 
 from nereid.errors import Unavailable
-from nereid.messages import Answer, InferRequest
+from nereid.messages import Answer, InferRequest, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.cache_client import CacheClient
 from services.scheduler.entry import Entry
 from services.scheduler.instance import Instance
 from services.scheduler.model import ModelVersion, QueueLimits
 from services.scheduler.response_cache import ResponseCache, place_of
+from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.cache_site import FakeLink
 from tests.unit.scheduler.samples import head_of, model_of
 from tests.unit.spans import KeptSpans
@@ -44,7 +45,7 @@ class World:
         self.link = FakeLink()
         self.tracer = KeptSpans()
         limits = QueueLimits(max_queue_size=max_queue_size)
-        self.model = ModelVersion(model_of(CONFIG), 1, limits, self.tracer)
+        self.model = ModelVersion(model_of(CONFIG), 1, limits, SpanTraces(self.tracer))
         self.client = CacheClient(self.link, timeout_s)
         self.cache = ResponseCache(self.model, self.client, max_queue_size)
         self.cache.revise(place_of("m", 1, REVISION))
@@ -62,12 +63,14 @@ class World:
         deadline: float | None = None,
         priority: int = 0,
         trace_context: bytes = b"",
+        caller: int = 0,
     ) -> Entry:
         head = head_of([("I", "UINT8", [1, 1])])
         request = InferRequest(
             number, head, [digest[:1] or b"x"], digest=digest, deadline=deadline, priority=priority
         )
         request.trace_context = trace_context
+        request.caller = caller
         return self.model.submit(request, self._take)
 
     def _take(self, answer: Answer) -> None:
@@ -140,16 +143,84 @@ async def test_many_alike_at_once_run_once() -> None:
     await it.end()
 
 
-async def test_those_unlike_or_without_a_digest_share_nothing() -> None:
+async def test_those_unlike_share_nothing() -> None:
     it = World()
     it.submit(1, b"a" * 16)
     it.submit(2, b"b" * 16)
-    it.submit(3, b"")
     assert len({each.key for each in it.link.lookups()}) == 2
     it.link.tell(None)
-    assert await it.execute() == 3
-    assert set(it.answers) == {1, 2, 3}
-    assert [it.answers[n].payloads for n in (1, 2, 3)] == [[b"a"], [b"b"], [b"x"]]
+    assert await it.execute() == 2
+    assert [it.answers[n].payloads for n in (1, 2)] == [[b"a"], [b"b"]]
+    await it.end()
+
+
+async def test_what_comes_without_a_digest_gets_one_if_its_data_can_be_read() -> None:
+    it = World()
+    digested = it.submit(1, b"").request
+    assert len(digested.digest) == 16
+    lost = InferRequest(2, digested.head, [SharedMemory("0.0.0", 0, 1)])
+    it.model.submit(lost, it._take)
+    assert len(it.link.lookups()) == 1
+    it.link.tell(None)
+    assert await it.execute() == 2
+    assert it.counts() == (1, 2, 2, 0, 1)
+    assert len(it.link.stores()) == 1
+    await it.end()
+
+
+async def test_a_models_request_waits_for_another_like_it_but_not_where_models_ask_models() -> None:
+    it = World()
+    it.submit(1)
+    it.submit(2, caller=7)
+    assert len(it.link.lookups()) == 1
+    it.model.asks_others = True
+    it.submit(3, caller=7)
+    it.submit(4)
+    assert len(it.link.lookups()) == 2
+    it.link.tell(None)
+    assert await it.execute() == 2
+    assert set(it.answers) == {1, 2, 3, 4}
+    assert it.counts() == (1, 2, 4, 2, 2)
+    await it.end()
+
+
+async def test_what_would_wait_for_ever_is_told_so_once_its_flight_is_queued() -> None:
+    def refuse() -> None:
+        raise Unavailable("for ever", late=True)
+
+    it = World()
+    entries = [it.submit(number, caller=number) for number in range(4)]
+    for stuck in (entries[0], entries[2]):
+        assert stuck.passage is not None
+        stuck.passage.on_queued = refuse
+    assert it.answers == {}
+    it.link.tell(None)
+    assert it.texts() == {0: "for ever", 2: "for ever"}
+    assert await it.execute() == 2
+    assert it.texts() == {0: "for ever", 1: "", 2: "for ever", 3: ""}
+    await it.end()
+
+
+@pytest.mark.parametrize("hit", [True, False])
+async def test_each_answer_says_of_which_revision_it_is(hit: bool) -> None:
+    it = World()
+    if not hit:
+        it.instance.revision = b"s" * 16
+    entries = [it.submit(number) for number in range(2)]
+    it.link.tell(pb.Answer(head=b"head").SerializeToString() if hit else None)
+    if not hit:
+        await it.execute()
+    assert {each.revision for each in entries} == {REVISION if hit else b"s" * 16}
+    assert it.link.stores() == []
+    await it.end()
+
+
+async def test_where_nothing_can_be_kept_nothing_is_asked_for() -> None:
+    it = World()
+    it.cache.revise(None)
+    it.submit(1)
+    assert await it.execute() == 1
+    assert it.link.sent == []
     await it.end()
 
 

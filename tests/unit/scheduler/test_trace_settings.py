@@ -7,7 +7,7 @@ from nereid.messages import TraceRule, TraceRules
 from nereid.tracing import TraceConfig
 from services.scheduler.trace_settings import TraceSettings
 
-ON = TraceConfig(level="TIMESTAMPS", rate=2, mode="opentelemetry", resource=(("a", "b"),))
+ON = TraceConfig(levels=("TIMESTAMPS",), rate=2, mode="opentelemetry", resource=(("a", "b"),))
 
 
 def changeable(settings: TraceSettings, model: str = "") -> tuple[list[str], str, str]:
@@ -42,13 +42,27 @@ def test_a_server_that_traces_shows_where_to() -> None:
     assert "log_frequency" not in shown
 
 
+def test_a_server_that_writes_files_shows_which() -> None:
+    settings = TraceSettings(TraceConfig(file="/f", log_frequency=3))
+    shown = settings.shown("m")
+    assert shown["trace_mode"] == ["triton"]
+    assert shown["trace_file"] == ["/f"]
+    assert shown["log_frequency"] == ["3"]
+    assert shown["trace_level"] == ["OFF"]
+    settings.update("m", {"trace_level": ["TENSORS"], "log_frequency": ["5"]})
+    rule = TraceRule(on=True, rate=1000, limit=-1, log_frequency=5, times=False, tensors=True)
+    off = TraceRule(on=False, rate=1000, limit=-1, log_frequency=3)
+    assert settings.rules() == TraceRules(off, (("m", rule),))
+
+
 def test_a_model_inherits_what_it_has_none_of() -> None:
     settings = TraceSettings(ON)
     settings.update("m", {"trace_count": ["7"], "trace_level": ["OFF"]})
     settings.update("", {"trace_rate": ["9"], "trace_level": ["TENSORS", "TIMESTAMPS", "X"]})
     assert changeable(settings) == (["TIMESTAMPS", "TENSORS"], "9", "-1")
     assert changeable(settings, "m") == (["OFF"], "9", "7")
-    off, on = TraceRule(on=False, rate=9, limit=7), TraceRule(on=True, rate=9, limit=-1)
+    off = TraceRule(on=False, rate=9, limit=7)
+    on = TraceRule(on=True, rate=9, limit=-1, tensors=True)
     assert settings.rules() == TraceRules(on, (("m", off),))
     settings.update("m", {"trace_count": [], "trace_level": []})
     assert changeable(settings, "m") == changeable(settings)

@@ -9,7 +9,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.tracing import is_sampled
 from services.scheduler.instance import Instance
 from services.scheduler.model import ModelVersion, QueueLimits
-from services.scheduler.tracing import trace_of
+from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.samples import entry_of, model_of
 from tests.unit.spans import KeptSpans
 
@@ -43,7 +43,7 @@ class World:
             model_of(CONFIG),
             1,
             QueueLimits(**limits),  # type: ignore[arg-type]
-            self.tracer if traced else None,
+            SpanTraces(self.tracer) if traced else None,
         )
         self.answers: list[Answer] = []
 
@@ -164,7 +164,7 @@ async def test_a_batch_that_makes_no_sense_still_ends_its_attempts() -> None:
 
 def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
     tracer = KeptSpans()
-    trace = trace_of(tracer, context(1), 100)
+    trace = SpanTraces(tracer).begin(context(1), 100)
     assert trace is not None
     asked = trace.begin_lookup()
     trace.end_lookup(100, 150, hit=True)
@@ -179,17 +179,17 @@ def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
 
 def test_a_dropped_request_says_so() -> None:
     tracer = KeptSpans()
-    trace = trace_of(tracer, context(1), 100)
+    trace = SpanTraces(tracer).begin(context(1), 100)
     assert trace is not None
     trace.end(entry_of(), ("m", 1), None, 200)
     assert tracer.one("m").error == "cancelled"
     assert is_sampled(tracer.one("m").context)
-    assert trace_of(tracer, context(1, sampled=False), 100) is None
+    assert SpanTraces(tracer).begin(context(1, sampled=False), 100) is None
 
 
 def test_a_span_shows_when_a_decoupled_models_answers_came() -> None:
     tracer = KeptSpans()
-    trace = trace_of(tracer, context(1), 100)
+    trace = SpanTraces(tracer).begin(context(1), 100)
     assert trace is not None
     for number in range(300):
         trace.responded(110 + number)

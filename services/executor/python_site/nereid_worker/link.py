@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import wire
+from . import memory, wire
 from .channel import is_forked
 from .errors import TritonModelException
+from .segments import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .channel import Channel
+    from .segments import Lease
 
     OnAnswer = Callable[[wire.Call], None]
+
+# Answers that a model holds beyond so many are copied, so that their owners have their memory back.
+_MOST_BORROWED = 1024
+
+
+class _Asked:
+    """A call, until its last answer."""
+
+    __slots__ = ("answered", "lease", "on_answer")
+
+    def __init__(self, on_answer: OnAnswer, lease: Lease | None) -> None:
+        self.on_answer = on_answer
+        # The memory that its tensors lie in, if they are large.
+        self.lease = lease
+        self.answered = False
 
 
 class Link:
@@ -31,7 +50,11 @@ class Link:
         # Has the answers to calls read while the caller waits; None: nothing can be asked.
         self.attend: Callable[[], None] | None = None
         self._numbers = itertools.count(1)
-        self._calls: dict[int, OnAnswer] = {}
+        self._calls: dict[int, _Asked] = {}
+        # For the tensors of requests.
+        self.segments = Segments(0)
+        # Answers that the model holds in somebody else's memory, by the segments' names.
+        self._borrowed: set[str] = set()
         self._lock = threading.Lock()
 
     def tell(self, kind: int, message: Any, *, finalising: bool = False) -> None:
@@ -51,10 +74,12 @@ class Link:
         if is_forked():
             raise TritonModelException("this does not work in a process that the model has forked")
         self.attend()
+        lease = self.segments.lend(tensors) if about["what"] == "infer" else None
         with self._lock:
             number = next(self._numbers)
-            self._calls[number] = on_answer
+            self._calls[number] = _Asked(on_answer, lease)
         try:
+            tensors = tensors if lease is None else lease.places
             call = wire.Call(number, 0, json.dumps(about).encode(), tensors)
             self.channel.send(wire.CALL, wire.call_parts(call))
         except wire.WireError as error:
@@ -65,9 +90,12 @@ class Link:
     def abandon(self, number: int) -> None:
         """As forget, and nobody needs to go on with it; for finalisers."""
         self.forget(number)
-        meta = json.dumps({"what": "cancel", "call": number}).encode()
-        parts = wire.call_parts(wire.Call(next(self._numbers), 0, meta, ()))
-        self.channel.send_at_leisure(wire.CALL, parts)
+        self._say({"what": "cancel", "call": number})
+
+    def _say(self, about: dict[str, Any]) -> None:
+        """What needs no answer; also for finalisers."""
+        call = wire.Call(next(self._numbers), 0, json.dumps(about).encode(), ())
+        self.channel.send_at_leisure(wire.CALL, wire.call_parts(call))
 
     def forget(self, number: int) -> None:
         """No answers are wanted any more."""
@@ -76,12 +104,38 @@ class Link:
     def answered(self, body: bytearray) -> None:
         """Hand an answer to whoever asked."""
         answer = wire.read_call(body)
+        if wire.Range in map(type, answer.tensors):
+            answer = self._borrow(answer)
         last = not answer.flags & wire.MORE
-        on_answer = self._calls.get(answer.number)
+        asked = self._calls.get(answer.number)
+        if asked is None:
+            return
         if last:
             self.forget(answer.number)
-        if on_answer is not None:
-            on_answer(answer)
+            # Otherwise somebody may yet be reading it, for a response that nobody waits for.
+            if asked.lease is not None and not (asked.answered or answer.flags & wire.ERROR):
+                asked.lease.free()
+        asked.answered = True
+        asked.on_answer(answer)
+
+    def _borrow(self, answer: wire.Call) -> wire.Call:
+        """An answer with its tensors in place, for as long as somebody has them."""
+        slab = answer.tensors[0].segment
+        self._borrowed.add(slab)
+        try:
+            tensors = memory.borrowed(answer.tensors, partial(self._give_back, slab))
+        except TritonModelException:
+            self._give_back(slab)
+            meta = json.dumps(["UNAVAILABLE", "the executor was lost with its answer"]).encode()
+            return wire.Call(answer.number, answer.flags | wire.ERROR, meta, ())
+        if len(self._borrowed) > _MOST_BORROWED:
+            return answer._replace(tensors=[bytearray(each) for each in tensors])
+        return answer._replace(tensors=tensors)
+
+    def _give_back(self, slab: str) -> None:
+        self._borrowed.discard(slab)
+        with contextlib.suppress(wire.LostError, OSError):
+            self._say({"what": "release", "slab": slab})
 
 
 _link: Link | None = None

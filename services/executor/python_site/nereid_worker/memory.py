@@ -15,12 +15,13 @@ import numpy as np
 
 from . import wire
 from .errors import TritonModelException
+from .wire import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # Less is sent inline.
-_LEAST_BYTES = 1 << 16
+LEAST_BYTES = 1 << 16
 _ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE
 
@@ -48,46 +49,68 @@ class Inputs:
                 pages = np.frombuffer(mapped, np.uint8)[::_PAGE]
                 np.bitwise_or(pages, 0, out=pages)
 
-    def view(self, place: wire.Range) -> memoryview:
+    def view(self, place: Range) -> memoryview:
         """A tensor's bytes; raises TritonModelException if they are gone."""
-        begin = place.offset - place.offset % _PAGE
-        end = place.offset + place.size
-        descriptor = _opened(place.segment, os.O_RDONLY)
-        try:
-            if not place.size:
-                return memoryview(b"")
-            if end > os.fstat(descriptor).st_size:
-                raise TritonModelException("the data of the request lies outside its segment")
-            rights = mmap.PROT_READ | mmap.PROT_WRITE
-            mapped = mmap.mmap(descriptor, end - begin, mmap.MAP_PRIVATE, rights, offset=begin)
-        finally:
-            os.close(descriptor)
+        if not place.size:
+            os.close(_opened(place.segment, os.O_RDONLY))
+            return memoryview(b"")
+        mapped, begin = _mapped(place.segment, place.offset, place.offset + place.size)
         self._maps.append(weakref.ref(mapped))
         return memoryview(mapped)[place.offset - begin :]
 
 
-def put(tensors: Sequence[Any], room: wire.Range) -> Sequence[Any]:
+def put(tensors: Sequence[Any], room: Range) -> Sequence[Any]:
     """Write an answer's tensors where they may lie, unless they are small or too large for it."""
-    places = []
-    end = 0
-    for tensor in tensors:
-        places.append(end)
-        end += -(-wire.size_of(tensor) // _ALIGNMENT) * _ALIGNMENT
-    if not _LEAST_BYTES <= end <= room.size:
+    offsets, size = places(tensors)
+    if not LEAST_BYTES <= size <= room.size:
         return tensors
     try:
         descriptor = _opened(room.segment, os.O_WRONLY)
     except TritonModelException:
         return tensors
     try:
-        for tensor, place in zip(tensors, places):  # noqa: B905 - Python 3.9
-            _write(descriptor, wire.as_bytes(tensor), room.offset + place)
+        return write(descriptor, tensors, room, offsets)
     finally:
         os.close(descriptor)
-    return [
-        wire.Range(room.segment, room.offset + place, wire.size_of(tensor))
-        for tensor, place in zip(tensors, places)  # noqa: B905
-    ]
+
+
+def borrowed(ranges: Sequence[Range], give_back: Callable[[], None]) -> list[memoryview]:
+    """The tensors of an answer, which lie in one segment; give_back is called, by any thread, when
+    nobody has any of them any more. What the model writes to them is its own.
+
+    Raises:
+        TritonModelException: they are gone; give_back is not called.
+    """
+    mapped, begin = _mapped(
+        ranges[0].segment,
+        min(each.offset for each in ranges),
+        max(each.offset + each.size for each in ranges),
+    )
+    # When the process ends nobody needs to be told.
+    weakref.finalize(mapped, give_back).atexit = False
+    whole = memoryview(mapped)
+    return [whole[each.offset - begin : each.offset - begin + each.size] for each in ranges]
+
+
+def places(tensors: Sequence[Any]) -> tuple[list[int], int]:
+    """Where tensors begin that lie side by side, and where they end."""
+    offsets = []
+    end = 0
+    for tensor in tensors:
+        offsets.append(end)
+        end += -(-wire.size_of(tensor) // _ALIGNMENT) * _ALIGNMENT
+    return offsets, end
+
+
+def write(
+    descriptor: int, tensors: Sequence[Any], room: Range, offsets: Sequence[int]
+) -> list[Range]:
+    """Write tensors to a segment that is open, offsets from where the room begins."""
+    ranges = []
+    for tensor, offset in zip(tensors, offsets):  # noqa: B905 - Python 3.9
+        _write(descriptor, wire.as_bytes(tensor), room.offset + offset)
+        ranges.append(Range(room.segment, room.offset + offset, wire.size_of(tensor)))
+    return ranges
 
 
 def _write(descriptor: int, data: memoryview, place: int) -> None:
@@ -95,6 +118,21 @@ def _write(descriptor: int, data: memoryview, place: int) -> None:
         count = os.pwrite(descriptor, data, place)
         data = data[count:]
         place += count
+
+
+def _mapped(segment: str, begin: int, end: int) -> tuple[mmap.mmap, int]:
+    """A part of a segment, copied where it is written to; and where what is mapped begins."""
+    begin -= begin % _PAGE
+    descriptor = _opened(segment, os.O_RDONLY)
+    try:
+        if not begin < end <= os.fstat(descriptor).st_size:
+            raise TritonModelException("the data of the request lies outside its segment")
+        rights = mmap.PROT_READ | mmap.PROT_WRITE
+        return mmap.mmap(descriptor, end - begin, mmap.MAP_PRIVATE, rights, offset=begin), begin
+    except OSError as error:
+        raise TritonModelException(f"the data of the request cannot be read: {error}") from error
+    finally:
+        os.close(descriptor)
 
 
 def _opened(segment: str, mode: int) -> int:

@@ -8,6 +8,7 @@ import json
 import threading
 import weakref
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import wire
@@ -70,8 +71,20 @@ def ask_once(request: InferenceRequest) -> Future[InferenceResponse]:
     """Send a request to a model that gives one response."""
     future: Future[InferenceResponse] = Future()
     about, tensors = _told(request)
-    link().call(about, tensors, lambda answer: future.set_result(_response_of(answer)))
+    number = link().call(about, tensors, partial(_settle, future))
+    future.add_done_callback(partial(_stop, number))
     return future
+
+
+def _settle(future: Future[InferenceResponse], answer: wire.Call) -> None:
+    """Called by the thread that reads; whoever waited may have been cancelled."""
+    if future.set_running_or_notify_cancel():
+        future.set_result(_response_of(answer))
+
+
+def _stop(number: int, future: Future[InferenceResponse]) -> None:
+    if future.cancelled():
+        link().abandon(number)
 
 
 def ask_many(request: InferenceRequest) -> InferenceResponses:
@@ -162,7 +175,9 @@ class InferenceResponses:
             self._changed.notify_all()
             sleepers, self._sleepers = self._sleepers, []
         for loop, sleeper in sleepers:
-            loop.call_soon_threadsafe(_wake, sleeper)
+            # A loop that has ended has nobody who waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake, sleeper)
         if pause:
             self._control("pause")
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import mesh, wire
 from .errors import TritonModelException
+from .logger import Logger
 from .responses import parameters_text
+from .tasks import NOT_RESCHEDULED
 from .tensors import Tensor
 
 if TYPE_CHECKING:
@@ -153,13 +155,12 @@ class InferenceRequest:
 
     def set_release_flags(self, flags: int) -> None:
         """Say what becomes of the request when execute() returns."""
-        if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
-            raise TritonModelException(
-                "Release flags must be either TRITONSERVER_REQUEST_RELEASE_ALL or "
-                "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE."
-            )
-        if flags == RELEASE_RESCHEDULE:
-            raise TritonModelException("requests cannot be rescheduled: that is not offered yet")
+        if not isinstance(flags, int):
+            raise TypeError("set_release_flags(): expected an integer")
+        if flags == RELEASE_RESCHEDULE and self._execution is not None:
+            Logger.log_error(f"Failed to release request: {NOT_RESCHEDULED}")
+            self._task = self._execution.task(self)
+            self._task.rescheduled = True
 
     def exec(self, decoupled: bool = False) -> Any:
         """Have a model execute it, and wait for the response.

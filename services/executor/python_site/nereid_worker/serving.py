@@ -357,8 +357,15 @@ class _Refusal(Exception):
 def _check_response(response: Any, task: Task | None) -> None:
     """Raise _Refusal if a request cannot be answered by this."""
     has_sender = task is not None and task.has_sender
+    rescheduled = task is not None and task.rescheduled
+    if rescheduled and response is not None:
+        # Triton's words, with its slip.
+        raise _Refusal(
+            "Expected a None object in the execute function return list for reschduled request, "
+            f"found type '{type(response)}'."
+        )
     if response is None:
-        if not has_sender:
+        if not has_sender and not rescheduled:
             raise _Refusal(
                 "Expected an 'InferenceResponse' object in the execute function return list, found "
                 "None for a request whose response sender was not used."

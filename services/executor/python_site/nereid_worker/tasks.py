@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 _MOST_METAS = 1024
 _metas: dict[Any, bytes] = {}
 
+# What comes of a request that its model would have executed again.
+NOT_RESCHEDULED = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not "
+    "configured to handle such a flag."
+)
+
 
 class Task:
     """Answers one member of a batch by senders, also after execute() has returned."""
@@ -35,6 +41,7 @@ class Task:
         "flowing",
         "has_sender",
         "member",
+        "rescheduled",
     )
 
     def __init__(self, batch: Execution, member: int, outputs: frozenset[str]) -> None:
@@ -46,6 +53,8 @@ class Task:
         # Cleared while its client cannot keep up; there from the first time on.
         self.flowing: threading.Event | None = None
         self.has_sender = False
+        # The model wants to have it again.
+        self.rescheduled = False
 
     def sender(self) -> InferenceResponseSender:
         """What answers it; not kept here, so that it goes when the model lets go of it."""
@@ -85,6 +94,8 @@ class Task:
         # The model holds neither request nor sender any more: nobody else will answer.
         if not self.answered and self._batch.returned:
             text = "the model let go of a request without sending a final response"
+            if self.rescheduled:
+                text = NOT_RESCHEDULED
             self.answered = True
             with contextlib.suppress(wire.LostError, OSError):
                 self._batch.give_up(failure(self.member, TritonError(text)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import wire
 from .link import Link, connect
 from .model_config import ModelConfig
+from .segments import Segments
 from .serving import Serving
 from .texts import error_text
 
@@ -40,6 +41,8 @@ def work(channel: Channel, began: Any) -> int:
             return 0
         name = about["args"]["model_instance_name"]
         link.instance = name
+        if about["memory"] is not None:
+            link.segments = Segments(*about["memory"])
         serving = Serving(link, name, began, decoupled=about["decoupled"])
         model = _initialised(about)
     except BaseException as error:

@@ -1,0 +1,150 @@
+"""Sampled requests' times, gathered for the gateways that write them to files.
+
+A request's answer brings its gateway the times of all models that took part: ensembles' steps and
+what models asked of others have the request's trace id, and are kept here until the answer goes
+out. Times are those that the models' owners took anyway. Knows no gateway and no file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid.messages import TracedModel
+from nereid.tracing import child_of, is_sampled
+
+if TYPE_CHECKING:
+    from nereid.messages import Answer
+    from nereid.tracing import Span
+    from services.scheduler.entry import Entry
+    from services.scheduler.tracing import EntryTrace, Refusal
+
+_TRACE_ID: Final = slice(1, 17)
+# Requests under way, and models that one of them goes through. Past these some are not told of.
+_MOST_REQUESTS: Final = 1 << 16
+_MOST_MODELS: Final = 1024
+
+
+class TimeTraces:
+    """A tracing.Traces. The first request with a trace id is the one that a client has sent."""
+
+    def __init__(self) -> None:
+        self._roots: dict[bytes, TimedEntry] = {}
+
+    def begin(self, context: bytes, now_ns: int) -> EntryTrace | None:
+        if not is_sampled(context):
+            return None
+        trace_id = context[_TRACE_ID]
+        root = self._roots.get(trace_id)
+        trace = TimedEntry(self, context, now_ns, root)
+        if root is None:
+            if len(self._roots) >= _MOST_REQUESTS:
+                del self._roots[next(iter(self._roots))]
+            self._roots[trace_id] = trace
+        return trace
+
+    def refused(self, refusal: Refusal) -> None:
+        """Nothing is told of it, as on Triton."""
+        context = refusal.request.trace_context
+        root = self._roots.get(context[_TRACE_ID])
+        if root is not None and root.parent == context:
+            self.forget(root)
+
+    def forget(self, root: TimedEntry) -> None:
+        """The request is answered."""
+        self._roots.pop(root.context[_TRACE_ID], None)
+
+    def close(self) -> None:
+        pass
+
+
+class TimedEntry:
+    """A tracing.EntryTrace. root None: it is one."""
+
+    __slots__ = ("_models", "_owner", "_received_ns", "_root", "_started_ns", "context", "parent")
+
+    def __init__(
+        self, owner: TimeTraces, parent: bytes, received_ns: int, root: TimedEntry | None
+    ) -> None:
+        self._owner = owner
+        self._root = root
+        self._received_ns = received_ns
+        # When an instance got it last; 0: none has.
+        self._started_ns = 0
+        # Of a root: what was below it.
+        self._models: list[TracedModel] = []
+        self.parent = parent
+        self.context = child_of(parent)
+
+    # Attempts and lookups are no models: what is below them is below the request.
+    @property
+    def attempt(self) -> bytes:
+        return self.context
+
+    @property
+    def lookup(self) -> bytes:
+        return b""
+
+    def begin_attempt(self, now_ns: int) -> bytes:
+        self._started_ns = now_ns
+        return self.context
+
+    def begin_steps(self) -> bytes:
+        return self.context
+
+    def begin_lookup(self) -> bytes:
+        return self.context
+
+    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
+        pass
+
+    def record_batch(self, span: Span) -> None:
+        pass
+
+    def responded(self, now_ns: int) -> None:
+        pass
+
+    def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
+        pass
+
+    def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
+        name, version = model
+        request_id = entry.request.request_id
+        times = self._times(entry, now_ns)
+        told = TracedModel(self.context, self.parent, name, version, request_id, times)
+        if self._root is None:
+            self._owner.forget(self)
+            if answer is not None:
+                answer.trace = (told, *self._models)
+        elif len(self._root._models) < _MOST_MODELS:  # noqa: SLF001
+            self._root._models.append(told)  # noqa: SLF001
+
+    def _times(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
+        queued_ns = max(self._received_ns, entry.enqueued_ns)
+        return (
+            ("REQUEST_START", self._received_ns),
+            ("QUEUE_START", queued_ns),
+            *self._compute(entry, now_ns),
+            ("REQUEST_END", now_ns),
+        )
+
+    def _compute(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
+        """None of a request that no instance has had: an ensemble's, say, or one from the cache."""
+        if not self._started_ns:
+            return ()
+        started_ns, ended_ns = self._started_ns, now_ns
+        input_ns = output_ns = 0
+        execution = entry.execution
+        if execution is not None and execution.finished_ns >= started_ns:
+            # The instance tells how long it took, not when: what lies between it and here is
+            # taken to be as long on the way there as on the way back.
+            input_ns, output_ns = execution.compute_input_ns, execution.compute_output_ns
+            took_ns = input_ns + execution.compute_infer_ns + output_ns
+            away_ns = max(0, execution.finished_ns - started_ns - took_ns) // 2
+            started_ns, ended_ns = started_ns + away_ns, execution.finished_ns - away_ns
+        input_end_ns = min(started_ns + input_ns, ended_ns)
+        return (
+            ("COMPUTE_START", started_ns),
+            ("COMPUTE_INPUT_END", input_end_ns),
+            ("COMPUTE_OUTPUT_START", max(input_end_ns, ended_ns - output_ns)),
+            ("COMPUTE_END", ended_ns),
+        )
