@@ -13,6 +13,19 @@ from nereid.rpc.dispatch import guarded
 from nereid.rpc.status import Status
 
 _NONE: tuple[str, ...] = ()
+# What each engine's call has slots for. Not in Call itself: our own engine's is a stream as well,
+# and only one of two bases may have slots.
+SLOTS: tuple[str, ...] = (
+    "deadline",
+    "done",
+    "metadata",
+    "on_cancel",
+    "on_half_close",
+    "on_message",
+    "on_writable",
+    "path",
+    "peer",
+)
 
 
 class Call:
@@ -22,8 +35,7 @@ class Call:
     answering is a silent no-op.
     """
 
-    # Each engine's call has slots of its own for what is declared here. By a name, as a literal
-    # would make mypy refuse assignments to them.
+    # By a name, as a literal would make mypy refuse assignments to what is declared here.
     __slots__ = _NONE
 
     path: str
@@ -41,6 +53,20 @@ class Call:
     # `buffered_bytes` fell below the low-water mark (64 KiB) after it was above, or to nothing.
     on_writable: Callable[[], None] | None
     done: bool
+
+    def __init__(
+        self,
+        path: str,
+        peer: str,
+        metadata: Sequence[tuple[str, str | bytes]],
+        deadline: float | None = None,
+    ) -> None:
+        self.path = path
+        self.peer = peer
+        self.metadata = metadata
+        self.deadline = deadline
+        self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
+        self.done = False
 
     @property
     def buffered_bytes(self) -> int:

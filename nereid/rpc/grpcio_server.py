@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from nereid.rpc.address import host_and_port, unix_path
-from nereid.rpc.call import Call
+from nereid.rpc.call import SLOTS, Call
 from nereid.rpc.compression import LEVELS
 from nereid.rpc.dispatch import Tasks, guarded, routes_of
 from nereid.rpc.listening import UnixClaim
@@ -177,36 +177,22 @@ class GrpcioCall(Call):
     """
 
     __slots__ = (
+        *SLOTS,
         "_above_low_water",
         "_finished",
         "_queue",
         "_queued_bytes",
         "_wake",
         "context",
-        "deadline",
-        "done",
-        "metadata",
-        "on_cancel",
-        "on_half_close",
-        "on_message",
-        "on_writable",
-        "path",
-        "peer",
         "reading",
     )
 
     def __init__(self, path: str, context: Any) -> None:
-        self.path = path
-        self.peer = str(context.peer())
-        self.metadata = tuple((str(k), v) for k, v in context.invocation_metadata() or ())
+        metadata = tuple((str(k), v) for k, v in context.invocation_metadata() or ())
         remaining = context.time_remaining()
         within = remaining is not None and remaining < _FOREVER_S
-        self.deadline = time.monotonic() + remaining if within else None
-        self.on_cancel = None
-        self.on_message = None
-        self.on_half_close = None
-        self.on_writable = None
-        self.done = False
+        deadline = time.monotonic() + remaining if within else None
+        super().__init__(path, str(context.peer()), metadata, deadline)
         self.context = context
         self.reading = asyncio.Event()
         self.reading.set()

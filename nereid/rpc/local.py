@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nereid.rpc.call import Call
+from nereid.rpc.call import SLOTS, Call
 from nereid.rpc.dispatch import Route, Tasks, guarded, routes_of
 from nereid.rpc.status import RpcError, Status
 
@@ -75,34 +75,10 @@ class _Pipe:
 class LocalCall(Call):
     """The server's end of a call within the process."""
 
-    __slots__ = (
-        "_accepted",
-        "_down",
-        "_handle",
-        "_message",
-        "_route",
-        "_up",
-        "deadline",
-        "done",
-        "metadata",
-        "on_cancel",
-        "on_half_close",
-        "on_message",
-        "on_writable",
-        "path",
-        "peer",
-    )
+    __slots__ = (*SLOTS, "_accepted", "_down", "_handle", "_message", "_route", "_up")
 
     def __init__(self, path: str, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
-        self.path = path
-        self.peer = "local"
-        self.metadata = metadata
-        self.deadline = None
-        self.on_cancel = None
-        self.on_message = None
-        self.on_half_close = None
-        self.on_writable = None
-        self.done = False
+        super().__init__(path, "local", metadata)
         self._accepted = False
         self._message: bytes | None = None
         self._route: Route | None = None

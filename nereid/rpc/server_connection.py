@@ -12,7 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from nereid.rpc import wire
-from nereid.rpc.call import Call
+from nereid.rpc.call import SLOTS, Call
 from nereid.rpc.connection import Connection
 from nereid.rpc.dispatch import Route, guarded, log, report
 from nereid.rpc.header_block import HeaderDecoder
@@ -60,25 +60,13 @@ def _encode_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> bytes:
 class ServerCall(Stream, Call):
     """A call carried by our own engine."""
 
-    __slots__ = (
-        "deadline",
-        "done",
-        "head_sent",
-        "message",
-        "metadata",
-        "on_cancel",
-        "on_half_close",
-        "on_message",
-        "on_writable",
-        "path",
-        "peer",
-        "route",
-    )
+    __slots__ = (*SLOTS, "head_sent", "message", "route")
 
     connection: ServerConnection
 
     def __init__(self, connection: ServerConnection, stream_id: int, head: RequestHead) -> None:
-        super().__init__(connection, stream_id)
+        Stream.__init__(self, connection, stream_id)
+        # As of any call, spelled out for speed.
         self.path = head.path
         self.peer = connection.peer
         self.metadata = head.metadata

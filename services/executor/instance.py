@@ -269,18 +269,17 @@ class Instance:
 
     def _metadata(self) -> list[tuple[str, str]]:
         metadata = [(INSTANCE_KEY, str(self.number))]
+        if self._requests is not None:
+            metadata.append((CONTROLS_KEY, "1"))
         if self._asked is not None and self._asked.tells_ready:
             metadata.append((READY_KEY, "1"))
         return metadata
 
     def _dial(self) -> BlockingStream:
-        metadata = self._metadata()
-        if self._requests is not None:
-            metadata.append((CONTROLS_KEY, "1"))
         stream = BlockingStream(
             self._scheduler.address,
             EXECUTE_PATH,
-            metadata=metadata,
+            metadata=self._metadata(),
             timeout_s=DIAL_TIMEOUT_S,
             tls=self._scheduler.tls,
             # What serves requests looks after its stream by itself.

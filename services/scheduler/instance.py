@@ -14,9 +14,9 @@ from nereid.tracing import is_sampled
 from services.scheduler.slabs import inline_if_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from services.scheduler.entry import Batch
+    from services.scheduler.entry import Batch, Entry
     from services.scheduler.fates import Fate
     from services.scheduler.readiness import Question
 
@@ -70,9 +70,9 @@ class Instance:
     revision: bytes = b""
     # What is to be done when a batch is answered; something for the last one.
     on_idle: Callable[[], None] = _nothing
-    # A decoupled model's: requests that still await answers from it, and whether it can be told
-    # what became of them.
+    # A decoupled model's: requests that still await answers from it.
     open_members: int = 0
+    # It can be told what has become of requests that it executes.
     heeds_controls: bool = False
     # Its executor tells what becomes of its batch if its stream breaks.
     vouched: bool = False
@@ -103,6 +103,18 @@ def control_message(batch: int, member: int, kind: pb.MemberControl.Kind) -> byt
     message = pb.Batch()
     message.controls.add(batch=batch, member=member, kind=kind)
     return message.SerializeToString()
+
+
+def withdraw(entry: Entry, instances: Iterable[Instance]) -> None:
+    """Nobody waits for this entry any more: let the model that executes it know, if it listens."""
+    for instance in instances:
+        running = instance.running
+        if running is not None and entry in running.batch.entries:
+            if instance.heeds_controls and instance.stream is not None:
+                place = running.batch.entries.index(entry)
+                cancel = pb.MemberControl.CANCEL
+                instance.stream.send(control_message(running.id, place, cancel))
+            return
 
 
 def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:

@@ -18,6 +18,7 @@ from nereid.messages import Answer, fault_of
 from nereid.metrics import CANCELED, OTHER, REJECTED
 from services.scheduler.batcher import make_batcher
 from services.scheduler.entry import Entry, State, about, tell
+from services.scheduler.instance import withdraw
 from services.scheduler.ordering import ReplyOrder
 from services.scheduler.router import Router
 from services.scheduler.slabs import Slabs
@@ -144,6 +145,8 @@ class ModelVersion:
             return
         if self._batcher.remove(entry) or entry.state is State.WAITING:
             self.statistics.record_failure(entry, _now_ns(), CANCELED)
+        elif not self.config.decoupled:
+            withdraw(entry, self._router)
         self._close(entry, None)
         self.wake()
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Where configurations are written, beside a model's versions; they count as what they say.
 CONFIG_FILE: Final = "config.pbtxt"
 CONFIG_FOLDER: Final = "configs"
+# What Python writes beside a model.py when it is loaded.
+_COMPILED: Final = "__pycache__"
 _SIZE_BYTES: Final = 16
 
 
@@ -67,7 +69,7 @@ def _files(version: Path) -> Iterator[Path]:
             below.clear()
             continue
         seen.add(real)
-        below.sort()
+        below[:] = sorted(each for each in below if each != _COMPILED)
         yield from (Path(directory, name) for name in names)
 
 

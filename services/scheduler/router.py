@@ -6,7 +6,10 @@ Pure; an instance is any hashable object.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 T = TypeVar("T")
 
@@ -18,6 +21,9 @@ class Router(Generic[T]):
         self._all: set[T] = set()
         # In the order of becoming free.
         self._free: OrderedDict[T, None] = OrderedDict()
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._all)
 
     def add(self, instance: T) -> None:
         """It is ready and free."""

@@ -28,7 +28,7 @@ instance_group [{ count: %d kind: KIND_CPU }]
 
 
 # Long after a client's deadline, on a busy machine as well.
-_LIMIT = python_models.LIMIT.replace('"1"', '"5"')
+_LIMIT = python_models.LIMIT.replace('"1"', '"3"')
 
 CIRCLE = """
 platform: "ensemble"
@@ -222,6 +222,32 @@ def test_the_asked_model_hears_what_the_asking_one_says(mesh: Mesh) -> None:
     assert about["flags"] == 1
     assert about["timeout"] == 7_000_000
     assert about["parameters"] == {"a": "b"}
+
+
+def test_a_response_has_parameters_beside_its_tensors(mesh: Mesh) -> None:
+    told = json.loads(say(mesh, "parameters talk", "caller"))
+    assert told == {"word": "yes", "number": 3, "truth": True}
+
+
+@pytest.mark.parametrize("how", ["first", "drop"])
+def test_who_wants_no_more_responses_stops_the_asked_model(
+    mesh: Mesh, stream: Stream, how: str
+) -> None:
+    def cancelled() -> int:
+        stream.say("told")
+        return int(stream.next().split()[1])
+
+    before = cancelled()
+    assert say(mesh, f"{how} stream endless", "caller") == "x" * 1000
+    until(lambda: cancelled() > before, "the asked model to notice")
+
+
+def test_a_model_loads_another_of_what_it_has_itself(mesh: Mesh) -> None:
+    assert say(mesh, "load_made spare", "caller") == "loaded"
+    assert say(mesh, "exec spare x", "caller") == "made"
+    assert say(mesh, "load spare", "caller") == "loaded"
+    assert say(mesh, "exec spare echo its own", "caller") == "its own"
+    assert say(mesh, "unload spare", "caller") == "unloaded"
 
 
 def test_models_load_and_unload_models(mesh: Mesh) -> None:

@@ -59,7 +59,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
             source
         )
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(root, log) as mesh:
+    # What Triton's command lines have for its own memory means nothing here, and does no harm.
+    flag = "--backend-config=python,shm-default-byte-size=1048576"
+    with running(root, log, flag) as mesh:
         yield mesh
 
 
@@ -270,6 +272,12 @@ def test_a_response_has_parameters(mesh: Mesh) -> None:
 
 def test_a_response_is_sent_after_execute(mesh: Mesh) -> None:
     assert say(mesh, "send me later") == "me later"
+
+
+def test_a_request_knows_when_its_client_has_gone(mesh: Mesh) -> None:
+    with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
+        say(mesh, "watch", client_timeout=0.3)
+    assert say(mesh, "watched") == "somebody went"
 
 
 def test_requests_of_a_batch_run_side_by_side_in_a_coroutine(mesh: Mesh) -> None:

@@ -8,6 +8,18 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+MADE = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def initialize(self, args):
+        self.word = json.loads(args["model_config"])["parameters"]["word"]["string_value"]
+    def execute(self, requests):
+        tensor = pb_utils.Tensor("REPLY", np.array([self.word], np.object_))
+        return [pb_utils.InferenceResponse([tensor]) for _ in requests]
+"""
+
 
 def request_to(model, command, **more):
     tensor = pb_utils.Tensor("COMMAND", np.array([command], np.object_))
@@ -181,6 +193,23 @@ class TritonPythonModel:
         await asyncio.sleep(0.05)
         os._exit(1)
         await asked
+
+    async def parameters(self, _request, model):
+        """What stands beside a response's tensors."""
+        return (await request_to(model, "parameters").async_exec()).parameters()
+
+    async def load_made(self, _request, model):
+        """A model of another configuration and another file than its directory has."""
+        tensor = {"data_type": "TYPE_STRING", "dims": [1]}
+        config = {
+            "backend": "python",
+            "input": [{"name": "COMMAND", **tensor}],
+            "output": [{"name": "REPLY", **tensor}],
+            "parameters": {"word": {"string_value": "made"}},
+        }
+        files = {"file:1/model.py": MADE.encode()}
+        pb_utils.load_model(model_name=model, config=json.dumps(config), files=files)
+        return "loaded"
 
     async def load(self, _request, model):
         pb_utils.load_model(model)

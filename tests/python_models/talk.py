@@ -25,6 +25,7 @@ class TritonPythonModel:
         family = pb_utils.MetricFamily("talk_words", "Words heard", pb_utils.MetricFamily.COUNTER)
         self.words = family.Metric({"language": "none"})
         self.kept = []
+        self.seen = "nothing"
 
     def execute(self, requests):
         commands = [pb_utils.get_input_tensor_by_name(each, "COMMAND") for each in requests]
@@ -134,6 +135,19 @@ class TritonPythonModel:
 
     def do_hang(self, _request):
         threading.Event().wait()
+
+    def do_watch(self, request):
+        """Wait until nobody waits for the response."""
+        self.seen = "nobody went"
+        for _ in range(3000):
+            if request.is_cancelled():
+                self.seen = "somebody went"
+                break
+            time.sleep(0.01)
+        return reply("at last")
+
+    def do_watched(self, _request):
+        return reply(self.seen)
 
     def do_keep(self, request):
         """Hold an input beyond its request."""

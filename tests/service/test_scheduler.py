@@ -232,10 +232,13 @@ async def test_a_request_cancelled_in_the_queue_never_runs(repository: Path) -> 
         assert 2 not in gateway.answers
 
 
-async def test_a_request_cancelled_while_running_harms_no_batchmate(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heeds", [True, False])
+async def test_a_request_cancelled_while_running_harms_no_batchmate(
+    tmp_path: Path, heeds: bool
+) -> None:
     add_model(tmp_path / "m", config=CONFIG + "dynamic_batching { }")
     async with world(tmp_path / "m") as it:
-        executor = await it.executor(hold=True)
+        executor = await it.executor(hold=True, controls=heeds)
         gateway = await it.gateway()
         mate = gateway.send(request(1, 1))
         gateway.send(request(2, 2))
@@ -244,6 +247,10 @@ async def test_a_request_cancelled_while_running_harms_no_batchmate(tmp_path: Pa
         gateway.cancel()
         after = gateway.send(request(3, 3))
         await gateway.arrived()
+        if executor.controls is not None:
+            # Models that can ask whether somebody still waits get to know.
+            told = await asyncio.wait_for(executor.controls.get(), LIMIT_S)
+            assert told == (batch.id, 1, "CANCEL")
         executor.hold = False
         instance.answer(batch)
         assert numbers_of(await mate) == [2, 2]

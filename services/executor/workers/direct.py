@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from itertools import chain
 from pathlib import Path
 from time import perf_counter_ns
@@ -68,6 +69,9 @@ class DirectServer:
         self._forms: dict[RequestForm, Form] = {}
         self._stream: BlockingStream | None = None
         self._executing = False
+        # The batch under way, and what was read meanwhile and is not about it.
+        self._current: Execution | None = None
+        self._early: deque[bytes] = deque()
 
     def wake(self) -> None:
         """Have serve() return soon: at once, or after the batch under way."""
@@ -91,12 +95,13 @@ class DirectServer:
             return [int(error.status), error.message]
         try:
             while not self._stopped.is_set():
-                frame = stream.receive()
+                frame = self._early.popleft() if self._early else stream.receive()
                 if frame is None:
                     break
                 self._executing = True
                 self._execute(frame, stream)
                 self._executing = False
+                self._current = None
         except RpcError as error:
             return None if self._stopped.is_set() else [int(error.status), error.message]
         finally:
@@ -107,8 +112,11 @@ class DirectServer:
         started_ns = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
         number, members, serving = batch.id, batch.members, self._serving
+        if not members:
+            # Only of what has been answered meanwhile.
+            return
         sink = _Sink()
-        execution = serving.execution(number, sink)
+        execution = self._current = serving.execution(number, sink, self._look)
         answers: list[Sequence[Piece]] = [()] * len(members)
         classes: dict[int, Mapping[str, int]] = {}
         latest_us = self._admit(members, execution, answers, classes)
@@ -143,6 +151,19 @@ class DirectServer:
             contexts = [context.hex() for context in sampled(members)]
             times = [started_ns, begun_ns, ran_ns, perf_counter_ns()]
             serving.tell(wire.TRACED, [contexts, times])
+
+    def _look(self) -> None:
+        """See what has become of requests; for a model that asks, from any of its threads."""
+        stream, execution = self._stream, self._current
+        if stream is None or execution is None:
+            return
+        for message in stream.glance():
+            batch = pb.Batch.FromString(message)
+            for control in batch.controls:
+                if control.batch == execution.number:
+                    execution.control(control.member, control.kind)
+            if batch.members:
+                self._early.append(message)
 
     def _admit(
         self,

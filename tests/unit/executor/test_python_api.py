@@ -187,6 +187,17 @@ def test_a_request_tells_what_it_was_made_of() -> None:
     assert not made.is_cancelled()
 
 
+def test_what_a_request_may_be_made_of_besides() -> None:
+    memory = pb.PreferredMemory(pb.TRITONSERVER_MEMORY_GPU, 1)
+    assert memory.preferred_memory_type is pb.TRITONSERVER_MEMORY_GPU
+    assert memory.preferred_device_id == 1
+    with pytest.raises(TypeError):
+        pb.PreferredMemory(1)
+    made = request(preferred_memory=memory, trace=pb.InferenceTrace("context"))
+    assert made.trace().get_context() == "context"
+    assert (pb.TRITONSERVER_MEMORY_GPU, pb.TRITONSERVER_MEMORY_CPU) == (0, 1)
+
+
 def test_a_plain_request_has_defaults() -> None:
     made = request()
     assert (made.request_id(), made.correlation_id(), made.flags()) == ("", 0, 0)

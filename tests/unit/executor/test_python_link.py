@@ -3,7 +3,8 @@
 import gc
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,75 @@ def test_a_large_request_lies_in_the_workers_memory(executor: Channel) -> None:
         answer(call, b"abc")
         assert bytes(future.result(0).output_tensors()[0].as_numpy()) == b"abc"
     assert len(names) == 1, "an answered request's memory is the next one's"
+
+
+def test_a_request_travels_with_all_that_it_was_made_of(executor: Channel) -> None:
+    context = json.dumps({"traceparent": "00-ab-cd-01"})
+    made = pb.InferenceRequest(
+        request_id="q",
+        correlation_id="s",
+        inputs=[pb.Tensor("X", np.zeros((1, 2), np.int8)), pb.Tensor("Y", np.array([b"ab"]))],
+        requested_output_names=["A", "B"],
+        model_name="m",
+        model_version=3,
+        flags=1,
+        timeout=9,
+        preferred_memory=pb.PreferredMemory(pb.TRITONSERVER_MEMORY_CPU, 0),
+        trace=pb.InferenceTrace(context),
+        parameters={"a": 1, "b": "c", "d": True},
+    )
+    made.set_flags(2)
+    mesh.ask_once(made)
+    (call,) = heard(executor)
+    assert told(call) == {
+        "what": "infer",
+        "model": "m",
+        "version": 3,
+        "id": "q",
+        "inputs": [["X", "INT8", [1, 2]], ["Y", "BYTES", [1]]],
+        "outputs": ["A", "B"],
+        "parameters": {"a": 1, "b": "c", "d": True},
+        "correlation_id": "s",
+        "flags": 2,
+        "timeout_us": 9,
+        "trace": "00-ab-cd-01",
+    }
+    assert [bytes(each) for each in call.tensors] == [b"\0\0", b"\2\0\0\0ab"]
+
+
+def test_models_are_loaded_unloaded_and_asked_about(executor: Channel) -> None:
+    """Each of these waits for its answer, so somebody has to give it."""
+    asked = []
+
+    def run(work: Callable[[], Any], reply: Any, flags: int = 0) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(work)
+            kind, body = executor.receive()
+            assert kind == wire.CALL
+            call = wire.read_call(body)
+            asked.append((told(call), [bytes(each) for each in call.tensors]))
+            meta = json.dumps(reply).encode()
+            parts = wire.call_parts(wire.Call(call.number, flags, meta, ()))
+            link.link().answered(bytearray(b"".join(map(bytes, parts))))
+            return future.result(10)
+
+    assert run(lambda: pb.load_model("m", config="{}", files={"file:1/a": b"xy"}), None) is None
+    assert run(lambda: pb.unload_model("m", unload_dependents=True), None) is None
+    assert run(lambda: pb.unload_model("m"), None) is None
+    assert run(lambda: pb.is_model_ready("m"), False) is False
+    assert run(lambda: pb.is_model_ready("m", model_version="2"), True) is True
+    link.link().instance = "me_0"
+    text = "Failed to load model: Failed to process the request for model 'me_0', message: no m"
+    with pytest.raises(pb.TritonModelException, match=f"^{text}$"):
+        run(lambda: pb.load_model("m"), ["INTERNAL", "no m"], wire.ERROR)
+    assert asked == [
+        ({"what": "load", "model": "m", "config": "{}", "files": ["file:1/a"]}, [b"xy"]),
+        ({"what": "unload", "model": "m", "dependents": True}, []),
+        ({"what": "unload", "model": "m", "dependents": False}, []),
+        ({"what": "ready", "model": "m", "version": ""}, []),
+        ({"what": "ready", "model": "m", "version": "2"}, []),
+        ({"what": "load", "model": "m", "config": "", "files": []}, []),
+    ]
 
 
 def test_a_small_request_travels_inline(executor: Channel) -> None:

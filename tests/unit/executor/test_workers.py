@@ -376,6 +376,14 @@ def test_what_a_worker_tells_without_sense_is_passed_over(
     ]
 
 
+def test_lines_keep_their_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    for level in range(4):
+        Listener("m_0").hear(wire.LOG, bytearray(json.dumps([level, "x"]).encode()))
+    levels = [each.levelname for each in caplog.records]
+    assert levels == ["INFO", "WARNING", "ERROR", "DEBUG"]
+
+
 # ---- settings
 
 

@@ -91,7 +91,11 @@ def lies() -> list[SharedMemory]:
     return [SharedMemory(slab, 0, 1) for slab in slabs]
 
 
-@pytest.mark.parametrize("lie", lies(), ids=lambda lie: str(lie.slab))
+@pytest.mark.parametrize(
+    "lie",
+    lies(),
+    ids=["empty", "one", "words", "-1", "pipe", "file", "unsealed", "nobody", "path"],
+)
 def test_a_reference_that_names_no_segment_is_refused(lie: SharedMemory) -> None:
     for look in (Mappings().view, read):
         with pytest.raises(LostError):

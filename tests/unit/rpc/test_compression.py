@@ -38,6 +38,6 @@ def test_there_and_back(encoding: str) -> None:
         decompress(encoding, small, 5999)
 
 
-@pytest.mark.parametrize("message", [b"", b"x", os.urandom(1000)])
+@pytest.mark.parametrize("message", [b"", b"x", os.urandom(1000)], ids=len)
 def test_what_does_not_shrink_is_left_alone(message: bytes) -> None:
     assert compress("gzip", message) is None

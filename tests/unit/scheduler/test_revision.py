@@ -67,6 +67,14 @@ def test_what_lies_behind_a_link_counts(version: Path, tmp_path: Path) -> None:
     assert files_of(str(version)) != before
 
 
+def test_what_python_has_compiled_does_not_count(version: Path) -> None:
+    before = files_of(str(version))
+    for directory in (version, version.parent):
+        (directory / "__pycache__").mkdir()
+        (directory / "__pycache__" / "model.cpython-311.pyc").write_text("compiled")
+    assert files_of(str(version)) == before
+
+
 def test_where_the_configuration_is_written_does_not_count(version: Path) -> None:
     before = files_of(str(version))
     (version.parent / "config.pbtxt").write_text("max_batch_size: 4")

@@ -222,9 +222,9 @@ class Serving:
     def form(self, text: bytes) -> Form:
         return Form(text)
 
-    def execution(self, number: int, sink: Any) -> Execution:
+    def execution(self, number: int, sink: Any, look: Callable[[], None]) -> Execution:
         """A batch; sink: takes what responses' senders send, as a channel does."""
-        return Execution(number, sink, self.look, decoupled=False)
+        return Execution(number, sink, look, decoupled=False)
 
     def tell(self, kind: int, message: Any) -> None:
         self._link.tell(kind, message)
