@@ -143,6 +143,8 @@ def _number(value: float) -> str:
 # ---- Triton's, of models
 
 _MODEL: Final = ("model", "version")
+# The last one only of what instances on a GPU did.
+_DEVICE: Final = (*_MODEL, "gpu_uuid")
 
 
 def _counter(name: str, text: str, *labels: str) -> Family:
@@ -156,7 +158,7 @@ def _gauge(name: str, text: str, *labels: str) -> Family:
 SUCCESS: Final = _counter(
     "nv_inference_request_success",
     "Number of successful inference requests, all batch sizes",
-    *_MODEL,
+    *_DEVICE,
 )
 FAILURE: Final = _counter(
     "nv_inference_request_failure",
@@ -169,12 +171,12 @@ REJECTED, CANCELED, BACKEND, OTHER = FAILURE_REASONS = ("REJECTED", "CANCELED", 
 INFERENCES: Final = _counter(
     "nv_inference_count",
     "Number of inferences performed (does not include cached requests)",
-    *_MODEL,
+    *_DEVICE,
 )
 EXECUTIONS: Final = _counter(
     "nv_inference_exec_count",
     "Number of model executions performed (does not include cached requests)",
-    *_MODEL,
+    *_DEVICE,
 )
 PENDING: Final = _gauge(
     "nv_inference_pending_request_count",
@@ -193,7 +195,7 @@ DURATIONS: Final = {
     phase: _counter(
         f"nv_inference_{phase}_duration_us",
         f"Cumulative {what} duration in microseconds",
-        *_MODEL,
+        *_DEVICE,
     )
     for phase, what in _PHASES.items()
 }

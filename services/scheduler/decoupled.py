@@ -175,6 +175,7 @@ class DecoupledVersion(ModelVersion):
             frame.compute_input_ns,
             frame.compute_infer_ns,
             frame.compute_output_ns,
+            gpu_uuid=running.gpu_uuid,
         )
         instance.running = None
         self._router.release(instance)
@@ -251,7 +252,7 @@ class DecoupledVersion(ModelVersion):
 
 def _unknown(running: Running, now_ns: int) -> Execution:
     """How an execution went that nobody tells of any more."""
-    return Execution(running.started_ns, now_ns, 0, 0, 0, 0)
+    return Execution(running.started_ns, now_ns, 0, 0, 0, 0, gpu_uuid=running.gpu_uuid)
 
 
 def _answers(given: _Given, frame: pb.Executed) -> Iterator[tuple[_Member, Answer]]:

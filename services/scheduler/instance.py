@@ -44,6 +44,7 @@ class Running:
     started_ns: int
     # The instance's.
     revision: bytes = b""
+    gpu_uuid: str = ""
 
     def read(self, message: bytes) -> pb.Executed:
         """What the instance says came of it. Raises whatever shows that this makes no sense."""
@@ -68,6 +69,8 @@ class Instance:
     batches: int = 0
     # Which state of the model it was told to load; empty: nobody needs to know.
     revision: bytes = b""
+    # Of the GPU that it is on, if it is on one.
+    gpu_uuid: str = ""
     # What is to be done when a batch is answered; something for the last one.
     on_idle: Callable[[], None] = _nothing
     # A decoupled model's: requests that still await answers from it.
@@ -94,7 +97,7 @@ class Instance:
         assert self.stream is not None, "a batch for an instance without a stream"  # noqa: S101
         message = batch_message(self.batches + 1, batch, now_ns, inline=not self.shares)
         self.batches += 1
-        self.running = Running(self.batches, batch, now_ns, self.revision)
+        self.running = Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
         self.stream.send(message)
 
 

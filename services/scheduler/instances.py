@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.instance import Instance
+from services.scheduler.placement import uuid_of
 from services.scheduler.sessions import Placed
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Instances:
         added = []
         for slot in slots:
             instance = Instance(next(self._numbers), slot.name, session.name, revision=revision)
+            instance.gpu_uuid = uuid_of(slot, session.hello)
+            if instance.gpu_uuid and served.runtime is not None:
+                # Makes the share, so that it is told of from now on.
+                served.runtime.statistics.gpus[instance.gpu_uuid]
             instance.shares = self._rules.slabs.shared_with(session.hello.memory_domain)
             added.append(Placed(instance, served, session, slot))
             session.parts[served].instances[instance.id] = instance

@@ -6,7 +6,8 @@ Written when somebody asks, from what the scheduler counts anyway. Changes nothi
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from nereid import metrics
 from services.scheduler.custom_metrics import write_custom
@@ -15,16 +16,19 @@ from services.scheduler.latencies import MetricsConfig, read_setting
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from nereid.metrics import Page
+    from nereid.metrics import Family, Page
     from nereid.pb import nereid_pb2 as pb
     from services.scheduler.catalogue import Catalogue
     from services.scheduler.intake import GatewaySession, HoldingRoom
     from services.scheduler.loader import Loader
     from services.scheduler.model import ModelVersion
     from services.scheduler.sessions import Session
-    from services.scheduler.statistics import ModelStatistics
+    from services.scheduler.statistics import GpuShare, ModelStatistics
 
     Labels = Mapping[str, str]
+
+# In the order of metrics.DURATIONS: request, queue, and the phases of computing.
+_DURATIONS: Final = tuple(metrics.DURATIONS.values())
 
 
 def config_of(settings: Iterable[str]) -> MetricsConfig:
@@ -77,20 +81,32 @@ class SchedulerMetrics:
 
     def _write_model(self, page: Page, labels: Labels, model: ModelVersion) -> None:
         statistics = model.statistics
-        page.add(metrics.SUCCESS, statistics.success.count, labels)
+        self._write_counts(page, labels, statistics)
         for reason, count in statistics.failures.items():
             page.add(metrics.FAILURE, count, {**labels, "reason": reason})
-        page.add(metrics.INFERENCES, statistics.inference_count, labels)
-        page.add(metrics.EXECUTIONS, statistics.execution_count, labels)
         page.add(metrics.PENDING, model.pending, labels)
         cached = model.config.response_cache
-        if self._config.counter_latencies:
-            for phase, spent_ns in _durations_ns(statistics).items():
-                page.add(metrics.DURATIONS[phase], spent_ns // 1000, labels)
         if cached:
             _write_cached(page, labels, statistics)
         self._write_latencies(page, labels, statistics, cached=cached)
         _write_batches(page, labels, model)
+
+    def _write_counts(self, page: Page, labels: Labels, statistics: ModelStatistics) -> None:
+        """What each GPU's instances did, and the rest, which for models on GPUs is mostly none."""
+        rest = _counts_of(statistics)
+        shares = []
+        for uuid, share in statistics.gpus.items():
+            counts = _counts_of_share(share)
+            rest = {family: value - counts[family] for family, value in rest.items()}
+            shares.append(({"gpu_uuid": uuid, **labels}, counts))
+        if not shares or any(rest.values()):
+            shares.append(({**labels}, rest))
+        for those, counts in shares:
+            for family, value in counts.items():
+                if family not in _DURATIONS:
+                    page.add(family, value, those)
+                elif self._config.counter_latencies:
+                    page.add(family, value // 1000, those)
 
     def _write_latencies(
         self, page: Page, labels: Labels, statistics: ModelStatistics, *, cached: bool
@@ -162,14 +178,27 @@ def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
         page.add(metrics.ENERGY, gpu.energy_joules, labels)
 
 
-def _durations_ns(statistics: ModelStatistics) -> dict[str, int]:
-    return {
-        "request": statistics.success.ns,
-        "queue": statistics.queue_ns,
-        "compute_input": statistics.compute.input.ns,
-        "compute_infer": statistics.compute.infer.ns,
-        "compute_output": statistics.compute.output.ns,
-    }
+def _counts_of(statistics: ModelStatistics) -> dict[Family, int]:
+    """Durations in nanoseconds."""
+    compute = statistics.compute
+    return _counts(
+        (statistics.success.count, statistics.inference_count, statistics.execution_count),
+        (statistics.success.ns, statistics.queue_ns),
+        (compute.input.ns, compute.infer.ns, compute.output.ns),
+    )
+
+
+def _counts_of_share(share: GpuShare) -> dict[Family, int]:
+    return _counts(
+        (share.success, share.inference_count, share.execution_count),
+        (share.request_ns, share.queue_ns),
+        (share.compute_input_ns, share.compute_infer_ns, share.compute_output_ns),
+    )
+
+
+def _counts(*values: tuple[int, ...]) -> dict[Family, int]:
+    families = (metrics.SUCCESS, metrics.INFERENCES, metrics.EXECUTIONS, *_DURATIONS)
+    return dict(zip(families, chain(*values), strict=True))
 
 
 def _write_cached(page: Page, labels: Labels, statistics: ModelStatistics) -> None:

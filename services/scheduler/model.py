@@ -347,6 +347,7 @@ class ModelVersion:
             reply.compute_infer_ns,
             reply.compute_output_ns,
             running.revision,
+            running.gpu_uuid,
         )
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, answer in zip(entries, answers, strict=True):

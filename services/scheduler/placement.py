@@ -39,6 +39,14 @@ def gpu_ids(hello: pb.Hello) -> list[int]:
     return [device.id for device in hello.devices if device.kind == pb.Device.GPU]
 
 
+def uuid_of(slot: Slot, hello: pb.Hello) -> str:
+    """The GPU that an instance is to be on; empty for one that is on none."""
+    if slot.kind != pb.Device.GPU:
+        return ""
+    gpus = (device for device in hello.devices if device.kind == pb.Device.GPU)
+    return next((gpu.uuid for gpu in gpus if gpu.id == slot.device_id), "")
+
+
 def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
     """The instances for an executor that has just said hello: the counts hold for each executor.
 

@@ -6,6 +6,7 @@ validation or by a full queue) do not count, as on Triton.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,8 @@ class Execution:
     compute_output_ns: int
     # Of the model that its instance had loaded; empty where nobody asks for it.
     revision: bytes = b""
+    # Of the instance, if it is on one.
+    gpu_uuid: str = ""
 
 
 @dataclass(slots=True)
@@ -98,6 +101,32 @@ class _Responses:
         message.cancel.SetInParent()
 
 
+@dataclass(slots=True)
+class GpuShare:
+    """What a version's instances on one GPU have done of all that its statistics tell."""
+
+    success: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    request_ns: int = 0
+    queue_ns: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
+
+    def add(
+        self, execution: Execution, count: int, size: int, *, request_ns: int, queue_ns: int
+    ) -> None:
+        """So many requests, of this size together, succeeded."""
+        self.success += count
+        self.inference_count += size
+        self.request_ns += request_ns
+        self.queue_ns += queue_ns
+        self.compute_input_ns += count * execution.compute_input_ns
+        self.compute_infer_ns += count * execution.compute_infer_ns
+        self.compute_output_ns += count * execution.compute_output_ns
+
+
 class ModelStatistics:
     """The counters of one model version. queue counts successes, compute those not cached."""
 
@@ -118,6 +147,8 @@ class ModelStatistics:
         self.retries = 0
         # A decoupled model's, by their place among the answers to one request.
         self.responses: list[_Responses] = []
+        # By the uuids of those that its instances are on; metrics tell them apart.
+        self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
         # Set where quantiles or histograms are asked for.
         self.latencies: Latencies | None = None
 
@@ -138,16 +169,23 @@ class ModelStatistics:
             received_ns += entry.received_ns
             enqueued_ns += entry.enqueued_ns
         count = len(succeeded)
+        request_ns = count * execution.finished_ns - received_ns
+        queue_ns = count * execution.started_ns - enqueued_ns
         self.inference_count += size
-        self.success.add(count, count * execution.finished_ns - received_ns)
-        self.queue_ns += count * execution.started_ns - enqueued_ns
+        self.success.add(count, request_ns)
+        self.queue_ns += queue_ns
         self.compute.add(count, execution)
+        if execution.gpu_uuid:
+            share = self.gpus[execution.gpu_uuid]
+            share.add(execution, count, size, request_ns=request_ns, queue_ns=queue_ns)
         if self.latencies is not None:
             self.latencies.record_batch(succeeded, execution)
 
     def record_execution(self, batch: Batch, execution: Execution) -> None:
         """A batch ran, whatever became of its members."""
         self.execution_count += 1
+        if execution.gpu_uuid:
+            self.gpus[execution.gpu_uuid].execution_count += 1
         self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
         by_size = self.compute_by_batch_size.get(batch.size)
         if by_size is None:
@@ -156,10 +194,15 @@ class ModelStatistics:
 
     def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
         """A request that had any number of answers has had its last; its batch ran like this."""
-        self.inference_count += entry.valid.batch_size
-        self.success.add(1, ended_ns - entry.received_ns)
-        self.queue_ns += execution.started_ns - entry.enqueued_ns
+        size, request_ns = entry.valid.batch_size, ended_ns - entry.received_ns
+        queue_ns = execution.started_ns - entry.enqueued_ns
+        self.inference_count += size
+        self.success.add(1, request_ns)
+        self.queue_ns += queue_ns
         self.compute.add(1, execution)
+        if execution.gpu_uuid:
+            share = self.gpus[execution.gpu_uuid]
+            share.add(execution, 1, size, request_ns=request_ns, queue_ns=queue_ns)
         if self.latencies is not None:
             self.latencies.record_phases(entry, execution, ended_ns)
 

@@ -107,6 +107,9 @@ PROBES: Final[dict[str, str]] = {
     "request-memory": "ask('flat', [], preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)).request_id()",
     "request-trace": "ask('flat', [], trace=request.trace()).request_id()",
     "request-cancelled": "request.is_cancelled()",
+    "release-all": "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL)",
+    "release-none": "request.set_release_flags(0)",
+    "release-wrong": "request.set_release_flags('x')",
     # metrics
     "metric-counter": "f = pb_utils.MetricFamily(name='probe_c', description='d', kind=pb_utils.MetricFamily.COUNTER)\nm = f.Metric(labels={'a': 'b'})\nm.increment(2)\nm.increment(0.5)\nfound = m.value()",
     "metric-gauge": "f = pb_utils.MetricFamily(name='probe_g', description='d', kind=pb_utils.MetricFamily.GAUGE)\nm = f.Metric(labels={})\nm.set(2)\nm.increment(-5)\nfound = m.value()",
@@ -153,6 +156,7 @@ RESPONSES: Final[dict[str, str]] = {
     "error-text": "response = failure('ä\"\\\\ \\n x')",
     "error-and-outputs": "response = pb_utils.InferenceResponse([numbers(1)], error=pb_utils.TritonError('x'))",
     **{f"error-{each}": f"response = failure('x', pb_utils.TritonError.{each})" for each in ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED")},
+    "rescheduled": "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)\nresponse = answer(texts('a'))",
     "number": "response = 7",
     "text": "response = 'x'",
     "tensor": "response = numbers(1)",

@@ -208,6 +208,7 @@ class Executor:
         described: pb.Described | None = None,
         controls: bool = False,
         tells_ready: bool = False,
+        gpus: tuple[str, ...] = (),
     ) -> None:
         self.world = where
         self.name = name
@@ -215,6 +216,7 @@ class Executor:
         self.refuse = refuse
         self.lazy = lazy
         self.backends = backends
+        self.gpus = gpus
         self.description = described
         # Batch, member and what became of it.
         self.controls: asyncio.Queue[tuple[int, int, str]] | None = (
@@ -236,6 +238,8 @@ class Executor:
         )
         hello = pb.Hello(name=self.name, host="here", backends=self.backends)
         hello.devices.add(kind=pb.Device.CPU, name="cpu")
+        for number, uuid in enumerate(self.gpus):
+            hello.devices.add(kind=pb.Device.GPU, id=number, uuid=uuid)
         self.send(hello=hello)
 
     def send(self, **event: object) -> None:

@@ -91,6 +91,47 @@ async def test_an_answered_request(tmp_path: Path) -> None:
             assert after[f"nv_inference_compute_{phase}_duration_us{{{M}}}"] == spent_us
 
 
+async def test_what_each_gpu_did(tmp_path: Path) -> None:
+    config = CONFIG.replace("instance_group [ { count: 1 kind: KIND_CPU } ]", "")
+    add_model(tmp_path / "models", config=config)
+    first, second = (f'gpu_uuid="GPU-{name}",{M}' for name in "ab")
+    success, size = "nv_inference_request_success", "nv_inference_count"
+    runs, output = "nv_inference_exec_count", "nv_inference_compute_output_duration_us"
+    async with world(tmp_path / "models") as it:
+        executor = await it.executor(gpus=("GPU-a", "GPU-b"))
+        gateway = await it.gateway()
+        await it.until_state("READY")
+        told = series(it)
+        assert told[f"{success}{{{first}}}"] == told[f"{output}{{{second}}}"] == 0
+        assert f"{success}{{{M}}}" not in told
+        # One after the other, from the one that is idle the longest.
+        for count in (1, 2, 1):
+            await gateway.ask(*range(2 * count))
+        told = series(it)
+        assert [told[f"{name}{{{first}}}"] for name in (success, size, runs, output)] == [
+            2,
+            2,
+            2,
+            6,
+        ]
+        assert [told[f"{name}{{{second}}}"] for name in (success, size, runs, output)] == [
+            1,
+            2,
+            1,
+            3,
+        ]
+        assert told[f"nv_inference_request_duration_us{{{first}}}"] > 0
+        # Failures and what waits are nobody's in particular.
+        assert told[f"nv_inference_pending_request_count{{{M}}}"] == 0
+        assert f"{success}{{{M}}}" not in told
+        await executor.die()
+        await it.executor("without")
+        await gateway.ask(1, 2)
+        told = series(it)
+        assert [told[f"{name}{{{M}}}"] for name in (success, size, runs, output)] == [1, 1, 1, 3]
+        assert told[f"{success}{{{first}}}"] == 2
+
+
 async def test_waiting_and_running(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         executor = await it.executor(hold=True)

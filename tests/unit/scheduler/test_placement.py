@@ -3,7 +3,7 @@ import pytest
 from nereid.errors import InvalidArgument
 from nereid.model_config import ModelConfig
 from nereid.pb import nereid_pb2 as pb
-from services.scheduler.placement import Slot, gpu_ids, place
+from services.scheduler.placement import Slot, gpu_ids, place, uuid_of
 from tests.unit.scheduler.samples import model_of
 
 CPU, GPU = pb.Device.CPU, pb.Device.GPU
@@ -35,6 +35,13 @@ def test_one_instance_on_each_gpu_by_default() -> None:
     slots = place(model(), hello(0, 1))
     assert [(slot.kind, slot.device_id) for slot in slots] == [(GPU, 0), (GPU, 1)]
     assert gpu_ids(hello(0, 1)) == [0, 1]
+
+
+def test_an_instance_knows_its_gpu() -> None:
+    said = hello(0, 1)
+    said.devices[2].uuid = "GPU-1"
+    slots = [Slot("a", CPU, 1), Slot("b", GPU, 0), Slot("c", GPU, 1), Slot("d", GPU, 7)]
+    assert [uuid_of(slot, said) for slot in slots] == ["", "", "GPU-1", ""]
 
 
 def test_counts_hold_for_each_gpu_and_names_are_the_groups() -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nereid.messages import Answer, Fault
 from services.scheduler.entry import Batch, Entry
-from services.scheduler.statistics import MOST_RESPONSES, Execution, ModelStatistics
+from services.scheduler.statistics import MOST_RESPONSES, Execution, GpuShare, ModelStatistics
 from tests.unit.scheduler.samples import entry_of
 
 EXECUTION = Execution(
@@ -40,6 +42,32 @@ def test_each_member_counts_with_the_whole_execution() -> None:
     assert (batch.compute_input.count, batch.compute_input.ns) == (1, 10)
     assert (batch.compute_infer.count, batch.compute_infer.ns) == (1, 200)
     assert (batch.compute_output.count, batch.compute_output.ns) == (1, 30)
+
+
+def test_what_a_gpu_did_is_a_part_of_all() -> None:
+    statistics = ModelStatistics()
+    there = replace(EXECUTION, gpu_uuid="GPU-1")
+    good, bad = entry(1, 100, 110), entry(2, 200, 220)
+    statistics.record_batch(Batch([good, bad], 3, "delay"), there, failed=[bad])
+    statistics.record_batch(Batch([entry(1, 100, 110)], 1, "single"), EXECUTION)
+    # As a decoupled model's: the execution, and the end of each request.
+    one = entry(2, 500, 510)
+    statistics.record_execution(Batch([one], 2, "single"), there)
+    statistics.record_end(one, there, 5500)
+    assert statistics.gpus == {
+        "GPU-1": GpuShare(
+            success=2,
+            inference_count=3,
+            execution_count=2,
+            request_ns=1900 + 5000,
+            queue_ns=890 + 490,
+            compute_input_ns=20,
+            compute_infer_ns=400,
+            compute_output_ns=60,
+        )
+    }
+    assert (statistics.success.count, statistics.success.ns) == (3, 1900 + 1900 + 5000)
+    assert (statistics.inference_count, statistics.execution_count) == (4, 3)
 
 
 def test_a_failed_execution_is_executed_but_not_inferred() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     OnAnswer = Callable[[wire.Call], None]
 
 # Answers that a model holds beyond so many are copied, so that their owners have their memory back.
-_MOST_BORROWED = 1024
+_MOST_BORROWED = 64
 
 
 class _Asked:
