@@ -141,6 +141,8 @@ class Control(Outbound[S]):
         self.streams.pop(stream.id, None)
         self.drop_queue(stream)
         stream.local_closed = stream.remote_closed = True
+        # A frame that is still coming knows of the stream, and would keep what came before.
+        stream.assembly = None
 
     def start_drain(self) -> None:
         """First step of leaving: announce it, and by a ping learn when the peer has heard."""

@@ -15,8 +15,9 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
+    from nereid.classification import Classification
     from nereid.messages import Fault, Payload
     from services.executor.plan import Signature
 
@@ -38,17 +39,16 @@ class Form(NamedTuple):
 
 def answer_head(
     signature: Signature,
-    outputs: Sequence[int],
+    outputs: Sequence[tuple[int, Classification | None]],
     shapes: Sequence[Sequence[int]],
-    classified: Collection[int] = (),
 ) -> bytes:
     """A serialised ModelInferResponse without id and tensor data."""
     response = kserve_pb2.ModelInferResponse(
         model_name=signature.model_name, model_version=signature.model_version
     )
-    for index, shape in zip(outputs, shapes, strict=True):
+    for (index, classes), shape in zip(outputs, shapes, strict=True):
         spec = signature.outputs[index]
-        datatype = BYTES if index in classified else spec.datatype
+        datatype = BYTES if classes is not None else spec.datatype
         response.outputs.add(name=spec.name, datatype=datatype, shape=shape)
     return response.SerializeToString()
 

@@ -28,6 +28,7 @@ from services.executor.plan import fits, substitute
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nereid.classification import Classification
     from nereid.pb import nereid_pb2 as pb
     from services.executor.plan import Plan, Planner, Signature
 
@@ -220,8 +221,8 @@ def split(
         if form.parts is None:
             rows = slice(row, end) if signature.batching else slice(None)
             raws: list[Piece] = [
-                _raw(signature, plan, index, arrays[place][rows])
-                for index, place in zip(plan.outputs, form.places, strict=True)
+                _raw(signature, plan, told, arrays[place][rows])
+                for told, place in zip(plan.told, form.places, strict=True)
             ]
             append(answer(form.head, (lend and lend(raws)) or raws))
         elif form.size_bytes >= THRESHOLD_BYTES and (
@@ -237,14 +238,18 @@ def split(
     return pieces
 
 
-def _raw(signature: Signature, plan: Plan, index: int, rows: Array) -> bytes:
+def _raw(
+    signature: Signature, plan: Plan, told: tuple[int, Classification | None], rows: Array
+) -> bytes:
     """The raw form of a member's share of an output: its classes, or all of it."""
-    most = plan.classes.get(index)
-    if most is None:
+    index, classes = told
+    if classes is None:
         return tensor.to_raw(rows)
-    labels = signature.labels.get(signature.outputs[index].name, ())
+    labels = classes.labels
+    if labels is None:
+        labels = signature.labels.get(signature.outputs[index].name, ())
     shape = (plan.rows, prod(rows.shape[1:])) if signature.batching else (1, rows.size)
-    return classify(rows.reshape(shape), most, labels)
+    return classify(rows.reshape(shape), classes.most, labels)
 
 
 def _check(
@@ -296,9 +301,9 @@ def _make_form(
 ) -> Form:
     """The answers to this plan's requests, given these shapes of the batch's outputs' rows."""
     outputs, row_shapes = key
-    places = tuple(outputs.index(index) for index in plan.outputs)
+    places = tuple(outputs.index(index) for index, _ in plan.told)
     shapes, sizes = [], []
-    for index, place in zip(plan.outputs, places, strict=True):
+    for (index, classes), place in zip(plan.told, places, strict=True):
         spec, row = signature.outputs[index], row_shapes[place]
         model_dims = spec.dims if spec.reshape is None else spec.reshape
         if not fits(row, model_dims):
@@ -307,12 +312,12 @@ def _make_form(
                 f"expected {show(model_dims)}"
             )
         shape = row if spec.reshape is None else substitute(spec.dims, spec.reshape, row)
-        if index in plan.classes:
-            shape = (min(plan.classes[index], prod(row)),)
+        if classes is not None:
+            shape = (min(classes.most, prod(row)),)
         shapes.append((plan.rows, *shape) if signature.batching else shape)
-        size = None if index in plan.classes else datatypes.byte_size(spec.datatype, row)
+        size = datatypes.byte_size(spec.datatype, row) if classes is None else None
         sizes.append(None if size is None else plan.rows * size)
-    head = answer_head(signature, plan.outputs, shapes, plan.classes)
+    head = answer_head(signature, plan.told, shapes)
     fixed = [size for size in sizes if size is not None]
     parts = None
     if sizes and len(fixed) == len(sizes):

@@ -1,6 +1,6 @@
-"""The classification extension: an output's best elements as texts, and the labels of a model.
+"""The classification extension: an output's best elements as texts.
 
-Pure but for reading label files. A class is told as `value:index` or `value:index:label`.
+A class is told as `value:index` or `value:index:label`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from nereid.classification import read_labels
 from nereid.datatypes import BYTES
-from nereid.errors import Internal, InvalidArgument
+from nereid.errors import InvalidArgument
 from nereid.messages import Fault
 from nereid.pb import kserve_pb2
 from nereid.tensor import NUMPY_TYPE, join_bytes
@@ -19,32 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from nereid.classification import Classification
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
     from services.executor.backends import Collected, Response
 
 _UNORDERED = frozenset({BYTES, "BF16"})
-
-
-def read_labels(
-    config: model_config_pb2.ModelConfig, model_path: Path
-) -> dict[str, tuple[str, ...]]:
-    """The labels of each output that has a label file, a label a line.
-
-    Raises:
-        Internal: a label file cannot be read.
-    """
-    labels = {}
-    for output in config.output:
-        if not output.label_filename:
-            continue
-        path = model_path / output.label_filename
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
-        labels[output.name] = tuple(text.split("\n"))
-    return labels
 
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
@@ -73,8 +54,10 @@ class Classes:
         self._labels = read_labels(config, model_path)
         self._batching = config.max_batch_size > 0
 
-    def told(self, collected: Collected, wanted: Mapping[int, Mapping[str, int]]) -> Collected:
-        """With classes in place of outputs; wanted: by member, of which at most how many."""
+    def told(
+        self, collected: Collected, wanted: Mapping[int, Mapping[str, Classification]]
+    ) -> Collected:
+        """With classes in place of outputs, or beside them; wanted: by member."""
         responses = [
             self._response(each, wanted[each.member])
             if each.head and each.member in wanted
@@ -83,12 +66,12 @@ class Classes:
         ]
         return collected._replace(responses=responses)
 
-    def _response(self, response: Response, wanted: Mapping[str, int]) -> Response:
+    def _response(self, response: Response, wanted: Mapping[str, Classification]) -> Response:
         head = kserve_pb2.ModelInferResponse.FromString(response.head)
         tensors = list(response.tensors)
-        for place, output in enumerate(head.outputs):
-            most = wanted.get(output.name)
-            if most is None:
+        for place, output in enumerate([*head.outputs]):
+            which = wanted.get(output.name)
+            if which is None:
                 continue
             dtype = NUMPY_TYPE.get(output.datatype)
             if dtype is None or output.datatype in _UNORDERED:
@@ -99,8 +82,17 @@ class Classes:
             elements = np.frombuffer(cast("bytes | memoryview", tensors[place]), dtype)
             count = output.shape[0] if self._batching and output.shape else 1
             rows = elements.reshape(count, elements.size // count if count else 0)
-            tensors[place] = classify(rows, most, self._labels.get(output.name, ()))
-            kept = min(most, rows.shape[1])
-            output.datatype = BYTES
-            output.shape[:] = [count, kept] if self._batching else [kept]
+            labels = which.labels
+            if labels is None:
+                labels = self._labels.get(output.name, ())
+            classes = classify(rows, which.most, labels)
+            told = output
+            if which.beside:
+                tensors.append(classes)
+                told = head.outputs.add(name=output.name)
+            else:
+                tensors[place] = classes
+            kept = min(which.most, rows.shape[1])
+            told.datatype = BYTES
+            told.shape[:] = [count, kept] if self._batching else [kept]
         return response._replace(head=head.SerializeToString(), tensors=tensors)

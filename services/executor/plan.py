@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from nereid.classification import Classification, classifications
 from nereid.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.errors import Internal
-from nereid.messages import CLASSIFICATION
 from nereid.pb import kserve_pb2
 from nereid.tensor import NUMPY_TYPE
 from services.executor.matching import show
@@ -80,8 +80,8 @@ class Plan:
     # Indices into the signature's outputs, ascending, and their names.
     outputs: tuple[int, ...]
     output_names: list[str]
-    # Of outputs wanted as classes (by index): at most how many.
-    classes: dict[int, int] = field(default_factory=dict)
+    # What is told, in the answer's order: outputs' indices, and how if not as they are.
+    told: tuple[tuple[int, Classification | None], ...] = ()
     # The forms of answers, by the batch's outputs and the shapes of their rows.
     forms: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Form] = field(
         default_factory=dict
@@ -156,13 +156,8 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
         sizes.append(None if column.datatype == BYTES else count * column.dtype.itemsize)
     outputs = _outputs(signature, [output.name for output in request.outputs])
     names = [signature.outputs[index].name for index in outputs]
-    classes = {
-        index: most
-        for index, spec in enumerate(signature.outputs)
-        for most in (_classes(request, spec.name),)
-        if most
-    }
-    return Plan(rows, tuple(columns), sizes, counts, outputs, names, classes)
+    told = _told(signature, outputs, classifications(request.outputs))
+    return Plan(rows, tuple(columns), sizes, counts, outputs, names, told)
 
 
 def _rows(signature: Signature, request: kserve_pb2.ModelInferRequest) -> int:
@@ -195,12 +190,18 @@ def _column(
     return Column(spec.name, spec.datatype, NUMPY_TYPE[spec.datatype], inner), count
 
 
-def _classes(request: kserve_pb2.ModelInferRequest, name: str) -> int:
-    """How many classes the request wants of this output at most; 0: it wants the tensor."""
-    for output in request.outputs:
-        if output.name == name and CLASSIFICATION in output.parameters:
-            return output.parameters[CLASSIFICATION].int64_param
-    return 0
+def _told(
+    signature: Signature, outputs: tuple[int, ...], classes: Mapping[str, Classification]
+) -> tuple[tuple[int, Classification | None], ...]:
+    told: list[tuple[int, Classification | None]] = []
+    beside: list[tuple[int, Classification | None]] = []
+    for index in outputs:
+        wanted = classes.get(signature.outputs[index].name)
+        if wanted is not None and wanted.beside:
+            beside.append((index, wanted))
+            wanted = None
+        told.append((index, wanted))
+    return (*told, *beside)
 
 
 def _outputs(signature: Signature, names: list[str]) -> tuple[int, ...]:

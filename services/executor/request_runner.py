@@ -29,6 +29,7 @@ from services.executor.tracing import Run, record, sampled
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from nereid.classification import Classification
     from nereid.rpc import BlockingStream
     from nereid.tracing import Tracer
     from services.executor.assembly import Piece
@@ -58,7 +59,7 @@ class _Running:
     # Something was said of it.
     told: bool = False
     # By the model's member: which outputs it wants as classes.
-    classes: dict[int, Mapping[str, int]] = field(default_factory=dict)
+    classes: dict[int, Mapping[str, Classification]] = field(default_factory=dict)
 
 
 class RequestRunner:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.classification import classifications
 from nereid.errors import Internal
 from nereid.frames import read_parameters
-from nereid.messages import CLASSIFICATION, SharedMemory
+from nereid.messages import SharedMemory
 from nereid.pb import kserve_pb2
 from services.executor.backends import Request, RequestForm
 
@@ -69,12 +70,8 @@ class Requests:
         outputs = tuple(output.name for output in request.outputs) or self._all_outputs
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
-        classes = {
-            output.name: output.parameters[CLASSIFICATION].int64_param
-            for output in reversed(request.outputs)
-            if CLASSIFICATION in output.parameters
-        }
-        form = self._forms[head] = RequestForm(inputs, outputs, classes)
+        form = RequestForm(inputs, outputs, classifications(request.outputs))
+        self._forms[head] = form
         return form
 
 

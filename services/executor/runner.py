@@ -9,13 +9,13 @@ import logging
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
+from nereid.classification import read_labels
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.messages import Fault
 from nereid.pb import nereid_pb2 as pb
 from nereid.telemetry import about
 from services.executor.answers import failure
 from services.executor.assembly import gather, split, stack
-from services.executor.classification import read_labels
 from services.executor.plan import Planner, signature_of
 from services.executor.tracing import Run, record, sampled
 

@@ -26,7 +26,7 @@ from nereid.messages import Answer, InferRequest, SharedMemory
 from nereid.metrics import CANCELED, OTHER
 from nereid.slab import LostError, exists
 from services.scheduler.decoupled import DecoupledVersion, check_taker
-from services.scheduler.ensemble_graph import EnsembleRun
+from services.scheduler.ensemble_request import Run
 from services.scheduler.ensemble_tensors import EnsembleHeads, Loan, StepForm, Tensor
 from services.scheduler.entry import about, tell
 from services.scheduler.model import ModelVersion
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from services.scheduler.ensemble_graph import Call, Moves, Step
-    from services.scheduler.ensemble_tensors import Asked
     from services.scheduler.entry import Batch, Entry
     from services.scheduler.lineage import Lineage
     from services.scheduler.model import OnAnswer
@@ -57,66 +56,6 @@ _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
-class _Run:
-    """One request on its way, and an attempt at it: when tensors were lost, there is another.
-
-    calls: the steps under way, and where each of them is queued. loans: segments not given back.
-    """
-
-    __slots__ = (
-        "asked",
-        "batch",
-        "calls",
-        "compute_ns",
-        "entry",
-        "graph",
-        "held",
-        "loans",
-        "paused",
-        "stale",
-        "started_ns",
-        "told",
-        "told_ns",
-        "trace",
-    )
-
-    def __init__(self, batch: Batch, asked: Asked, started_ns: int) -> None:
-        self.batch = batch
-        self.entry = batch.entries[0]
-        self.asked = asked
-        self.graph: EnsembleRun[Tensor] = EnsembleRun(asked.plan)
-        self.calls: dict[Call[Tensor], tuple[StepForm, Entry]] = {}
-        self.loans: set[Loan] = set()
-        self.started_ns = started_ns
-        # How many answers have been told, and when the last of them was.
-        self.told = 0
-        self.told_ns = started_ns
-        # The client cannot keep up; and the calls that others cannot keep up with.
-        self.paused = False
-        self.held: set[Call[Tensor]] = set()
-        # Some step was executed by an instance of what its model is no longer.
-        self.stale = False
-        # Of all steps together: input, infer, output.
-        self.compute_ns = (0, 0, 0)
-        trace = self.entry.trace
-        context = self.entry.request.trace_context
-        self.trace = context if trace is None else trace.begin_steps()
-
-    def add(self, entry: Entry, revision: bytes) -> None:
-        """A step was executed, or answered from the cache, its model being of this revision."""
-        execution = entry.execution
-        if execution is None:
-            self.stale = self.stale or entry.revision != revision
-        else:
-            before = self.compute_ns
-            self.compute_ns = (
-                before[0] + execution.compute_input_ns,
-                before[1] + execution.compute_infer_ns,
-                before[2] + execution.compute_output_ns,
-            )
-            self.stale = self.stale or execution.revision != revision
-
-
 class EnsembleVersion(ModelVersion):
     """As ModelVersion, but has no instances: its queue is empty at the end of each loop turn.
 
@@ -131,9 +70,9 @@ class EnsembleVersion(ModelVersion):
         self.find_model: FindModel
         # Looks after requests that models make; None: none make any.
         self.lineage: Lineage | None = None
-        self._heads = EnsembleHeads(self.config, self.number)
+        self.heads = EnsembleHeads(self.config, self.number)
         self._forms: dict[Step, StepForm] = {}
-        self._runs: dict[Entry, _Run] = {}
+        self._runs: dict[Entry, Run] = {}
         wanted = self.config.proto.ensemble_scheduling.max_inflight_requests
         self._most_calls = wanted or _MOST_CALLS
 
@@ -171,14 +110,14 @@ class EnsembleVersion(ModelVersion):
     def _begin(self, batch: Batch, now_ns: int) -> None:
         entry = batch.entries[0]
         try:
-            asked = self._heads.read(entry.request.head)
+            asked = self.heads.read(entry.request.head)
         except NereidError as error:
             self._fail(entry, error, now_ns)
             return
-        run = self._runs[entry] = _Run(batch, asked, now_ns)
+        run = self._runs[entry] = Run(batch, asked, now_ns)
         self._go_on(run, run.graph.begin(asked.tensors(entry.request.payloads)))
 
-    def _go_on(self, run: _Run, moves: Moves[Tensor]) -> None:
+    def _go_on(self, run: Run, moves: Moves[Tensor]) -> None:
         """Do what the graph says is to be done now."""
         try:
             for call in moves.calls:
@@ -199,7 +138,7 @@ class EnsembleVersion(ModelVersion):
             _log.exception("a step of %r cannot be taken", self, extra=about(run.entry))
             self._give_up(run, Internal.code, INTERNAL_MESSAGE)
 
-    def _call(self, run: _Run, call: Call[Tensor]) -> None:
+    def _call(self, run: Run, call: Call[Tensor]) -> None:
         step = call.step
         form = self._forms.get(step)
         if form is None:
@@ -227,7 +166,7 @@ class EnsembleVersion(ModelVersion):
 
     # ---- from the steps to the answer
 
-    def _answered(self, run: _Run, call: Call[Tensor], answer: Answer) -> None:
+    def _answered(self, run: Run, call: Call[Tensor], answer: Answer) -> None:
         if self._runs.get(run.entry) is not run:
             self.slabs.unwanted(answer)
             return
@@ -257,21 +196,22 @@ class EnsembleVersion(ModelVersion):
         if self.config.decoupled:
             self._keep_pace(run, call)
 
-    def _reply(self, run: _Run, tensors: Sequence[Tensor]) -> Answer:
+    def _reply(self, run: Run, tensors: Sequence[Tensor]) -> Answer:
         """The answer with these outputs; raises LostError."""
-        head = self._heads.reply(run.asked, tensors, run.entry.request.parameters)
-        answer = Answer(0, head, [tensor.payload for tensor in tensors])
+        told = run.asked.told(tensors)
+        head = self.heads.reply(run.asked, told, run.entry.request.parameters)
+        answer = Answer(0, head, [tensor.payload for tensor in told])
         if any(isinstance(each, SharedMemory) for each in answer.payloads):
             self._lend(run, answer, tensors)
         return answer
 
-    def _tell(self, run: _Run, answer: Answer) -> None:
+    def _tell(self, run: Run, answer: Answer) -> None:
         """An answer that is not the last."""
         answer.more = True
         self._count(run, answer)
         tell(run.entry, answer)
 
-    def _finish(self, run: _Run, replies: Sequence[Sequence[Tensor]]) -> None:
+    def _finish(self, run: Run, replies: Sequence[Sequence[Tensor]]) -> None:
         """The last of them ends the request; without any, nothing more than its end is told."""
         for reply in replies[:-1]:
             self._tell(run, self._reply(run, reply))
@@ -290,7 +230,7 @@ class EnsembleVersion(ModelVersion):
             self._count(run, answer)
         self._close(entry, answer)
 
-    def _count(self, run: _Run, answer: Answer) -> None:
+    def _count(self, run: Run, answer: Answer) -> None:
         now_ns = _now_ns()
         self.statistics.record_response(run.told, answer, now_ns - run.told_ns)
         if run.entry.trace is not None:
@@ -300,7 +240,7 @@ class EnsembleVersion(ModelVersion):
 
     # ---- the pace of steps that answer many times
 
-    def _keep_pace(self, run: _Run, call: Call[Tensor]) -> None:
+    def _keep_pace(self, run: Run, call: Call[Tensor]) -> None:
         """A call has answered. One that the steps behind it cannot follow waits for them."""
         for each in (call, *call.above()):
             if each.below >= self._most_calls and each not in run.held:
@@ -311,13 +251,13 @@ class EnsembleVersion(ModelVersion):
                 continue
             self._set_pace(run, each)
 
-    def _set_pace(self, run: _Run, call: Call[Tensor]) -> None:
+    def _set_pace(self, run: Run, call: Call[Tensor]) -> None:
         if call in run.calls:
             form, entry = run.calls[call]
             if isinstance(form.model, DecoupledVersion | EnsembleVersion):
                 form.model.set_flow(entry, paused=run.paused or call in run.held)
 
-    def _give_up(self, run: _Run, code: int, message: str) -> None:
+    def _give_up(self, run: Run, code: int, message: str) -> None:
         error = error_of(code, f"in ensemble '{self.name}', {message}", late=True)
         self._fail(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
 
@@ -327,7 +267,7 @@ class EnsembleVersion(ModelVersion):
             self._drop(run)
         super()._close(entry, answer)
 
-    def _drop(self, run: _Run) -> None:
+    def _drop(self, run: Run) -> None:
         """Nobody wants to know any more what comes of it."""
         if run.calls:
             # Later: a model may be about to answer several of them right now.
@@ -340,7 +280,7 @@ class EnsembleVersion(ModelVersion):
 
     # ---- tensors in executors' memory
 
-    def _borrow(self, run: _Run, tensors: Iterable[Tensor]) -> None:
+    def _borrow(self, run: Run, tensors: Iterable[Tensor]) -> None:
         """An answer's tensors lie in a segment, which is to be given back after the last use."""
         for tensor in tensors:
             loan = tensor.loan
@@ -349,7 +289,7 @@ class EnsembleVersion(ModelVersion):
                 if not loan.uses:
                     self._end(run, loan)
 
-    def _let_go(self, run: _Run, tensors: Iterable[Tensor]) -> None:
+    def _let_go(self, run: Run, tensors: Iterable[Tensor]) -> None:
         """A step has read these."""
         for tensor in tensors:
             loan = tensor.loan
@@ -358,11 +298,11 @@ class EnsembleVersion(ModelVersion):
                 if not loan.uses:
                     self._end(run, loan)
 
-    def _end(self, run: _Run, loan: Loan) -> None:
+    def _end(self, run: Run, loan: Loan) -> None:
         run.loans.discard(loan)
         self.slabs.give_back((loan.slab,))
 
-    def _lend(self, run: _Run, answer: Answer, reply: Sequence[Tensor]) -> None:
+    def _lend(self, run: Run, answer: Answer, reply: Sequence[Tensor]) -> None:
         """Hand on what lies in shared memory: as it is, if all of it is in one segment.
 
         Raises:
@@ -378,14 +318,14 @@ class EnsembleVersion(ModelVersion):
         answer.payloads = inline(answer.payloads)
         self._let_go(run, reply)
 
-    def _has_lost(self, run: _Run, tensors: Iterable[Tensor]) -> bool:
+    def _has_lost(self, run: Run, tensors: Iterable[Tensor]) -> bool:
         """Whether a step failed for what was lost with an executor, and may be taken again."""
         if run.told or run.entry.retries >= self._limits.max_retries:
             return False
         loans = {tensor.loan for tensor in tensors}
         return any(loan is not None and not exists(loan.slab) for loan in loans)
 
-    def _begin_again(self, run: _Run) -> None:
+    def _begin_again(self, run: Run) -> None:
         entry = run.entry
         now_ns = _now_ns()
         if run.told or entry.retries >= self._limits.max_retries:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from nereid.classification import Classification, classifications, classify_output
 from nereid.errors import Internal, Unimplemented
 from nereid.frames import write_parameters
-from nereid.messages import CLASSIFICATION
 from nereid.pb import kserve_pb2
 from services.scheduler.ensemble_graph import Plan, steps_of
 
@@ -44,23 +44,27 @@ class Loan:
 
 
 class Tensor(NamedTuple):
-    """A tensor on its way through the graph. loan: where it lies, if not in the payload itself."""
+    """A tensor on its way through the graph. loan: where it lies, if not in the payload itself.
+
+    classes: its best ones, where both are wanted; where they alone are, they come in its place.
+    """
 
     datatype: str
     shape: tuple[int, ...]
     payload: Payload
     loan: Loan | None = None
+    classes: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
     """What requests with one head ask of an ensemble. left_out: optional inputs without a tensor.
 
-    classes: how many of its best classes are wanted of an output, instead of the output.
+    classes: the outputs that are wanted as classes.
     """
 
     plan: Plan
-    classes: Mapping[str, int]
+    classes: Mapping[str, Classification]
     inputs: tuple[_Described, ...]
     left_out: tuple[str, ...]
 
@@ -71,6 +75,29 @@ class Asked:
             tensors[name] = Tensor(datatype, shape, payload)
         return tensors
 
+    def told(self, reply: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What a reply tells of these outputs, which are in the plan's order."""
+        if not self.classes:
+            return reply
+        told, beside = [], []
+        for name, tensor in zip(self.plan.outputs, reply, strict=True):
+            wanted = self.classes.get(name)
+            classes = tensor.classes or tensor
+            if wanted is not None and wanted.beside:
+                beside.append(classes)
+            told.append(tensor if wanted is None or wanted.beside else classes)
+        return (*told, *beside)
+
+    def names(self) -> list[tuple[str, bool]]:
+        """The names of what a reply tells, and whether each is an output's classes."""
+        told, beside = [], []
+        for name in self.plan.outputs:
+            wanted = self.classes.get(name)
+            told.append((name, wanted is not None and not wanted.beside))
+            if wanted is not None and wanted.beside:
+                beside.append((name, True))
+        return [*told, *beside]
+
 
 class EnsembleHeads:
     """Reads an ensemble's requests and writes its replies."""
@@ -79,8 +106,11 @@ class EnsembleHeads:
         self._config = config
         self._version = version
         self._steps = steps_of(config.proto.ensemble_scheduling)
+        # What the classes of its outputs are called, where not as the steps' models call them. Set
+        # before requests come.
+        self.labels: Mapping[str, tuple[str, ...]] = {}
         self._asked: dict[bytes, Asked] = {}
-        self._plans: dict[Hashable, tuple[Plan, dict[str, int]]] = {}
+        self._plans: dict[Hashable, tuple[Plan, dict[str, Classification]]] = {}
         self._replies: dict[Hashable, bytes] = {}
 
     def read(self, head: bytes) -> Asked:
@@ -99,14 +129,13 @@ class EnsembleHeads:
 
     def _read(self, head: bytes) -> Asked:
         message = kserve_pb2.ModelInferRequest.FromString(head)
-        wanted = {output.name: output for output in message.outputs}
+        wanted = {output.name for output in message.outputs}
         names = tuple(
             spec.name for spec in self._config.outputs if not wanted or spec.name in wanted
         )
         classes = {
-            name: output.parameters[CLASSIFICATION].int64_param
-            for name, output in wanted.items()
-            if CLASSIFICATION in output.parameters
+            name: each._replace(labels=self.labels.get(name)) if each.labels is None else each
+            for name, each in classifications(message.outputs).items()
         }
         key = (names, tuple(sorted(classes.items())))
         if key not in self._plans:
@@ -123,11 +152,12 @@ class EnsembleHeads:
 
     def _plan(self, outputs: Sequence[str], classes: Collection[str]) -> Plan:
         plan = Plan(self._steps, outputs)
+        made = {tensor for step in plan.steps for _, tensor in step.outputs}
         for name in classes:
-            if name in plan.consumers:
+            if name not in made:
                 raise Unimplemented(
                     f"class result not available for output '{name}' of ensemble"
-                    f" '{self._config.name}', which is an input of its steps as well",
+                    f" '{self._config.name}', which is one of its inputs",
                     late=True,
                 )
         return plan
@@ -138,7 +168,7 @@ class EnsembleHeads:
         tensors: Sequence[Tensor],
         parameters: Mapping[str, Parameter] | None,
     ) -> bytes:
-        """The head of a reply with these outputs, in the plan's order."""
+        """The head of a reply that tells these (see Asked.told)."""
         told = _told(parameters)
         shapes = tuple((tensor.datatype, tensor.shape) for tensor in tensors)
         key = (asked.plan, shapes, told)
@@ -158,10 +188,11 @@ class EnsembleHeads:
         write_parameters(parameters, response.parameters)
         dims = {spec.name: spec.dims for spec in self._config.outputs}
         batched = self._config.max_batch_size > 0
-        for name, tensor in zip(asked.plan.outputs, tensors, strict=True):
-            shape = tensor.shape
-            if name not in asked.classes:
-                shape = fitted(shape, dims[name], batched=batched)
+        for (name, is_classes), tensor in zip(asked.names(), tensors, strict=True):
+            # Of classes there is one dimension for each request of a batch.
+            shape = fitted(
+                tensor.shape, (_VARIABLE,) if is_classes else dims[name], batched=batched
+            )
             response.outputs.add(name=name, datatype=tensor.datatype, shape=shape)
         return response.SerializeToString()
 
@@ -179,12 +210,13 @@ def _told(parameters: Mapping[str, Parameter] | None) -> tuple[tuple[str, Parame
 class StepForm:
     """The form of one step's requests and answers, while one version of its model runs it."""
 
-    __slots__ = ("_classes", "_dims", "_heads", "_outputs", "_uses", "model", "step")
+    __slots__ = ("_classes", "_consumers", "_dims", "_heads", "_outputs", "_uses", "model", "step")
 
     def __init__(self, step: Step, model: ModelVersion, asked: Asked) -> None:
         self.step = step
         self.model = model
         self._classes = asked.classes
+        self._consumers = asked.plan.consumers
         # How often each of the step's outputs is taken: by further steps, and into the reply.
         plan = asked.plan
         self._uses = {
@@ -216,8 +248,10 @@ class StepForm:
             request.inputs.add(name=name, datatype=datatype, shape=full)
         for name, tensor in self.step.outputs:
             output = request.outputs.add(name=name)
-            if tensor in self._classes:
-                output.parameters[CLASSIFICATION].int64_param = self._classes[tensor]
+            wanted = self._classes.get(tensor)
+            if wanted is not None:
+                beside = wanted.beside or tensor in self._consumers
+                classify_output(output, wanted._replace(beside=beside))
         return request.SerializeToString()
 
     def outputs(self, answer: Answer) -> dict[str, Tensor]:
@@ -240,11 +274,14 @@ class StepForm:
             self._outputs[answer.head] = described
         loan = None
         if answer.slab:
-            loan = Loan(answer.slab, sum(self._uses.get(name, 0) for name, _, _ in described))
-        return {
-            name: Tensor(datatype, shape, payload, loan)
-            for (name, datatype, shape), payload in zip(described, answer.payloads, strict=True)
-        }
+            names = {name for name, _, _ in described}
+            loan = Loan(answer.slab, sum(self._uses.get(name, 0) for name in names))
+        tensors: dict[str, Tensor] = {}
+        for (name, datatype, shape), payload in zip(described, answer.payloads, strict=True):
+            tensor = Tensor(datatype, shape, payload, loan)
+            first = tensors.get(name)
+            tensors[name] = tensor if first is None else first._replace(classes=tensor)
+        return tensors
 
 
 def _described(head: bytes) -> tuple[_Described, ...]:

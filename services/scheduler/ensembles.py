@@ -203,10 +203,10 @@ def _configure(served: ServedVersion, *, decoupled: bool) -> None:
 
 
 def _revise(served: ServedVersion, steps: Iterable[bytes]) -> None:
-    """An ensemble's answers are those of its steps' models as they are at present."""
+    """An ensemble's answers are those of its steps' models as they are, told by its labels."""
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"  # noqa: S101
-    runtime.revision = revision_of(runtime.config.proto, b"".join(steps))
+    runtime.revision = revision_of(runtime.config.proto, served.files + b"".join(steps))
     if runtime.cache is not None:
         place = place_of(served.name, served.number, runtime.revision)
         # Of several answers none can be kept.

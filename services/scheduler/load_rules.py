@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nereid.classification import read_labels
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.model_config import freeze_config
 from nereid.model_config.backends import ENSEMBLE_PLATFORM
@@ -66,6 +68,9 @@ class LoadRules:
         elif config.decoupled:
             kind = DecoupledVersion
         runtime = kind(config, served.number, self.limits, self.traces)
+        if isinstance(runtime, EnsembleVersion):
+            # A few lines, for those that have them; executors read those of other models.
+            runtime.heads.labels = read_labels(config.proto, Path(served.path).parent)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
         runtime.slabs = self.slabs

@@ -1,7 +1,9 @@
 """Models that answer any number of times, and models that ask models."""
 
 import json
+import os
 import queue
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +30,7 @@ instance_group [{ count: %d kind: KIND_CPU }]
 
 
 # Long after a client's deadline, on a busy machine as well.
-_LIMIT = python_models.LIMIT.replace('"1"', '"3"')
+_LIMIT = python_models.LIMIT.replace('"1"', '"60"')
 
 CIRCLE = """
 platform: "ensemble"
@@ -284,17 +286,27 @@ def test_models_that_call_each_other_under_load_are_all_answered(mesh: Mesh) -> 
 
 
 def test_deadlines_are_carried_along(mesh: Mesh) -> None:
-    with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
-        say(mesh, "exec impatient hang", "caller", client_timeout=0.3)
-    # The other model hangs until its own limit; the asking one was told before that.
+    pid = int(say(mesh, "pid", "impatient"))
+    assert say(mesh, "exec talk echo fresh", "caller") == "fresh"
     late = "UNAVAILABLE: the deadline of the requests that it is for passed"
-    assert say(mesh, "last", "caller") == late
+    # A machine that is busy may need some time to begin.
+    for timeout_s in (0.3, 2, 10):
+        with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
+            say(mesh, "exec impatient hang", "caller", client_timeout=timeout_s)
+        # The other model hangs until its own limit; the asking one was told before that.
+        heard = say(mesh, "last", "caller")
+        if heard != "fresh":
+            break
+    assert heard == late
+    os.kill(pid, signal.SIGKILL)
     assert say(mesh, "exec impatient echo back", "caller") == "back"
 
 
 def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh) -> None:
+    pid = int(say(mesh, "pid", "impatient"))
     with pytest.raises(InferenceServerException, match="Stub process 'caller_0_0' is not healthy"):
         say(mesh, "die_asking impatient hang", "caller")
+    os.kill(pid, signal.SIGKILL)
     assert say(mesh, "exec talk echo again", "caller") == "again"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.protocol.exchange import Http, Rpc, Stream
-from tests.protocol.grpc_infer import parameter, request, tensor
+from tests.protocol.grpc_infer import output, parameter, request, tensor
 from tests.protocol.http_infer import infer, one
 from tests.protocol.python_repository import BROKEN_ENSEMBLES, ENSEMBLES
 from tests.protocol.python_rows import levelled, run
@@ -17,7 +17,7 @@ from tests.protocol.row import Row, grouped, post, row
 
 
 def rows() -> Iterator[Row]:
-    for group in (_infer, _told, _decoupled, _kept, _control, _statistics, _broken):
+    for group in (_infer, _classes, _told, _decoupled, _kept, _control, _statistics, _broken):
         yield from grouped(f"ensemble/{group.__name__[1:]}", group(), server="python")
 
 
@@ -79,6 +79,24 @@ def _infer() -> Iterator[Row]:
     yield row("no-version", Rpc("ModelInfer", request("chain_flat", [_x(1)], (), version="2")))
     inputs = [_x(1), _x(1, 2, name="W")]
     yield row("step-fails", Rpc("ModelInfer", request("maybe", inputs, ())), view=levelled)
+
+
+def _classes() -> Iterator[Row]:
+    """Classes of an output that further steps take, by the labels of who has some."""
+    for model in ("named_step", "named_own", "named_below"):
+        for name, wanted in {"of-one": {"Y": 2}, "of-both": {"Y": 1, "Z": 3}, "of-other": {"Z": 9}}.items():  # fmt: skip
+            outputs = [
+                output(each, classification=parameter(int64_param=wanted[each]))
+                if each in wanted
+                else each
+                for each in ("Y", "Z")
+            ]
+            message = request(model, [_x(1, 4, 2, 3)], (), outputs=outputs)
+            yield row(f"{model}-{name}", Rpc("ModelInfer", message), view=sorted_outputs)
+        document = one([1, 4, 2], (3,), "FP32")
+        document["inputs"][0]["name"] = "X"
+        outputs = [{"name": "Y", "parameters": {"classification": 3}}, {"name": "Z"}]
+        yield infer(f"{model}-http", model, {**document, "outputs": outputs}, view=sorted_outputs)
 
 
 def _told() -> Iterator[Row]:

@@ -21,6 +21,7 @@ output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
 _X: Final = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] }\n'
 _Y: Final = 'output { name: "Y" data_type: TYPE_FP32 dims: [-1] }\n'
 _N: Final = 'output { name: "N" data_type: TYPE_FP32 dims: [1] }\n'
+_NAMED: Final = _Y.replace(" }", ' label_filename: "labels.txt" }')
 _DECOUPLED: Final = "model_transaction_policy { decoupled: true }\n"
 _KEPT: Final = "response_cache { enable: true }\n"
 
@@ -49,7 +50,10 @@ _MODELS: Final[dict[str, tuple[str, str]]] = {
     "strings": ("strings", _S),
     "counting": ("counting", _X + _Y),
     "kept": ("kept", _X + _Y + _N + _KEPT),
+    "named": ("double", _X + _NAMED),
 }
+# By model: its file of labels.
+_LABELS: Final = {"named": "cat\ndog\n\nhen\n", "named_own": "one\n\nthree\n"}
 
 _SET_ALL: Final = """\
 config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
@@ -155,6 +159,10 @@ ENSEMBLES: Final[dict[str, str]] = {
     "repeats": _ensemble("repeat X=X -> Y=m\nflat X=m -> Y=Y"),
     "kept_step": _ensemble("kept X=X -> Y=Y N=N", _X + _Y + _N),
     "kept_whole": _ensemble("kept X=X -> Y=Y N=N", _X + _Y + _N + _KEPT),
+    # Y is an output and taken further as well.
+    "named_step": _ensemble("named X=X -> Y=Y\nflat X=Y -> Y=Z", _X + _Y + _Z),
+    "named_own": _ensemble("named X=X -> Y=Y\nflat X=Y -> Y=Z", _X + _NAMED + _Z),
+    "named_below": _ensemble("named_own X=X -> Y=Y Z=W\nadd A=Y B=W -> Y=Z", _X + _Y + _Z),
     "told": _ensemble(
         "script CODE=CODE -> OUT=OUT",
         'input { name: "CODE" data_type: TYPE_STRING dims: [1] }\n'
@@ -199,6 +207,8 @@ def _write(root: Path) -> Path:
     for name, config in (ENSEMBLES | BROKEN_ENSEMBLES).items():
         (root / name / "1").mkdir(parents=True)
         (root / name / "config.pbtxt").write_text(config)
+    for name, labels in _LABELS.items():
+        (root / name / "labels.txt").write_text(labels)
     # No configuration at all.
     (root / "bare" / "1").mkdir(parents=True)
     shutil.copy(_SOURCES / "double.py", root / "bare" / "1" / "model.py")

@@ -136,9 +136,10 @@ class TritonPythonModel:
     def do_hang(self, _request):
         threading.Event().wait()
 
-    def do_watch(self, request):
-        """Wait until nobody waits for the response."""
+    def do_watch(self, request, path):
+        """Wait until nobody waits for the response; path: what tells that it has begun."""
         self.seen = "nobody went"
+        Path(path).touch()
         for _ in range(3000):
             if request.is_cancelled():
                 self.seen = "somebody went"

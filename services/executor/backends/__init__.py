@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
+    from nereid.classification import Classification
     from nereid.errors import NereidError
     from nereid.messages import Answer, Fault, InferRequest, Parameter, SharedMemory
     from nereid.pb import model_config_pb2
@@ -98,8 +99,8 @@ class RequestForm:
     # Name, datatype, and shape with the batch dimension.
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
-    # Of outputs wanted as classes: at most how many. The runner makes them of the outputs.
-    classes: Mapping[str, int] = field(default_factory=dict)
+    # The outputs wanted as classes; the runner makes them of the outputs.
+    classes: Mapping[str, Classification] = field(default_factory=dict)
 
 
 class Request(NamedTuple):

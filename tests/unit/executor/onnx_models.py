@@ -10,7 +10,7 @@ import onnx
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 
-from nereid.messages import CLASSIFICATION
+from nereid.classification import Classification, classify_output
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 
@@ -110,17 +110,17 @@ Input = tuple[str, str, list[int]]
 
 
 def head(
-    *inputs: Input, outputs: tuple[str, ...] = (), classes: Mapping[str, int] | None = None
+    *inputs: Input,
+    outputs: tuple[str, ...] = (),
+    classes: Mapping[str, Classification] | None = None,
 ) -> bytes:
-    """classes: of which outputs only so many of the best elements are wanted."""
     request = kserve_pb2.ModelInferRequest(model_name="m")
     for name, datatype, shape in inputs:
         request.inputs.add(name=name, datatype=datatype, shape=shape)
     for name in outputs:
         request.outputs.add(name=name)
-    for name, most in (classes or {}).items():
-        output = request.outputs.add(name=name)
-        output.parameters[CLASSIFICATION].int64_param = most
+    for name, wanted in (classes or {}).items():
+        classify_output(request.outputs.add(name=name), wanted)
     return request.SerializeToString()
 
 

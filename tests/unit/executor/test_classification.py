@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from nereid.errors import Internal
+from nereid.classification import Classification
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.tensor import join_bytes, split_bytes, to_raw
 from services.executor.assembly import gather, split
 from services.executor.backends import Collected, Description, Response
-from services.executor.classification import Classes, classify, read_labels
+from services.executor.classification import Classes, classify
 from services.executor.plan import Planner, signature_of
 from tests.unit.executor.onnx_models import answer_of, config, head, member
 
@@ -46,14 +46,6 @@ def test_the_largest_elements_are_told_in_order(
     assert split_bytes(classify(np.asarray(rows), most, labels)) == told
 
 
-def test_labels_are_lines_and_a_missing_file_fails_the_load(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text("a\nb\n\nd")
-    assert read_labels(config(CONFIG), tmp_path) == {"y": ("a", "b", "", "d")}
-    (tmp_path / "labels.txt").unlink()
-    with pytest.raises(Internal, match=r"failed to open text file for read .*labels\.txt: No such"):
-        read_labels(config(CONFIG), tmp_path)
-
-
 def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
     labels = {"y": ("a", "b", "c", "d")}
     signature = signature_of(config(CONFIG), 1, Description((), ()), bytes_as_text=True,
@@ -62,7 +54,7 @@ def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
     second = np.array([[[1, 2], [3, 4]], [[8, 7], [6, 5]]], np.float32)
     batch = [
         member(head(("x", "FP32", [1, 2, 2])), to_raw(first)),
-        member(head(("x", "FP32", [2, 2, 2]), classes={"y": 2}), to_raw(second)),
+        member(head(("x", "FP32", [2, 2, 2]), classes={"y": Classification(2)}), to_raw(second)),
     ]
     gathered = gather(Planner(signature), batch)
     pieces = split(signature, gathered, [np.concatenate([first, second])])
@@ -70,6 +62,39 @@ def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
     assert answer_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
     told = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
     assert answer_of(classes) == [("y", "BYTES", [2, 2], join_bytes(told))]
+
+
+@pytest.mark.parametrize("labels", [None, ("", "e", "f")])
+def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
+    labels: tuple[str, ...] | None,
+) -> None:
+    signature = signature_of(
+        config(CONFIG), 1, Description((), ()), bytes_as_text=True, labels={"y": ("a", "b")}
+    )
+    array = np.array([[[4, 7]], [[2, 1]]], np.float32)
+    wanted = Classification(1, labels, beside=True)
+    batch = [
+        member(head(("x", "FP32", [1, 1, 2]), classes={"y": wanted}), to_raw(array[:1])),
+        member(head(("x", "FP32", [1, 1, 2])), to_raw(array[1:])),
+    ]
+    pieces = split(signature, gather(Planner(signature), batch), [array])
+    both, plain = pb.Executed.FromString(b"".join(pieces)).answers
+    told = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
+    tensor = ("y", "FP32", [1, 1, 2], to_raw(array[:1]))
+    assert answer_of(both) == [tensor, ("y", "BYTES", [1, 1], told)]
+    assert answer_of(plain) == [("y", "FP32", [1, 1, 2], to_raw(array[1:]))]
+    response = kserve_pb2.ModelInferResponse(model_name="m")
+    response.outputs.add(name="y", datatype="FP32", shape=[1, 1, 2])
+    answered = Response(0, False, head=response.SerializeToString(), tensors=[to_raw(array[:1])])
+    classes = Classes(config(CONFIG.replace('label_filename: "labels.txt"', "")), Path())
+    (answered,) = classes.told(Collected(1, [answered], True), {0: {"y": wanted}}).responses
+    found = kserve_pb2.ModelInferResponse.FromString(answered.head).outputs
+    assert [(each.datatype, [*each.shape]) for each in found] == [
+        ("FP32", [1, 1, 2]),
+        ("BYTES", [1, 1]),
+    ]
+    assert answered.tensors[0] == to_raw(array[:1])
+    assert answered.tensors[1] == (told if labels else join_bytes([b"7.000000:1"]))
 
 
 def test_outputs_of_a_model_that_answers_requests_become_classes() -> None:
@@ -83,7 +108,7 @@ def test_outputs_of_a_model_that_answers_requests_become_classes() -> None:
     ]
     plain = config(CONFIG.replace('label_filename: "labels.txt"', ""))
     classes = Classes(plain, Path())
-    first, second = classes.told(Collected(1, both, True), {1: {"y": 1}}).responses
+    first, second = classes.told(Collected(1, both, True), {1: {"y": Classification(1)}}).responses
     assert first == both[0]
     head = kserve_pb2.ModelInferResponse.FromString(second.head)
     assert [(each.datatype, list(each.shape)) for each in head.outputs] == [
@@ -98,7 +123,9 @@ def test_elements_without_an_order_cannot_become_classes() -> None:
     told.outputs.add(name="y", datatype="BYTES", shape=[1])
     response = Response(0, False, head=told.SerializeToString(), tensors=[b"\0\0\0\0"])
     classes = Classes(config("max_batch_size: 0"), Path())
-    (refused,) = classes.told(Collected(1, [response], True), {0: {"y": 1}}).responses
+    (refused,) = classes.told(
+        Collected(1, [response], True), {0: {"y": Classification(1)}}
+    ).responses
     assert refused.fault is not None
     assert refused.fault.message.endswith("due to unsupported type 'BYTES'")
     assert not refused.head

@@ -55,6 +55,18 @@ def test_a_body_that_does_not_go_on_is_given_up() -> None:
     assert [each.stream for each in side.take() if each.kind == DATA] == [3]
 
 
+def test_the_rest_of_a_frame_that_was_given_up_is_passed_over() -> None:
+    side = Side(LIMIT)
+    cut = frame(DATA, END_STREAM, 1, message(bytes(100)))
+    side.give(settings(), side.headers(1), cut[:60])
+    side.take()
+    (stream,) = side.connection.streams.values()
+    assert refused(looked(side, 100, 110), 1)
+    assert stream.assembly is None
+    side.give(cut[60:], side.request(3))
+    assert [each.stream for each in side.take() if each.kind == DATA] == [3]
+
+
 def test_headers_alone_and_a_whole_message_are_no_request() -> None:
     side = Side(LIMIT)
     side.give(settings(), side.headers(1))

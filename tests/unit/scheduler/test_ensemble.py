@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from nereid.classification import Classification, classifications, classify_output
 from nereid.errors import Unavailable
 from nereid.frames import write_answer
-from nereid.messages import CLASSIFICATION, Answer, Fault, InferRequest, SharedMemory
+from nereid.messages import Answer, Fault, InferRequest, SharedMemory
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -48,6 +49,31 @@ class Model:
         self.instance = Instance(1, name, "executor", self.stream)
         self.version.add_instance(self.instance)
 
+    def asked(self) -> dict[str, Classification]:
+        """The classes that the batch under way asks for."""
+        (member,) = self.stream.sent[-1].members
+        return classifications(kserve_pb2.ModelInferRequest.FromString(member.head).outputs)
+
+    def answer_both(self, content: bytes, classes: bytes) -> str:
+        """Answer the batch under way with a tensor and its classes."""
+        batch = self.stream.sent[-1]
+        reply = pb.Executed(id=batch.id)
+        answer = self.executor.answer(0, content + classes)
+        (whole,) = answer.payloads
+        assert isinstance(whole, SharedMemory)
+        size = len(content)
+        answer.payloads = [
+            SharedMemory(whole.slab, whole.offset, size),
+            SharedMemory(whole.slab, whole.offset + size, len(classes)),
+        ]
+        head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
+        head.outputs.add(name="O", datatype="UINT8", shape=[size])
+        head.outputs.add(name="O", datatype="BYTES", shape=[1])
+        answer.head = head.SerializeToString()
+        write_answer(answer, reply.answers.add())
+        self.version.executed(self.instance, reply.SerializeToString())
+        return answer.slab
+
     def answer(self, content: bytes = b"", fault: Fault | None = None, *, lent: bool = True) -> str:
         """Answer the batch under way; the segment that the answer lies in."""
         batch = self.stream.sent[-1]
@@ -77,13 +103,13 @@ class World:
         self.ensemble.find_model = lambda step: self.models[step.model].version
         self.answers: list[Answer] = []
 
-    async def ask(self, outputs: str = "", **classes: int) -> None:
+    async def ask(self, outputs: str = "", **classes: Classification) -> None:
         head = kserve_pb2.ModelInferRequest(model_name="e")
         head.inputs.add(name="x", datatype="UINT8", shape=[1])
         for name in outputs.split():
             output = head.outputs.add(name=name)
             if name in classes:
-                output.parameters[CLASSIFICATION].int64_param = classes[name]
+                classify_output(output, classes[name])
         request = InferRequest(1, head.SerializeToString(), [b"x"])
         self.entry = self.ensemble.submit(request, self.answers.append)
         await turn()
@@ -213,16 +239,54 @@ async def test_a_reply_that_was_lost_is_made_again_and_not_for_ever() -> None:
 
 async def test_classes_are_asked_of_the_step_that_makes_the_output() -> None:
     it = World(CHAIN, "m y")
-    await it.ask("y", y=3)
+    it.ensemble.heads.labels = {"m": ("a", "b")}
+    await it.ask("y", y=Classification(3))
+    assert it.models["a"].asked() == {}
     await it.answer("a", b"m", lent=False)
-    head = kserve_pb2.ModelInferRequest.FromString(it.models["b"].stream.sent[-1].members[0].head)
-    assert head.outputs[0].parameters[CLASSIFICATION].int64_param == 3
+    assert it.models["b"].asked() == {"O": Classification(3)}
     await it.answer("b", b"y", lent=False)
     assert it.answers.pop().error is None
-    await it.ask("m y", m=1)
+    # By labels of its own, unless whoever asks has some.
+    for labels, told in ((None, ("a", "b")), (("c",), ("c",))):
+        await it.ask("m", m=Classification(2, labels))
+        assert it.models["a"].asked() == {"O": Classification(2, told)}
+        await it.answer("a", b"m", lent=False)
+        assert it.answers.pop().error is None
+    await it.close()
+
+
+@pytest.mark.parametrize("both", [False, True])
+async def test_an_output_is_told_as_classes_and_taken_further_as_it_is(both: bool) -> None:
+    it = World(CHAIN, "m y")
+    await it.ask("m y", m=Classification(1, beside=both))
+    assert it.models["a"].asked() == {"O": Classification(1, beside=True)}
+    first = it.models["a"].answer_both(b"mm", b"classes")
+    await turn()
+    (member,) = it.models["b"].stream.sent[-1].members
+    taken = member.payloads[0].shared_memory
+    assert (taken.slab, taken.size_bytes) == (first, 2)
+    await it.answer("b", b"y", lent=False)
+    (answer,) = it.answers
+    head = kserve_pb2.ModelInferResponse.FromString(answer.head)
+    told = [(each.name, each.datatype, [*each.shape]) for each in head.outputs]
+    classes = ("m", "BYTES", [1])
+    if both:
+        # An ensemble that this one is a step of asks so.
+        assert told == [("m", "UINT8", [2]), ("y", "UINT8", [1]), classes]
+        assert answer.payloads == [b"mm", b"y", b"classes"]
+    else:
+        assert told == [classes, ("y", "UINT8", [1])]
+        assert answer.payloads == [b"classes", b"y"]
+    assert it.told == [([first], False)]
+    await it.close()
+
+
+async def test_an_input_that_is_an_output_has_no_classes() -> None:
+    it = World([("a", {"I": "x"}, {"O": "m"})], "x m")
+    await it.ask("x m", x=Classification(1))
     (answer,) = it.answers
     assert answer.error is not None
-    assert "which is an input of its steps as well" in answer.error.message
+    assert "which is one of its inputs" in answer.error.message
     await it.close()
 
 
