@@ -19,7 +19,7 @@ from nereid.rpc.header_block import HeaderDecoder
 from nereid.rpc.metadata import encode_message, encode_metadata, literal
 from nereid.rpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
 from nereid.rpc.sending import Stream
-from nereid.rpc.stall import StallWatch
+from nereid.rpc.stall import ProgressWatch, StallWatch
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, ConnectionFault, StreamFault
 
@@ -213,8 +213,7 @@ class ServerConnection(Connection[ServerCall]):
         )
         self._max_streams = limits.max_concurrent_streams
         self._untaken: dict[int, StallWatch] = {}
-        # Of requests that are not whole: how far they had come, and since when no further.
-        self._unsent: dict[int, tuple[tuple[int, int], float]] = {}
+        self._unsent = ProgressWatch(limits.read_timeout_s)
         self.out.append(self._opening())
 
     def _own_settings(self) -> dict[int, int]:
@@ -247,24 +246,14 @@ class ServerConnection(Connection[ServerCall]):
 
     def end_unsent(self, now: float) -> None:
         """Give up unary requests that do not go on coming, though the client may send."""
-        limit_s = self.limits.read_timeout_s
-        watches: dict[int, tuple[tuple[int, int], float]] = {}
-        stalled = []
+        come = {}
         for call in self.streams.values():
-            if call.remote_closed or call.done or call.route is None or call.route.stream:
-                continue
-            # A frame counts as a whole when it begins.
-            left_bytes = self._data_left if self._data_stream is call else 0
-            come = (call.unacked, left_bytes)
-            before, since = self._unsent.get(call.id, (None, now))
-            if before != come or self._withheld or limit_s is None:
-                since = now
-            elif now - since >= limit_s:
-                stalled.append(call)
-            watches[call.id] = (come, since)
-        self._unsent = watches
-        for call in stalled:
-            call.fail(Status.DEADLINE_EXCEEDED, "the request did not arrive in time")
+            if not (call.remote_closed or call.done or call.route is None or call.route.stream):
+                # A frame counts as a whole when it begins.
+                come[call.id] = call.unacked, self._data_stream is call and self._data_left
+        for stream_id in self._unsent.standing({} if self._withheld else come, now):
+            late = "the request did not arrive in time"
+            self.streams[stream_id].fail(Status.DEADLINE_EXCEEDED, late)
 
     def tick(self, now: float) -> bool:
         if self._withheld:

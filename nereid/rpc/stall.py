@@ -1,9 +1,15 @@
-"""Tells a peer that takes nothing of what waits for it from one that is merely slow.
+"""Tells a peer that takes nothing of what waits for it, or sends nothing of what it has begun, from
+one that is merely slow.
 
 Pure: the time, and how much waits, are passed in at every look.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
 
 
 class StallWatch:
@@ -25,3 +31,30 @@ class StallWatch:
             self._since = now
         self._waiting_bytes = waiting_bytes
         return waiting_bytes > 0 and now - self._since >= self._limit_s
+
+
+class ProgressWatch:
+    """Watches things that arrive in pieces."""
+
+    __slots__ = ("_known", "_limit_s")
+
+    def __init__(self, limit_s: float | None) -> None:
+        """limit_s: how long nothing may come of one; None: for ever."""
+        self._limit_s = limit_s
+        self._known: dict[int, tuple[Hashable, float]] = {}
+
+    def standing(self, come: Mapping[int, Hashable], now: float) -> list[int]:
+        """Those of which nothing has come for too long. come: how far each has come, by its number;
+        what is not in it is not waited for now.
+        """
+        known = {}
+        standing = []
+        for number, so_far in come.items():
+            before, since = self._known.get(number, (None, now))
+            if before != so_far:
+                since = now
+            elif self._limit_s is not None and now - since >= self._limit_s:
+                standing.append(number)
+            known[number] = (so_far, since)
+        self._known = known
+        return standing

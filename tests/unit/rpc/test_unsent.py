@@ -109,5 +109,5 @@ def test_who_may_not_send_is_not_waited_for() -> None:
     side.give(frame(RST, 0, 1, bytes(4)))
     side.connection.tick(100)
     side.take()
-    assert looked(side, 109) == []
-    assert refused(looked(side, 110), 3)
+    assert looked(side, 109, 118) == []
+    assert refused(looked(side, 119), 3)
