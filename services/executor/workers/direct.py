@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping, Sequence
 
+    from nereid.classification import Classification
     from services.executor.assembly import Piece
     from services.executor.backends import RequestForm
     from services.executor.python_site.nereid_worker.requests import Form
@@ -118,7 +119,7 @@ class DirectServer:
         sink = _Sink()
         execution = self._current = serving.execution(number, sink, self._look)
         answers: list[Sequence[Piece]] = [()] * len(members)
-        classes: dict[int, Mapping[str, int]] = {}
+        classes: dict[int, Mapping[str, Classification]] = {}
         latest_us = self._admit(members, execution, answers, classes)
         serving.note(number, time.monotonic_ns() + latest_us * 1000 if latest_us else 0)
         begun_ns = perf_counter_ns()
@@ -170,7 +171,7 @@ class DirectServer:
         members: Sequence[pb.BatchMember],
         execution: Execution,
         answers: list[Sequence[Piece]],
-        classes: dict[int, Mapping[str, int]],
+        classes: dict[int, Mapping[str, Classification]],
     ) -> int:
         """Make members requests; what is left of the latest deadline, 0: one has none.
 
@@ -209,7 +210,7 @@ class DirectServer:
     def _write(
         self,
         replies: Sequence[wire.Reply],
-        classes: Mapping[int, Mapping[str, int]],
+        classes: Mapping[int, Mapping[str, Classification]],
         answers: list[Sequence[Piece]],
     ) -> None:
         """Make replies answers; raises WireError if they are too large together."""
