@@ -25,11 +25,12 @@ models: install
 serve: models
 	$(BIN)/nereid serve --model-repository $(MODELS) $(FLAGS)
 
+# Two files at a time: much of a test's time is waiting for other processes.
 test: dev
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 e2e: dev
-	$(BIN)/python -m pytest tests/e2e $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/e2e $(PYTEST)
 
 # Builds the images and starts the mesh on a Docker engine, with Compose v2.
 compose-test: dev

@@ -18,6 +18,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 SEED = 0
 HELD_OUT = 360
@@ -68,7 +69,9 @@ def make(folder: Path) -> None:
     )
     network = MLPClassifier(hidden_layer_sizes=(64,), max_iter=400, random_state=SEED)
     classifier = make_pipeline(StandardScaler(), network)
-    classifier.fit(train_images, train_digits)
+    # The matrices are small: threads would wait for each other, and long on a busy machine.
+    with threadpool_limits(1):
+        classifier.fit(train_images, train_digits)
 
     path = folder / "1" / "model.onnx"
     path.parent.mkdir()

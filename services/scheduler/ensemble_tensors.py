@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from nereid.classification import Classification, classifications, classify_output
+from nereid.datatypes import BYTES
 from nereid.errors import Internal, Unimplemented
 from nereid.frames import write_parameters
 from nereid.pb import kserve_pb2
@@ -210,13 +211,20 @@ def _told(parameters: Mapping[str, Parameter] | None) -> tuple[tuple[str, Parame
 class StepForm:
     """The form of one step's requests and answers, while one version of its model runs it."""
 
-    __slots__ = ("_classes", "_consumers", "_dims", "_heads", "_outputs", "_uses", "model", "step")
+    __slots__ = ("_beside", "_classes", "_dims", "_heads", "_outputs", "_uses", "model", "step")
 
     def __init__(self, step: Step, model: ModelVersion, asked: Asked) -> None:
         self.step = step
         self.model = model
-        self._classes = asked.classes
-        self._consumers = asked.plan.consumers
+        # The classes that are wanted, by the model's names; of some the tensor is wanted as well.
+        consumers = asked.plan.consumers
+        self._classes = {
+            name: wanted._replace(beside=wanted.beside or tensor in consumers)
+            for name, tensor in step.outputs
+            for wanted in (asked.classes.get(tensor),)
+            if wanted is not None
+        }
+        self._beside = {name for name, wanted in self._classes.items() if wanted.beside}
         # How often each of the step's outputs is taken: by further steps, and into the reply.
         plan = asked.plan
         self._uses = {
@@ -246,12 +254,10 @@ class StepForm:
         for name, datatype, shape in inputs:
             full = fitted(shape, self._dims.get(name, ()), batched=batched)
             request.inputs.add(name=name, datatype=datatype, shape=full)
-        for name, tensor in self.step.outputs:
+        for name, _ in self.step.outputs:
             output = request.outputs.add(name=name)
-            wanted = self._classes.get(tensor)
-            if wanted is not None:
-                beside = wanted.beside or tensor in self._consumers
-                classify_output(output, wanted._replace(beside=beside))
+            if name in self._classes:
+                classify_output(output, self._classes[name])
         return request.SerializeToString()
 
     def outputs(self, answer: Answer) -> dict[str, Tensor]:
@@ -279,8 +285,10 @@ class StepForm:
         tensors: dict[str, Tensor] = {}
         for (name, datatype, shape), payload in zip(described, answer.payloads, strict=True):
             tensor = Tensor(datatype, shape, payload, loan)
-            first = tensors.get(name)
-            tensors[name] = tensor if first is None else first._replace(classes=tensor)
+            if datatype == BYTES and name in self._beside and name in tensors:
+                tensor = tensors[name]._replace(classes=tensor)
+            # Of an output that came twice the last one counts.
+            tensors[name] = tensor
         return tensors
 
 

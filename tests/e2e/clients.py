@@ -27,6 +27,13 @@ FLAVOURS = {
     "grpc.aio": tritonclient.grpc.aio,
 }
 
+# On which engine each client is tried, and each protocol: HTTP has nothing to do with it.
+SITES = [
+    *(("nereid", flavour) for flavour in FLAVOURS),
+    *(("grpcio", flavour) for flavour in ("grpc", "grpc.aio")),
+]
+PROTOCOLS = [("nereid", "http"), ("nereid", "grpc"), ("grpcio", "grpc")]
+
 
 def public_methods(flavour: str) -> set[str]:
     """What a user of the client can call."""

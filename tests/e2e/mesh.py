@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -21,9 +22,15 @@ STOP_S = 45.0
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that will still be free when a process listens there a little later.
+
+    The system gives those from 32768 on to whoever connects or asks for any port.
+    """
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("0.0.0.0", port))
+            return port
 
 
 def until(condition: Callable[[], object], what: str, limit_s: float = START_S) -> None:

@@ -18,12 +18,6 @@ CONFIG = 'max_batch_size: 16\ndynamic_batching { }\noutput { name: "OUTPUT0" }\n
 USER, PASSWORD = "user", "pass"
 _GUARD = "logging:authorization=Basic dXNlcjpwYXNz"
 
-# On which engine each client is tried: HTTP's have nothing to do with it.
-SITES = [
-    *(("nereid", flavour) for flavour in ("http", "http.aio", "grpc", "grpc.aio")),
-    *(("grpcio", flavour) for flavour in ("grpc", "grpc.aio")),
-]
-
 
 @contextmanager
 def open_mesh(root: Path, engine: str) -> Iterator[Mesh]:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.e2e.client_control import CONTROL
 from tests.e2e.client_inference import INFERENCE, ONLY
-from tests.e2e.clients import FLAVOURS, Client, connected, public_methods
+from tests.e2e.clients import FLAVOURS, SITES, Client, connected, public_methods
 from tests.e2e.mesh import Mesh
-from tests.e2e.open_mesh import SITES, open_mesh
+from tests.e2e.open_mesh import open_mesh
 
 pytestmark = pytest.mark.slow
 

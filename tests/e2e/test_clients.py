@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.clients import FLAVOURS, Client, connected
+from tests.e2e.clients import SITES, Client, connected
 from tests.e2e.mesh import Mesh
 from tests.e2e.models import DATATYPES
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("flavour", FLAVOURS)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize(("mesh", "flavour"), SITES, indirect=["mesh"]),
+]
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import queue
 import socket
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +22,13 @@ from nereid.pb import kserve_pb2
 from tests import python_models
 from tests.e2e.large import BRIEFLY, await_no_segments, segments
 from tests.e2e.mesh import Mesh, running, until
+from tests.e2e.perf_analyzer import COUNTED, analyze, needs_analyzer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 
-ANALYZER = os.environ.get("NEREID_PERF_ANALYZER", "")
 LIMIT_S = 30
 RAISED = "Failed to process the request(s) for model 'repeat_0_0', message: ValueError: raised"
 # Of each mode: what follows two answers.
@@ -355,13 +353,9 @@ def test_an_executor_that_is_killed_fails_what_was_begun(mesh: Mesh) -> None:
         assert number_of(one.next()) == 0
 
 
-@pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer")
+@needs_analyzer
 def test_perf_analyzer_measures_it(mesh: Mesh, tmp_path: Path) -> None:
     data = tmp_path / "data.json"
     data.write_text(json.dumps({"data": [{"COUNT": [4], "SIZE": [8], "MODE": ["then_end"]}]}))
-    command = [ANALYZER, "-m", "repeat", "-u", mesh.grpc, "-i", "grpc", "--async", "--streaming"]
-    command += [f"--input-data={data}", "--concurrency-range=4", "--measurement-interval=1000"]
-    command += ["--stability-percentage=60", "--max-trials=20"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "Response Throughput" in result.stdout or "Throughput" in result.stdout
+    flags = ["--async", "--streaming", f"--input-data={data}", "--concurrency-range=4", *COUNTED]
+    assert "Throughput" in analyze(mesh, "grpc", "repeat", *flags)

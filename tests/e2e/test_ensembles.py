@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,12 +16,12 @@ from tests import python_models
 from tests.e2e.clients import FLAVOURS, connected
 from tests.e2e.mesh import Mesh, running
 from tests.e2e.models import DATATYPES, save_identity, save_scaler
+from tests.e2e.perf_analyzer import COUNTED, analyze, needs_analyzer
 from tests.e2e.test_decoupled import events, is_final, number_of, stream
 from tests.ensembles import Step, ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
 
-ANALYZER = os.environ.get("NEREID_PERF_ANALYZER", "")
 BATCHED = "max_batch_size: 8\n"
 BATCHING = BATCHED + "dynamic_batching { }\n"
 CLIENTS = 16
@@ -137,17 +135,12 @@ def test_statistics_and_metrics_tell_of_the_ensemble_and_its_steps(mesh: Mesh) -
     assert f'nv_inference_request_success{{model="fork",version="1"}} {success}' in page
 
 
-@pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer")
+@needs_analyzer
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_perf_analyzer_tells_of_the_steps(mesh: Mesh, tmp_path: Path, protocol: str) -> None:
-    url = mesh.http if protocol == "http" else mesh.grpc
-    command = [ANALYZER, "-m", "sixfold", "-u", url, "-i", protocol, "-f", str(tmp_path / "csv")]
-    command += ["--concurrency-range=8", "--measurement-interval=500"]
-    command += ["--stability-percentage=60", "--max-trials=20"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+def test_perf_analyzer_tells_of_the_steps(mesh: Mesh, protocol: str) -> None:
+    told = analyze(mesh, protocol, "sixfold", "--concurrency-range=8", *COUNTED)
     for model in ("twofold", "threefold"):
-        assert f"{model}, version: 1" in result.stdout
+        assert f"{model}, version: 1" in told
 
 
 # ---- with models that answer many times

@@ -20,7 +20,6 @@ from tests.e2e.models import make_repository
 
 pytestmark = pytest.mark.slow
 
-ANALYZER = os.environ.get("NEREID_PERF_ANALYZER", "")
 ROWS = 3
 BODY = json.dumps(
     {"inputs": [{"name": "INPUT0", "shape": [ROWS, 8], "datatype": "FP32", "data": [1] * 8 * ROWS}]}
@@ -129,17 +128,6 @@ def test_promtool_accepts_the_page(own_mesh: Mesh) -> None:
     assert checked.returncode in (0, 3), checked.stderr
     complaints = checked.stderr.splitlines()
     assert [line for line in complaints if line and not line.startswith("nv_")] == []
-
-
-@pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer")
-def test_perf_analyzer_collects_metrics(own_mesh: Mesh, tmp_path: Path) -> None:
-    url = f"localhost:{own_mesh.metrics_port}/metrics"
-    command = [ANALYZER, "-m", "doubler", "-u", own_mesh.http, "--measurement-interval=500"]
-    command += ["--collect-metrics", f"--metrics-url={url}", "--metrics-interval=100"]
-    command += ["--stability-percentage=60", "--max-trials=20", "-f", str(tmp_path / "report.csv")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "metrics endpoint" not in result.stderr.lower(), result.stderr
 
 
 def test_scheduler_executor_and_cache_have_endpoints_of_their_own(tmp_path: Path) -> None:

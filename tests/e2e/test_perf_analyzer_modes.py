@@ -1,20 +1,17 @@
 """perf_analyzer's modes: how it feeds, how fast, how it asks, what it reads of the metrics page."""
 
 import json
-import subprocess
 from http import HTTPStatus
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.e2e.clients import PROTOCOLS
 from tests.e2e.mesh import Mesh
-from tests.e2e.test_perf_analyzer import ANALYZER
+from tests.e2e.perf_analyzer import WINDOWS, analyze, measured, needs_analyzer
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer"),
-]
+pytestmark = [pytest.mark.slow, needs_analyzer]
 
 _EIGHT = [float(number) for number in range(8)]
 _INPUTS = [
@@ -26,7 +23,7 @@ _INPUTS = [
 _TEXTS = [{"INPUT0": {"content": ["é", "", "long" * 50], "shape": [3]}}]
 # Ends by itself after a second.
 _ONCE = "--request-count=60 "
-_WINDOWS = "--stability-percentage=60 --max-trials=20 --measurement-interval=500 "
+_WINDOWS = " ".join(WINDOWS) + " "
 _BOTH, _HTTP, _GRPC = ("http", "grpc"), ("http",), ("grpc",)
 _STREAM = "--async --streaming "
 # Protocols, model, flags; {} is a folder of the test's.
@@ -64,9 +61,10 @@ MODES = {
     ),
 }
 ROWS = [
-    pytest.param(protocol, model, flags, id=f"{name}-{protocol}")
+    pytest.param(engine, protocol, model, flags, id=f"{name}-{protocol}-{engine}")
     for name, (protocols, model, flags) in MODES.items()
-    for protocol in protocols
+    for engine, protocol in PROTOCOLS
+    if protocol in protocols
 ]
 
 
@@ -79,21 +77,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def analyze(mesh: Mesh, protocol: str, *flags: str) -> str:
-    """What it prints; it ends well, and no window disagrees with the others."""
-    url = mesh.http if protocol == "http" else mesh.grpc
-    command = [ANALYZER, "-u", url, "-i", protocol, *flags]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    except subprocess.TimeoutExpired as late:
-        # Whose fault it is: is a request of it still under way here?
-        ours = [each for each in mesh.metrics().splitlines() if "pending" in each]
-        raise AssertionError(f"it does not end: {late.stdout!r}, {late.stderr!r}, {ours}") from None
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "Failed to obtain stable measurement" not in result.stdout
-    return result.stdout
-
-
 def counts(mesh: Mesh, model: str) -> tuple[int, int, int]:
     """Successes, failures and inferences so far."""
     status, body = mesh.get(f"/v2/models/{model}/stats")
@@ -103,12 +86,12 @@ def counts(mesh: Mesh, model: str) -> tuple[int, int, int]:
     return told["success"]["count"], told["fail"]["count"], stats["inference_count"]
 
 
-@pytest.mark.parametrize(("protocol", "model", "flags"), ROWS)
+@pytest.mark.parametrize(("mesh", "protocol", "model", "flags"), ROWS, indirect=["mesh"])
 def test_it_measures_without_a_failure(
     mesh: Mesh, folder: Path, protocol: str, model: str, flags: str
 ) -> None:
     before = counts(mesh, model)
-    analyze(mesh, protocol, "-m", model, *flags.format(folder).split())
+    analyze(mesh, protocol, model, *flags.format(folder).split())
     requests, failures, _ = (b - a for a, b in zip(before, counts(mesh, model), strict=True))
     assert requests > 0
     assert failures == 0
@@ -116,21 +99,17 @@ def test_it_measures_without_a_failure(
         assert requests >= 60
 
 
-@pytest.mark.parametrize("protocol", _BOTH)
+@pytest.mark.parametrize(("mesh", "protocol"), PROTOCOLS, indirect=["mesh"])
 def test_batches_reach_the_model(mesh: Mesh, protocol: str) -> None:
     before = counts(mesh, "doubler")
-    analyze(mesh, protocol, "-m", "doubler", "-b", "8", _ONCE.strip())
+    analyze(mesh, protocol, "doubler", "-b", "8", _ONCE.strip())
     after = counts(mesh, "doubler")
     requests, failures, inferences = (b - a for a, b in zip(before, after, strict=True))
     assert (failures, inferences) == (0, 8 * requests)
 
 
+@pytest.mark.parametrize("mesh", ["nereid"], indirect=True)
 def test_it_reads_the_metrics_page(mesh: Mesh, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{mesh.metrics_port}/metrics"
     flags = f"--collect-metrics --metrics-url={url} --metrics-interval=100 {_WINDOWS}".split()
-    report = tmp_path / "report.csv"
-    analyze(mesh, "grpc", "-m", "doubler", *flags, "--verbose-csv", "-f", str(report))
-    names, values = report.read_text().splitlines()[:2]
-    row = dict(zip(names.split(","), values.split(","), strict=True))
-    assert float(row["Inferences/Second"]) > 0
-    assert float(row["Server Compute Infer"]) > 0
+    measured(mesh, "grpc", "doubler", tmp_path / "report.csv", *flags, "--verbose-csv")

@@ -39,6 +39,9 @@ LARGE = 1_000_000
 def save_models(root: Path, instances: int = 1) -> Path:
     python_models.save(root, "caller", CALLER % instances)
     python_models.save(root, "identity")
+    python_models.save(
+        root, "identity", 'backend: "python"\nresponse_cache { enable: true }', "kept"
+    )
     python_models.save(root, "talk", python_models.TALK)
     return root
 
@@ -64,7 +67,9 @@ def segments(mesh: Mesh) -> int:
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = save_models(tmp_path_factory.mktemp("repository"))
-    with running(root, tmp_path_factory.mktemp("mesh") / "log") as mesh:
+    # Busy or not, the cache answers in time.
+    cache = ("--cache-config=local,size=100000000", "--cache-timeout-ms=5000")
+    with running(root, tmp_path_factory.mktemp("mesh") / "log", *cache) as mesh:
         yield mesh
 
 
@@ -83,6 +88,12 @@ def test_both_ways_are_through_shared_memory(mesh: Mesh) -> None:
 @pytest.mark.parametrize("elements", [16_000, 16_384, 50_000_000])
 def test_it_comes_back_as_it_went(mesh: Mesh, elements: int) -> None:
     assert say(mesh, f"large {elements}", "caller") == "True"
+
+
+def test_the_response_cache_answers_as_well(mesh: Mesh) -> None:
+    assert [say(mesh, f"large {LARGE} kept", "caller") for _ in range(3)] == ["True"] * 3
+    (told,) = json.loads(mesh.get("/v2/models/kept/stats")[1])["model_stats"]
+    assert (told["execution_count"], told["inference_stats"]["cache_hit"]["count"]) == (1, 2)
 
 
 def test_small_tensors_stay_inline(mesh: Mesh) -> None:

@@ -27,26 +27,46 @@ RELOADS = 10
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def own_repository(tmp_path: Path) -> Path:
+    """For a mesh of a test's own."""
     save_scaler(tmp_path / "models", "scaler", 1, CONFIG)
     return tmp_path / "models"
 
 
 @pytest.fixture(scope="module")
-def shared_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """For what changes nothing."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, Path]]:
+    """A mesh and its repository, as the test before has left them."""
     root = tmp_path_factory.mktemp("shared")
     save_scaler(root / "models", "scaler", 1, CONFIG)
-    flags = ("--model-control-mode=explicit", "--load-model=scaler")
+    flags = ("--model-control-mode=explicit", "--load-model=*")
     with running(root / "models", root / "log", *flags) as it:
-        yield it
+        yield it, root / "models"
 
 
 @pytest.fixture
-def mesh(repository: Path, tmp_path: Path) -> Iterator[Mesh]:
-    flags = ("--model-control-mode=explicit", "--load-model=*")
-    with running(repository, tmp_path / "log", *flags) as it:
-        yield it
+def repository(shared: tuple[Mesh, Path]) -> Path:
+    """The shared one with a single model, which has just been loaded."""
+    mesh, models = shared
+    for directory in models.iterdir():
+        shutil.rmtree(directory)
+    with grpc_client.InferenceServerClient(mesh.grpc) as client:
+        for name in mesh.index():
+            client.unload_model(name)
+        until(lambda: not mesh.index(), "what lies nowhere to be forgotten")
+        save_scaler(models, "scaler", 1, CONFIG)
+        client.load_model("scaler")
+    return models
+
+
+@pytest.fixture
+def mesh(shared: tuple[Mesh, Path], repository: Path) -> Mesh:
+    return shared[0]
+
+
+def entry(mesh: Mesh) -> dict[str, Any]:
+    """What the index says of version 1; others may be there that a test before has unloaded."""
+    first = ("scaler", "1")
+    return next(each for each in mesh.versions() if (each["name"], each.get("version")) == first)
 
 
 def rows(value: float) -> np.ndarray[Any, Any]:
@@ -110,7 +130,7 @@ async def test_a_model_reloaded_under_load_loses_nothing(mesh: Mesh, repository:
         crowd.stopping = True
         await asyncio.gather(*asking)
     assert crowd.seen == set(range(1, RELOADS + 2))
-    assert mesh.index()["scaler"]["state"] == "READY"
+    assert entry(mesh)["state"] == "READY"
 
 
 async def test_an_unload_under_load_answers_what_was_accepted(mesh: Mesh) -> None:
@@ -154,8 +174,8 @@ def test_what_was_unloaded_says_so_until_it_is_loaded_anew(mesh: Mesh) -> None:
         assert statistics(mesh) == {"1": 1}, "nothing has changed, so nothing happens"
         client.unload_model("scaler")
         client.unload_model("scaler")
-        until(lambda: mesh.index()["scaler"].get("reason") == "unloaded", "the unload")
-        assert mesh.index()["scaler"]["state"] == "UNAVAILABLE"
+        until(lambda: entry(mesh).get("reason") == "unloaded", "the unload")
+        assert entry(mesh)["state"] == "UNAVAILABLE"
         assert client.is_server_ready()
         assert not client.is_model_ready("scaler")
         assert mesh.get("/v2/models/scaler/versions/1/infer", "POST", b"{}") == (
@@ -185,7 +205,7 @@ def test_a_load_that_fails_leaves_the_old_model_serving(mesh: Mesh, repository: 
         500,
         b'{"error":"failed to load \'scaler\', failed to poll from model repository"}',
     )
-    assert mesh.index()["scaler"] == {"name": "scaler", "version": "1", "state": "READY"}
+    assert entry(mesh) == {"name": "scaler", "version": "1", "state": "READY"}
     assert scaled(mesh) == 1
     assert statistics(mesh) == {"1": 2}
     save_scaler(repository, "scaler", 5, CONFIG)
@@ -301,19 +321,17 @@ UNLOAD = "/v2/repository/models/scaler/unload"
         (UNLOAD.replace("scaler", "nope"), b'{"parameters":{"unload_dependents":1}}', 200, ""),
     ],
 )
-def test_what_http_answers(
-    shared_mesh: Mesh, path: str, body: bytes, status: int, text: str
-) -> None:
-    answered, told = shared_mesh.get(path, "POST", body)
+def test_what_http_answers(mesh: Mesh, path: str, body: bytes, status: int, text: str) -> None:
+    answered, told = mesh.get(path, "POST", body)
     assert answered == status
     assert text in (json.loads(told)["error"] if told else "")
-    assert shared_mesh.index()["scaler"]["state"] == "READY"
+    assert scaled(mesh) == 1
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
-def test_other_modes_refuse(tmp_path: Path, repository: Path, mode: str) -> None:
+def test_other_modes_refuse(tmp_path: Path, own_repository: Path, mode: str) -> None:
     text = "explicit model load / unload is not allowed if polling is enabled"
-    with running(repository, tmp_path / "log", f"--model-control-mode={mode}") as mesh:
+    with running(own_repository, tmp_path / "log", f"--model-control-mode={mode}") as mesh:
         for path in (LOAD, UNLOAD, LOAD.replace("scaler", "nope")):
             status, body = mesh.get(path, "POST")
             assert (status, json.loads(body)["error"]) == (503, text)
@@ -326,31 +344,33 @@ def test_other_modes_refuse(tmp_path: Path, repository: Path, mode: str) -> None
         assert scaled(mesh) == 1
 
 
-def test_polling_follows_the_files(tmp_path: Path, repository: Path) -> None:
+def test_polling_follows_the_files(tmp_path: Path, own_repository: Path) -> None:
     flags = ("--model-control-mode=poll", "--repository-poll-secs=0.1")
-    with running(repository, tmp_path / "log", *flags) as mesh:
+    with running(own_repository, tmp_path / "log", *flags) as mesh:
         assert scaled(mesh) == 1
-        save_scaler(repository, "scaler", 2, CONFIG)
+        save_scaler(own_repository, "scaler", 2, CONFIG)
         until(lambda: scaled(mesh) == 2, "the new weights")
-        save_scaler(repository, "another", 3, CONFIG)
+        save_scaler(own_repository, "another", 3, CONFIG)
         until(lambda: mesh.index().get("another", {}).get("state") == "READY", "the new model")
-        (repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
+        (own_repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
         until(lambda: "load failed" in mesh.log.read_text(), "the failure to be told")
         assert scaled(mesh) == 2
-        (repository / "bad").mkdir()
-        (repository / "bad" / "config.pbtxt").write_text("nonsense: 1")
-        shutil.rmtree(repository / "another")
+        (own_repository / "bad").mkdir()
+        (own_repository / "bad" / "config.pbtxt").write_text("nonsense: 1")
+        shutil.rmtree(own_repository / "another")
         until(lambda: "another" not in mesh.index(), "the deleted model to go")
         assert mesh.index()["bad"] == {"name": "bad"}
         assert mesh.get("/v2/health/ready")[0] == 200
-        save_scaler(repository, "scaler", 4, CONFIG)
+        save_scaler(own_repository, "scaler", 4, CONFIG)
         until(lambda: scaled(mesh) == 4, "the repaired model")
 
 
 @pytest.mark.parametrize("join", ["all", "none"])
-def test_a_start_that_fails_may_end_the_mesh(tmp_path: Path, repository: Path, join: str) -> None:
-    (repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
-    mesh = Mesh(repository, tmp_path / "log", "--exit-on-error=true", f"--join={join}")
+def test_a_start_that_fails_may_end_the_mesh(
+    tmp_path: Path, own_repository: Path, join: str
+) -> None:
+    (own_repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
+    mesh = Mesh(own_repository, tmp_path / "log", "--exit-on-error=true", f"--join={join}")
     try:
         assert mesh.process.wait(60) == 3
     finally:
@@ -375,14 +395,14 @@ def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
 
 
 def test_cached_answers_are_those_of_the_model_that_serves(
-    tmp_path: Path, repository: Path
+    tmp_path: Path, own_repository: Path
 ) -> None:
     cached = CONFIG + "response_cache { enable: true }"
     flags = ("--model-control-mode=explicit", "--cache-config=local,size=1048576")
-    with running(repository, tmp_path / "log", *flags, "--load-model=*") as mesh:
+    with running(own_repository, tmp_path / "log", *flags, "--load-model=*") as mesh:
         for factor in (2, 3, 4):
             # The first of these is the first to have a cache: the gateway must be told.
-            save_scaler(repository, "scaler", factor, cached)
+            save_scaler(own_repository, "scaler", factor, cached)
             assert mesh.get(LOAD, "POST") == (200, b"")
             assert [scaled(mesh, 5) for _ in range(3)] == [5 * factor] * 3
             _, body = mesh.get("/v2/models/scaler/stats")

@@ -1,8 +1,8 @@
 """Clients' shared memory through the whole mesh: a real model, and NVIDIA's perf_analyzer."""
 
-import csv
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,34 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
+from tests.e2e.clients import PROTOCOLS
 from tests.e2e.mesh import Mesh, running
-from tests.e2e.test_perf_analyzer import ANALYZER
+from tests.e2e.perf_analyzer import COUNTED, measured, needs_analyzer
 from tests.shared_memory import shared_memory_objects
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["nereid", "grpcio"])
-def mesh(
-    request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mesh]:
-    log = tmp_path_factory.mktemp("mesh") / "log"
-    flags = f"--grpc-engine={request.param}", "--allow-client-shm=true"
-    with running(repository, log, *flags) as mesh:
-        yield mesh
+@pytest.fixture(scope="module")
+def mesh_on(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Mesh]]:
+    """As the other tests' mesh, but its clients may share memory with it."""
+    with ExitStack() as stack:
+
+        @cache
+        def started(engine: str) -> Mesh:
+            flags = f"--grpc-engine={engine}", "--allow-client-shm=true"
+            log = tmp_path_factory.mktemp("mesh") / "log"
+            return stack.enter_context(running(repository, log, *flags))
+
+        yield started
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+on_both_engines = pytest.mark.parametrize(("mesh", "protocol"), PROTOCOLS, indirect=["mesh"])
+
+
+@on_both_engines
 def test_models_read_and_answer_in_shared_memory(mesh: Mesh, protocol: str) -> None:
     client_module: Any = getattr(tritonclient, protocol)
     texts = np.array([[b"a", "é".encode(), b""]], np.object_)
@@ -68,17 +78,9 @@ def test_models_read_and_answer_in_shared_memory(mesh: Mesh, protocol: str) -> N
             client.unregister_system_shared_memory()
 
 
-@pytest.mark.skipif(not ANALYZER, reason="NEREID_PERF_ANALYZER names no perf_analyzer")
+@needs_analyzer
 @pytest.mark.parametrize("mode", ["--sync", "--async"])
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@on_both_engines
 def test_perf_analyzer_measures(mesh: Mesh, tmp_path: Path, protocol: str, mode: str) -> None:
-    report = tmp_path / "report.csv"
-    command = [ANALYZER, "-m", "doubler", "-u", getattr(mesh, protocol), "-i", protocol, mode]
-    command += ["--shared-memory=system", "--concurrency-range=8", "-f", str(report)]
-    # Shared machines are restless: what counts is that windows agree within reason and none fails.
-    command += ["--measurement-interval=500", "--stability-percentage=60", "--max-trials=20"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    (row,) = csv.DictReader(report.read_text().splitlines())
-    assert float(row["Inferences/Second"]) > 0
-    assert float(row["Server Compute Infer"]) > 0
+    flags = [mode, "--shared-memory=system", "--concurrency-range=8", *COUNTED]
+    measured(mesh, protocol, "doubler", tmp_path / "report.csv", *flags)

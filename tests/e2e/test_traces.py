@@ -24,6 +24,7 @@ from tests.otlp_receiver import Receiver, Tree, receiver
 pytestmark = pytest.mark.slow
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+OTHER = TRACE.replace("0af7", "1af7")
 # To be copied: the HTTP client adds to what it is given.
 SAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
 G, S, E, C = "nereid-gateway", "nereid-scheduler", "nereid-executor", "nereid-cache"
@@ -85,9 +86,13 @@ def test_a_traceparent_becomes_one_tree_through_all_services(
         ask_grpc(mesh)
         ask_grpc(mesh, headers={"traceparent": f"00-{'1' * 32}-{SPAN}-00"})
         ask_http(mesh, headers=dict(SAMPLED), request_id="seven")
-        tree = collector.wait(lambda trees: TRACE in trees and whole(trees[TRACE]))[TRACE]
+        ask_grpc(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)})
+        trees = collector.wait(lambda trees: len(trees) == 2 and all(map(whole, trees.values())))
     # Neither the request without traceparent nor the unsampled one left anything.
-    assert set(collector.trees()) == {TRACE}
+    assert set(collector.trees()) == {TRACE, OTHER}
+    over_grpc = trees[OTHER].one("InferRequest")
+    assert (over_grpc.parent, over_grpc.attributes["nereid.protocol"]) == (SPAN, "grpc")
+    tree = trees[TRACE]
     root, model, execute = tree.one("InferRequest"), tree.one("doubler"), tree.one("execute")
     assert root.parent == SPAN
     assert root.attributes == {
@@ -112,17 +117,6 @@ def test_a_traceparent_becomes_one_tree_through_all_services(
         if parent is not None:
             assert parent.start_ns - 1_000_000 <= span.start_ns <= span.end_ns
             assert span.end_ns <= parent.end_ns + 1_000_000
-
-
-def test_grpc_carries_the_traceparent_as_metadata(
-    repository: Path, tmp_path: Path, collector: Receiver
-) -> None:
-    flagged = flags(collector.url, "mode=opentelemetry")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        ask_grpc(mesh, headers=dict(SAMPLED))
-        tree = collector.wait(lambda trees: TRACE in trees and whole(trees[TRACE]))[TRACE]
-    assert tree.one("InferRequest").parent == SPAN
-    assert tree.one("InferRequest").attributes["nereid.protocol"] == "grpc"
 
 
 def test_rate_and_count(repository: Path, tmp_path: Path, collector: Receiver) -> None:
@@ -248,8 +242,9 @@ def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_p
     log = tmp_path / "log"
     more = ("level=TIMESTAMPS", "rate=1", "opentelemetry,bsp_max_queue_size=64")
     with running(repository, log, *flags(f"http://127.0.0.1:{free_port()}", *more)) as mesh:
-        for _ in range(300):
-            ask_http(mesh)
+        with httpclient.InferenceServerClient(mesh.http) as client:
+            for _ in range(300):
+                client.infer("doubler", [tensor(httpclient)])
         assert mesh.terminate() == 0
     told = [line for line in log.read_text().splitlines() if "traces:" in line]
     # A line for each service at most, whatever happens within a minute.
@@ -274,16 +269,15 @@ def test_a_hit_in_the_cache_is_a_tree_without_execution(
     asked = {(S, "cache lookup", "doubler"), (C, "lookup", "cache lookup")}
     stored = SHAPE | asked | {(C, "store", "cache lookup")}
     with running(repository, tmp_path / "log", *flagged) as mesh:
-        other = TRACE.replace("0af7", "1af7")
         ask_grpc(mesh, headers=dict(SAMPLED))
         miss = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() == stored)[
             TRACE
         ]
         ask_grpc(mesh)
-        ask_http(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, other)})
-        hit = collector.wait(lambda trees: other in trees and len(trees[other].spans) == 6)[other]
+        ask_http(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)})
+        hit = collector.wait(lambda trees: OTHER in trees and len(trees[OTHER].spans) == 6)[OTHER]
     # A hit that nobody traces leaves nothing with the cache either.
-    assert set(collector.trees()) == {TRACE, other}
+    assert set(collector.trees()) == {TRACE, OTHER}
     assert miss.one("cache lookup").attributes == miss.one("lookup").attributes == {"hit": False}
     assert miss.one("store").attributes == {"kept": True}
     # Its wait in the queue begins where the lookup ended.
@@ -342,8 +336,7 @@ def test_what_a_model_asks_is_below_its_own_execution(tmp_path: Path, collector:
         (S, "talk", "execute"),
         *((S, part, "talk") for part in ("queue", "batch", "execute")),
     }
-    other = TRACE.replace("0af7", "1af7")
-    elsewhere = {"traceparent": SAMPLED["traceparent"].replace(TRACE, other)}
+    elsewhere = {"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)}
     flagged = flags(collector.url, "mode=opentelemetry")
     with running(repository, tmp_path / "log", *flagged) as mesh:
         # The model hands the trace on in one case, and not in the other: as with Triton, it says.
@@ -351,7 +344,7 @@ def test_what_a_model_asks_is_below_its_own_execution(tmp_path: Path, collector:
         assert say(mesh, "async_exec talk echo no", "caller", headers=elsewhere) == "no"
         trees = collector.wait(
             lambda trees: (
-                {name: tree.shape() for name, tree in trees.items()} == {TRACE: both, other: alone}
+                {name: tree.shape() for name, tree in trees.items()} == {TRACE: both, OTHER: alone}
                 and len(trees[TRACE].spans) == len(SHAPE) + 8
             )
         )

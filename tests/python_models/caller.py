@@ -37,9 +37,9 @@ def text_of(response):
     return tensor.as_numpy().ravel()[0].decode()
 
 
-def through_identity(array):
+def through_identity(array, model="identity"):
     return pb_utils.InferenceRequest(
-        model_name="identity",
+        model_name=model,
         requested_output_names=["OUT_FP32"],
         inputs=[pb_utils.Tensor("IN_FP32", array)],
     )
@@ -93,10 +93,10 @@ class TritonPythonModel:
         ).async_exec()
         return " ".join(str(each.as_numpy()[0, 0]) for each in response.output_tensors())
 
-    async def large(self, _request, size):
+    async def large(self, _request, size, model="identity"):
         """There and back through the identity model."""
         array = np.arange(int(size), dtype=np.float32).reshape(1, -1)
-        response = through_identity(array).exec()
+        response = through_identity(array, model).exec()
         if response.has_error():
             return text_of(response)
         (tensor,) = response.output_tensors()

@@ -40,6 +40,11 @@ _NAMES: Final = {code: name for name, code in _CODES.items()}
 _LATE: Final = {4: "UNAVAILABLE"}
 
 
+def well_formed(text: object) -> str:
+    """A text that can be sent: half a surrogate pair, which a model may have, is no character."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
+
+
 def code_name(code: int) -> str:
     """Triton's name of a gRPC status code."""
     return _NAMES.get(code) or _LATE.get(code, "INTERNAL")
@@ -121,6 +126,6 @@ def fault_of(meta: bytes) -> Fault:
     """The fault that a worker tells of."""
     try:
         code, message = json.loads(meta)
-        return Fault(_CODES[code], str(message), late=True)
+        return Fault(_CODES[code], well_formed(message), late=True)
     except (ValueError, TypeError, KeyError):
         return Fault(Internal.code, "the model failed in a way that cannot be told", late=True)

@@ -25,6 +25,7 @@ from services.executor.backends import LostError
 from services.executor.python_site.nereid_worker import wire
 from services.executor.python_site.nereid_worker.channel import Channel
 from services.executor.workers.calls import Calls
+from services.executor.workers.heads import well_formed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -119,7 +120,7 @@ class WorkerProcess:
                 if kind == wanted:
                     return body
                 if kind == wire.FAILED:
-                    raise Internal(str(json.loads(bytes(body))))
+                    raise Internal(well_formed(json.loads(bytes(body))))
                 self.hear(kind, body)
         except wire.SlowError:
             raise Internal(

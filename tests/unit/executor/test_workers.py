@@ -72,6 +72,7 @@ def test_outputs_that_make_no_sense(meta: bytes, sizes: list[int]) -> None:
     [
         (b'["NOT_FOUND","x"]', NotFound.code, "x"),
         (b'["CANCELLED","x"]', 1, "x"),
+        (rb'["INTERNAL","a\ud800"]', Internal.code, r"a\ud800"),
         (b'["HUH","x"]', Internal.code, "the model failed in a way that cannot be told"),
         (b"7", Internal.code, "the model failed in a way that cannot be told"),
     ],

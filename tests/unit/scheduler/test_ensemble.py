@@ -13,11 +13,15 @@ from nereid.messages import Answer, Fault, InferRequest, SharedMemory
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.slab import read
+from services.scheduler.cache_client import CacheClient
 from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.instance import Instance
 from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.response_cache import ResponseCache, place_of
 from services.scheduler.slabs import Slabs
 from tests.ensembles import Step, ensemble_config
+from tests.unit.scheduler.cache_site import FakeLink
 from tests.unit.scheduler.test_model import Stream, turn
 from tests.unit.scheduler.test_slabs import Executor
 
@@ -54,8 +58,8 @@ class Model:
         (member,) = self.stream.sent[-1].members
         return classifications(kserve_pb2.ModelInferRequest.FromString(member.head).outputs)
 
-    def answer_both(self, content: bytes, classes: bytes) -> str:
-        """Answer the batch under way with a tensor and its classes."""
+    def answer_both(self, content: bytes, classes: bytes, datatype: str = "BYTES") -> str:
+        """Answer the batch under way with a tensor and its classes, or another of the same name."""
         batch = self.stream.sent[-1]
         reply = pb.Executed(id=batch.id)
         answer = self.executor.answer(0, content + classes)
@@ -68,7 +72,7 @@ class Model:
         ]
         head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
         head.outputs.add(name="O", datatype="UINT8", shape=[size])
-        head.outputs.add(name="O", datatype="BYTES", shape=[1])
+        head.outputs.add(name="O", datatype=datatype, shape=[1])
         answer.head = head.SerializeToString()
         write_answer(answer, reply.answers.add())
         self.version.executed(self.instance, reply.SerializeToString())
@@ -278,6 +282,55 @@ async def test_an_output_is_told_as_classes_and_taken_further_as_it_is(both: boo
         assert told == [classes, ("y", "UINT8", [1])]
         assert answer.payloads == [b"classes", b"y"]
     assert it.told == [([first], False)]
+    await it.close()
+
+
+@pytest.mark.parametrize("changed", ["", "hit", "executed"])
+async def test_an_ensemble_is_kept_if_its_steps_were_answered_by_what_their_models_are(
+    changed: str,
+) -> None:
+    it, link = World(CHAIN), FakeLink()
+    client = CacheClient(link, 5)
+    for version in (it.ensemble, *(it.models[name].version for name in "ab")):
+        version.revision = b"old"
+        version.cache = ResponseCache(version, client, 0)
+        version.cache.revise(place_of(version.name, 1, b"old"))
+    it.models["b"].instance.revision = b"old"
+    await it.ask()
+    link.tell(None)
+    await turn()
+    if changed == "hit":
+        it.models["a"].version.revision = b"new"
+    head = kserve_pb2.ModelInferResponse(model_name="a")
+    head.outputs.add(name="O", datatype="UINT8", shape=[1])
+    link.tell(
+        pb.Answer(head=head.SerializeToString(), payloads=[{"inline": b"m"}]).SerializeToString()
+    )
+    await turn()
+    assert it.models["a"].stream.sent == []
+    link.tell(None)
+    await turn()
+    if changed == "executed":
+        it.models["b"].version.revision = b"new"
+    await it.answer("b", b"y")
+    assert it.answers[0].payloads == [b"y"]
+    whole, _, step = (lookup.key for lookup in link.lookups())
+    kept = [store.key for store in link.stores()]
+    assert kept == ([step] if changed else [whole, step])
+    await it.close()
+    client.close()
+
+
+async def test_of_an_output_that_comes_twice_the_last_counts() -> None:
+    it = World(CHAIN)
+    await it.ask()
+    slab = it.models["a"].answer_both(b"1", b"2", "UINT8")
+    await turn()
+    (member,) = it.models["b"].stream.sent[-1].members
+    taken = member.payloads[0].shared_memory
+    assert read(SharedMemory(taken.slab, taken.offset, taken.size_bytes)) == b"2"
+    await it.answer("b", b"y", lent=False)
+    assert it.told == [([slab], False)]
     await it.close()
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+# Files that import all of the API's names find these among them.
+import json
+import struct
+
+import numpy as np
+
 from .datatypes import (
     _CONFIG_TYPES as TRITON_STRING_TO_NUMPY,
 )
@@ -76,9 +82,12 @@ __all__ = [
     "get_output_config_by_name",
     "get_output_tensor_by_name",
     "is_model_ready",
+    "json",
     "load_model",
+    "np",
     "numpy_to_triton_type",
     "serialize_byte_tensor",
+    "struct",
     "triton_string_to_numpy",
     "triton_to_numpy_type",
     "unload_model",

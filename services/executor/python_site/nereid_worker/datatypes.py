@@ -45,13 +45,16 @@ def datatype_of(dtype: Any) -> str | None:
 
 def triton_to_numpy_type(data_type: int) -> Any:
     """The numpy type with this number of Triton's; None: there is none."""
-    return _TYPES.get(data_type)
+    return next((known for number, known in _TYPES.items() if data_type == number), None)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
     """Triton's number of a numpy type; None: there is none."""
-    name = datatype_of(np.dtype(data_type))
-    return None if name is None else NUMBERS[name]
+    # What compares as Triton compares it: a name or a type of Python's is not a numpy type.
+    for number, known in _TYPES.items():
+        if data_type == known:
+            return number
+    return NUMBERS["BYTES"] if data_type == np.bytes_ else None
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:

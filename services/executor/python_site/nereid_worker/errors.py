@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import enum
+from typing import Any
+
+from .enums import NamedEnum
 
 
 class TritonModelException(Exception):
     """What the API raises when it is used wrongly, and what models may raise."""
 
 
-class ErrorCode(enum.IntEnum):
+class ErrorCode(NamedEnum):
     """Triton's codes for errors."""
 
     UNKNOWN = 0
@@ -21,8 +23,23 @@ class ErrorCode(enum.IntEnum):
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
-    def __str__(self) -> str:
-        return f"__ErrorCode.{self.name}"
+
+ErrorCode.__name__ = ErrorCode.__qualname__ = "__ErrorCode"
+# By this name it is found when one is unpickled.
+__ErrorCode = ErrorCode
+
+
+def text_of(value: Any, what: str) -> str:
+    """A text that a model gives; also as bytes. Raises TypeError."""
+    try:
+        if isinstance(value, bytes):
+            return value.decode()
+        if isinstance(value, str):
+            value.encode()
+            return str.__str__(value)
+    except UnicodeError as error:
+        raise TypeError(f"{what}: {error}") from None
+    raise TypeError(f"{what}: expected a text, got {type(value).__name__}")
 
 
 class TritonError:
@@ -40,9 +57,9 @@ class TritonError:
     __slots__ = ("_code", "_message")
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str) or not isinstance(code, ErrorCode):
+        if not isinstance(code, ErrorCode):
             raise TypeError("TritonError(): expected a text and one of TritonError's codes")
-        self._message = message
+        self._message = text_of(message, "TritonError()")
         self._code = code
 
     def message(self) -> str:

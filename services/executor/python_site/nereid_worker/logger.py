@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
-
 from . import wire
+from .enums import NamedEnum
+from .errors import text_of
 from .link import link
 
 
-class LogLevel(enum.IntEnum):
+class LogLevel(NamedEnum):
     """Triton's levels."""
 
     INFO = 0
@@ -28,8 +28,7 @@ class Logger:
 
     @staticmethod
     def log(message: str, level: int = LogLevel.INFO) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"Logger: expected a text, got {type(message).__name__}")
+        message = text_of(message, "Logger")
         if level != LogLevel.VERBOSE or link().verbose:
             link().tell(wire.LOG, [int(level), message])
 

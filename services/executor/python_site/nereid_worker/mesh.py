@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import wire
-from .errors import ErrorCode, TritonError, TritonModelException
+from .errors import ErrorCode, TritonError, TritonModelException, text_of
 from .link import link
 from .responses import InferenceResponse
 from .tensors import Tensor
@@ -39,30 +39,35 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
         TritonModelException: it cannot be.
     """
     files = files or {}
+    model_name = text_of(model_name, "model_name")
     about = {"what": "load", "model": model_name, "config": config, "files": list(files)}
-    _ask(about, list(files.values()), "load")
+    _ask(about, list(files.values()), "load model")
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Have a model unloaded; raises TritonModelException."""
+    model_name = text_of(model_name, "model_name")
     about = {"what": "unload", "model": model_name, "dependents": bool(unload_dependents)}
-    _ask(about, (), "unload")
+    _ask(about, (), "unload model")
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Whether a model can be asked now."""
-    return bool(_ask({"what": "ready", "model": model_name, "version": model_version}))
+    about = {
+        "what": "ready",
+        "model": text_of(model_name, "model_name"),
+        "version": text_of(model_version, "model_version"),
+    }
+    return bool(_ask(about, (), "check model readiness"))
 
 
-def _ask(about: dict[str, Any], tensors: Any = (), verb: str = "") -> Any:
+def _ask(about: dict[str, Any], tensors: Any, verb: str) -> Any:
     future: Future[wire.Call] = Future()
     link().call(about, tensors, future.set_result)
     answer = future.result()
     if answer.flags & wire.ERROR:
-        text = _error_of(answer).message()
-        if verb:
-            process = f"Failed to process the request for model '{link().instance}', message: "
-            text = f"Failed to {verb} model: {process}{text}"
+        process = f"Failed to process the request for model '{link().instance}'"
+        text = f"Failed to {verb}: {process}, message: {_error_of(answer).message()}"
         raise TritonModelException(text)
     return json.loads(answer.meta) if answer.meta else None
 
@@ -87,9 +92,9 @@ def _stop(number: int, future: Future[InferenceResponse]) -> None:
         link().abandon(number)
 
 
-def ask_many(request: InferenceRequest) -> InferenceResponses:
+def ask_many(request: InferenceRequest) -> ResponseIterator:
     """Send a request to a model that may give any number of responses."""
-    responses = InferenceResponses()
+    responses = ResponseIterator()
     about, tensors = _told(request)
     about["decoupled"] = True
     # Nobody may hold it but the model: when that lets go of it, nobody wants the rest.
@@ -141,7 +146,7 @@ def _error_of(answer: wire.Call) -> TritonError:
     return TritonError(message, ErrorCode[code])
 
 
-class InferenceResponses:
+class ResponseIterator:
     """The responses to one request, as they come; to be iterated over, also asynchronously.
 
     Whoever has seen them all may begin again. The end of a decoupled model's responses, if it was

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import enum
 import itertools
 import re
 import threading
@@ -12,7 +11,8 @@ import weakref
 from typing import Any
 
 from . import wire
-from .errors import TritonModelException
+from .enums import NamedEnum
+from .errors import TritonModelException, text_of
 from .link import link
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
@@ -20,12 +20,15 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 _numbers = itertools.count(1)
 
 
-class MetricKind(enum.IntEnum):
+class MetricKind(NamedEnum):
     """What a metric does: only grow, move, or count by ranges."""
 
     COUNTER = 0
     GAUGE = 1
     HISTOGRAM = 2
+
+
+COUNTER, GAUGE, HISTOGRAM = MetricKind
 
 
 class MetricFamily:
@@ -39,17 +42,16 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        if not (isinstance(name, str) and isinstance(description, str)):
-            raise TypeError("MetricFamily(): name and description must be texts")
+        name, description = text_of(name, "name"), text_of(description, "description")
         if not isinstance(kind, MetricKind):
             raise TypeError("MetricFamily(): kind must be one of MetricFamily's kinds")
         if not _NAME.match(name):
-            raise TritonModelException(f"'{name}' is no valid name of a metric")
+            raise _refused("Error when creating MetricFamily", "Invalid metric name")
         with _lock:
             self._about = _families.setdefault(name, _Family(name, description, kind))
         if self._about.kind is not kind:
-            raise TritonModelException(
-                f"there is a metric '{name}' already, and of another kind: {self._about.kind.name}"
+            raise _refused(
+                "Error when creating MetricFamily", "Family name already exists with different type"
             )
 
     def Metric(  # noqa: N802 - the API's name
@@ -76,28 +78,32 @@ class Metric:
         """Add; a counter only grows."""
         number = _number(value)
         if self._kind is MetricKind.HISTOGRAM:
-            raise _unsupported("increment", self._kind)
+            raise _unsupported("Increment", self._kind)
         if self._kind is MetricKind.COUNTER and number < 0:
-            raise TritonModelException("the increment of a counter must not be negative")
+            raise _refused(
+                "Failed to increment metric value",
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
+                "non-negative values.",
+            )
         self._series.add(number)
 
     def set(self, value: float) -> None:
         """Take this value; gauges alone do."""
         number = _number(value)
         if self._kind is not MetricKind.GAUGE:
-            raise _unsupported("set", self._kind)
+            raise _unsupported("Set", self._kind)
         self._series.set(number)
 
     def observe(self, value: float) -> None:
         """Count a value; histograms alone do."""
         number = _number(value)
         if self._kind is not MetricKind.HISTOGRAM:
-            raise _unsupported("observe", self._kind)
+            raise _unsupported("Observe", self._kind)
         self._series.add(number)
 
     def value(self) -> float:
         if self._kind is MetricKind.HISTOGRAM:
-            raise _unsupported("value", self._kind)
+            raise _unsupported("Value", self._kind, "get")
         return self._series.value
 
 
@@ -150,38 +156,42 @@ _all_series: weakref.WeakValueDictionary[Any, _Series] = weakref.WeakValueDictio
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
+    if not hasattr(value, "__float__"):
         raise TypeError(f"expected a number, got {type(value).__name__}")
     return float(value)
 
 
-def _unsupported(what: str, kind: MetricKind) -> TritonModelException:
-    return TritonModelException(f"TRITONSERVER_METRIC_KIND_{kind.name} does not support {what}")
+def _unsupported(what: str, kind: MetricKind, verb: str = "") -> TritonModelException:
+    return _refused(
+        f"Failed to {verb or what.lower()} metric value",
+        f"TRITONSERVER_METRIC_KIND_{kind.name} does not support {what}",
+    )
+
+
+def _refused(what: str, why: str) -> TritonModelException:
+    process = f"Failed to process the request for model '{link().instance}'"
+    return TritonModelException(f"{what}: {process}, message: {why}")
 
 
 def _checked_labels(labels: Any) -> dict[str, str]:
     for name, value in labels.items():
-        if not isinstance(name, str):
-            raise TritonModelException(
-                f"Metric labels keys must be text, found {type(name).__name__}"
-            )
         if not isinstance(value, str):
-            raise TritonModelException(
-                f"Metric labels values must be text, found {type(value).__name__}"
+            raise _refused(
+                "Error when creating Metric", "attempt to access JSON non-string as string"
             )
-        if not _LABEL.match(name):
-            raise TritonModelException(f"'{name}' is no valid label of a metric")
+        if not isinstance(name, str) or not _LABEL.match(name):
+            raise _refused("Error when creating Metric", "Invalid label name")
     return dict(labels)
 
 
 def _checked_bounds(kind: MetricKind, buckets: Any) -> list[float]:
     if kind is not MetricKind.HISTOGRAM:
         if buckets is not None:
-            raise TritonModelException("only histograms have buckets")
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
         return []
     if buckets is None:
-        raise TritonModelException("a histogram needs buckets")
+        raise TritonModelException("Failed to create metric. Missing required buckets.")
     bounds = [_number(bound) for bound in buckets]
     if not bounds or any(low >= high for low, high in zip(bounds, bounds[1:])):  # noqa: B905
-        raise TritonModelException("the buckets of a histogram must be numbers that ascend")
+        raise _refused("Error when creating Metric", "Bucket Boundaries must be strictly sorted")
     return bounds

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import json
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from . import mesh, wire
-from .errors import TritonModelException
+from .enums import NamedEnum
+from .errors import TritonModelException, text_of
 from .logger import Logger
 from .responses import parameters_text
 from .tasks import NOT_RESCHEDULED
@@ -25,7 +26,7 @@ RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 _new = object.__new__
 
 
-class MemoryType(enum.IntEnum):
+class MemoryType(NamedEnum):
     """Kinds of memory."""
 
     TRITONSERVER_MEMORY_GPU = 0
@@ -93,24 +94,29 @@ class InferenceRequest:
             raise TypeError(
                 "InferenceRequest(): inputs, requested_output_names and model_name are required"
             )
-        if not isinstance(request_id, str) or not isinstance(model_name, str):
-            raise TypeError("InferenceRequest(): request_id and model_name must be texts")
-        if not isinstance(correlation_id, (int, str)):
-            raise TritonModelException("Correlation ID must be integer or string")
+        self._request_id = text_of(request_id, "request_id")
+        self._model_name = text_of(model_name, "model_name")
+        self._correlation_id = _correlation_of(correlation_id)
         self._inputs = list(inputs)
-        if any(type(tensor) is not Tensor for tensor in self._inputs):
-            raise TypeError("InferenceRequest(): inputs must be Tensors")
-        self._request_id = request_id
-        self._correlation_id = correlation_id
-        self._outputs = list(requested_output_names)
-        self._model_name, self._model_version = model_name, model_version
-        self._flags, self._timeout = flags, timeout
+        for tensor in self._inputs:
+            if tensor is None:
+                raise TritonModelException(
+                    f"Input tensor for request with id '{self._request_id}' and model name "
+                    f"'{self._model_name}' should not be empty."
+                )
+            if not isinstance(tensor, Tensor):
+                raise TypeError("InferenceRequest(): inputs must be Tensors")
+        if isinstance(requested_output_names, (str, bytes)):
+            raise TypeError("InferenceRequest(): requested_output_names must be a list")
+        self._outputs = [text_of(name, "requested_output_names") for name in requested_output_names]
+        self._model_version = index(model_version)
+        self._flags, self._timeout = _count(flags), _count(timeout)
         self._preferred_memory = preferred_memory
         self._trace = trace
         self._parameters = "{}" if parameters is None else parameters_text(parameters) or "{}"
 
     def inputs(self) -> list[Tensor]:
-        return self._inputs
+        return self._inputs[:]
 
     def request_id(self) -> str:
         return self._request_id
@@ -122,7 +128,7 @@ class InferenceRequest:
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        self._flags = flags
+        self._flags = _count(flags)
 
     def timeout(self) -> int:
         """The client's limit on queueing, in microseconds; 0: none."""
@@ -167,21 +173,33 @@ class InferenceRequest:
 
         decoupled: the model may give any number; what comes back is to be iterated over.
         """
-        self._check_model()
         if decoupled:
             return mesh.ask_many(self)
         return mesh.ask_once(self).result()
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """As exec, to be awaited."""
-        self._check_model()
         if decoupled:
             return _at_once(mesh.ask_many(self))
         return asyncio.wrap_future(mesh.ask_once(self))
 
-    def _check_model(self) -> None:
-        if not self._model_name:
-            raise TritonModelException("the request names no model that could execute it")
+
+def _correlation_of(value: Any) -> int | str:
+    if isinstance(value, (str, bytes)):
+        return text_of(value, "correlation_id")
+    if value is None:
+        raise TypeError("InferenceRequest(): correlation_id is None")
+    if not hasattr(value, "__index__"):
+        raise TritonModelException("Correlation ID must be integer or string")
+    return _count(value)
+
+
+def _count(value: Any) -> int:
+    """A number that Triton has 64 bits without a sign for; raises TypeError."""
+    number = index(value)
+    if not 0 <= number < 1 << 64:
+        raise TypeError(f"InferenceRequest(): {number} is out of range")
+    return number
 
 
 async def _at_once(value: Any) -> Any:

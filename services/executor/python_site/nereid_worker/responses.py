@@ -6,7 +6,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .errors import TritonError, TritonModelException
+from .errors import TritonError, TritonModelException, text_of
 from .tensors import Tensor
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ class InferenceResponse:
     ) -> None:
         tensors = [*output_tensors] if output_tensors else []
         for tensor in tensors:
-            if type(tensor) is not Tensor:
+            if tensor is None:
+                raise TritonModelException(
+                    "Output tensor for inference response should not be empty."
+                )
+            if not isinstance(tensor, Tensor):
                 raise TypeError(
                     f"InferenceResponse(): expected Tensors, got {type(tensor).__name__}"
                 )
@@ -41,7 +45,7 @@ class InferenceResponse:
         self._parameters = "" if parameters is None else parameters_text(parameters)
 
     def output_tensors(self) -> list[Tensor]:
-        return self._output_tensors
+        return self._output_tensors[:]
 
     def has_error(self) -> bool:
         return self._error is not None
@@ -71,6 +75,11 @@ def parameters_text(parameters: Any) -> str:
             raise TritonModelException(
                 f"Expect parameters values to have type bool/int/str, found type {type(value)}"
             )
+        text_of(key, "parameters")
+        if isinstance(value, str):
+            text_of(value, "parameters")
+        elif not -(1 << 63) <= value < 1 << 63:
+            raise TypeError(f"parameters: {value} is out of range")
     return json.dumps(parameters) if parameters else ""
 
 

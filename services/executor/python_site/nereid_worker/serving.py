@@ -370,7 +370,7 @@ def _check_response(response: Any, task: Task | None) -> None:
                 "Expected an 'InferenceResponse' object in the execute function return list, found "
                 "None for a request whose response sender was not used."
             )
-    elif type(response) is not InferenceResponse:
+    elif not isinstance(response, InferenceResponse):
         raise _Refusal(
             "Expected an 'InferenceResponse' object in the execute function return list, found "
             f"type '{type(response)}'."

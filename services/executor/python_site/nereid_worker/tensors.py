@@ -14,7 +14,7 @@ from .datatypes import (
     deserialize_bytes_tensor,
     join_strings,
 )
-from .errors import TritonModelException
+from .errors import TritonModelException, text_of
 
 _ARRAY = np.ndarray
 _new = object.__new__
@@ -23,12 +23,12 @@ _new = object.__new__
 class Tensor:
     """A named array in the CPU's memory."""
 
-    __slots__ = ("_array", "_datatype", "_name", "_raw", "_shape")
+    __slots__ = ("__weakref__", "_array", "_datatype", "_name", "_raw", "_shape")
 
     def __init__(self, name: str | bytes, array: Any) -> None:
-        if isinstance(name, bytes):
-            name = name.decode()
-        if not isinstance(name, str) or not isinstance(array, _ARRAY):
+        if type(name) is not str:
+            name = text_of(name, "Tensor()")
+        if not isinstance(array, _ARRAY):
             raise TypeError(
                 "Tensor(): expected a name and a numpy.ndarray, got "
                 f"{type(name).__name__} and {type(array).__name__}"
@@ -42,7 +42,8 @@ class Tensor:
         self._datatype = datatype
         self._array = array if array.flags.c_contiguous else array.copy(order="C")
         self._shape = array.shape
-        self._raw: Any = None
+        # At once: models fill one array of strings again and again.
+        self._raw: Any = join_strings(array) if datatype == "BYTES" else None
 
     @classmethod
     def of_raw(cls, name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Tensor:
@@ -106,12 +107,9 @@ class Tensor:
 
     def raw(self) -> Any:
         """The tensor's bytes, as they travel: an object of the buffer protocol."""
-        array = self._array
-        if array is None:
+        if self._raw is not None:
             return self._raw
-        if self._datatype == "BYTES":
-            return join_strings(array)
-        return array if array.size else b""
+        return self._array if self._array.size else b""
 
     def _viewed(self) -> Any:
         raw = self._raw

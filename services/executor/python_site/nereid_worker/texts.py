@@ -9,13 +9,31 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _OWN = str(Path(__file__).parent)
+_UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
 
 def error_text(error: BaseException) -> str:
     """The exception, and where it came from, innermost first; without the worker's own frames."""
+    # Half a surrogate pair, as file names may have it, is no character.
+    return _whole(error).encode("utf-8", "backslashreplace").decode()
+
+
+def _whole(error: BaseException) -> str:
+    try:
+        return _told(error, str(error) or "<EMPTY MESSAGE>")
+    except Exception as another:
+        told = _told(error, _UNAVAILABLE)
+        try:
+            why = _told(another, str(another))
+        except Exception:
+            why = _told(another, _UNAVAILABLE)
+        return f"{told}\nMESSAGE UNAVAILABLE DUE TO EXCEPTION: {why}"
+
+
+def _told(error: BaseException, message: str) -> str:
     if type(error).__module__ == "nereid_worker.serving":
         return str(error)
-    told = f"{type(error).__name__}: {str(error) or '<EMPTY MESSAGE>'}"
+    told = f"{type(error).__name__}: {message}"
     trace = error.__traceback__
     frame: FrameType | None = None
     line = 0
