@@ -15,5 +15,8 @@ INSTANCE_KEY: Final = "nereid-instance"
 CONTROLS_KEY: Final = "nereid-controls"
 # Present where the instance's model can be asked whether it is ready.
 READY_KEY: Final = "nereid-tells-ready"
+# Present where the instance's executor tells whether the process at the stream's other end lives,
+# and which batch it had begun with when it does no more.
+VOUCHED_KEY: Final = "nereid-vouched"
 # The metadata by which an Infer link says what memory its gateway can share.
 DOMAIN_KEY: Final = "nereid-memory-domain"

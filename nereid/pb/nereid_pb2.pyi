@@ -364,7 +364,7 @@ class Executed(_message.Message):
     def __init__(self, id: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "told_ready")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "told_ready", "instance_lost")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -373,6 +373,7 @@ class ExecutorEvent(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     CUSTOM_METRICS_FIELD_NUMBER: _ClassVar[int]
     TOLD_READY_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_LOST_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
     instance_failed: InstanceFailed
@@ -381,7 +382,8 @@ class ExecutorEvent(_message.Message):
     usage: DeviceUsage
     custom_metrics: CustomMetrics
     told_ready: ToldReady
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., told_ready: _Optional[_Union[ToldReady, _Mapping]] = ...) -> None: ...
+    instance_lost: InstanceLost
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., told_ready: _Optional[_Union[ToldReady, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ...) -> None: ...
 
 class ToldReady(_message.Message):
     __slots__ = ("question", "instance", "ready")
@@ -531,6 +533,16 @@ class InstanceUnloaded(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     instance: int
     def __init__(self, instance: _Optional[int] = ...) -> None: ...
+
+class InstanceLost(_message.Message):
+    __slots__ = ("instance", "begun", "error")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    begun: int
+    error: Fault
+    def __init__(self, instance: _Optional[int] = ..., begun: _Optional[int] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
 
 class Leaving(_message.Message):
     __slots__ = ()

@@ -34,7 +34,7 @@ _LIMITS = Limits(trusting=True)
 
 
 class BlockingStream:
-    """Used by one thread; only `close` may come from any."""
+    """Used by one thread; only `close` and `glance` may come from any."""
 
     def __init__(  # noqa: PLR0913 - each is somebody's need
         self,
@@ -115,6 +115,19 @@ class BlockingStream:
             if not messages and (self._ended or self._closed):
                 self._outcome()
             return messages
+
+    def glance(self) -> list[bytes]:
+        """The messages that are there, from any thread; none while another one waits for them."""
+        if not self._lock.acquire(blocking=False):
+            return []
+        try:
+            if not (self._ended or self._closed):
+                self._gather()
+            messages = list(self._messages)
+            self._messages.clear()
+            return messages
+        finally:
+            self._lock.release()
 
     def send(self, message: bytes) -> None:
         """Write one message through; blocks while the peer's windows or the socket take no more."""

@@ -122,6 +122,9 @@ class Call:
             if callback is not None:
                 guarded(self, callback)
 
+    def trust(self) -> None:
+        """The peer may be silent for as long as it likes: others know whether it is there."""
+
     def pause(self) -> None:
         """Streams: stop giving the client's window back."""
         raise NotImplementedError

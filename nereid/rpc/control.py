@@ -84,6 +84,8 @@ class Control(Outbound[S]):
         self._heard = False
         self._quiet_since = 0.0
         self._ping_sent: float | None = None
+        # Whether it is asked for signs of life.
+        self.watched = True
         self._control: dict[int, Callable[[int, int, bytes], None]] = {
             wire.PRIORITY: self._on_priority,
             wire.RST_STREAM: self._on_rst_stream,
@@ -182,7 +184,7 @@ class Control(Outbound[S]):
         self._ticked = now
         self._calm = min(_BURST, self._calm + _REFILL_PER_S * gap)
         interval = self.limits.keepalive_interval_s
-        if interval is None:
+        if interval is None or not self.watched:
             return True
         if self._heard or self._quiet_since == 0.0:
             self._heard = False

@@ -86,6 +86,9 @@ class ServerCall(Stream, Call):
     def buffered_bytes(self) -> int:
         return self.queued_bytes
 
+    def trust(self) -> None:
+        self.connection.watched = False
+
     def reply(self, message: bytes) -> None:
         if self.done:
             return

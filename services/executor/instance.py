@@ -15,15 +15,16 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.messages import Fault, fault_of
-from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY
+from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
 from services.executor import backends
-from services.executor.backends import AskedModel, LostError, RequestModel
+from services.executor.backends import AskedModel, Errand, LostError, RequestModel, SelfServing
 from services.executor.request_runner import RequestRunner
 from services.executor.runner import Runner
 from services.executor.slabs import Lender
@@ -71,6 +72,9 @@ class Callbacks:
 
     loaded: Callable[[], None]
     ended: Callable[[Fault | None], None]
+    # A model that serves its stream itself was lost: the last batch that it had begun, and what is
+    # to be said of that.
+    lost: Callable[[int, Fault], None]
     # Held while a model is loaded, so that not too many are at a time.
     loads: threading.Semaphore = field(default_factory=threading.Semaphore)
     # Takes the spans of sampled requests; None: nothing is traced.
@@ -94,16 +98,26 @@ class Instance:
         self._executing = False
         # Of a model that answers requests in its own time.
         self._requests: RequestRunner | None = None
-        # That model, if it may know whether it is ready.
+        # That model, if it may know whether it is ready, and if it serves the stream itself.
         self._asked: AskedModel | None = None
+        self._serving: SelfServing | None = None
+        # Nobody takes its answers any more.
+        self._forsaken = threading.Event()
         # How many batches it has answered; its thread alone writes.
-        self.batches = 0
+        self._batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
     @property
     def version(self) -> tuple[str, int]:
         """Which model and version it is an instance of."""
         return self.spec.config.name, self.spec.version
+
+    @property
+    def batches(self) -> int:
+        """How many batches it has answered."""
+        if self._serving is not None:
+            self._batches = max(self._batches, self._serving.begun)
+        return self._batches
 
     def share(self, slabs: Slabs, *, lending: bool) -> None:
         """Before the start: read tensors in shared memory; lending: and put answers there."""
@@ -115,7 +129,11 @@ class Instance:
 
     def stop(self, *, unanswered: bool = False) -> None:
         """End after the batch under way; unanswered: nobody takes its answers any more."""
+        if unanswered:
+            self._forsaken.set()
         self._stopping.set()
+        if self._serving is not None:
+            self._serving.wake()
         stream = self._stream
         # A thread with a batch under way closes the stream itself, after answering. A batch that
         # arrives in this very moment is lost with the stream; the scheduler gives it to another.
@@ -165,7 +183,7 @@ class Instance:
         view = None if self._slabs is None else self._slabs.view
         runner = Runner(self.spec, model, self._callbacks.tracer, view)
         self._warm_up(runner)
-        self._serve_streams(runner)
+        self._serve_streams(lambda: self._serve(runner))
 
     def _serve_requests(self, model: RequestModel) -> None:
         """As for other models, but this one may be lost, and comes back."""
@@ -179,7 +197,7 @@ class Instance:
             raise Internal(f"it failed on its warm-up: {error}") from error
         while True:
             try:
-                self._serve_streams(runner)
+                self._serve_streams(lambda: self._serve_one_way_or_other(model, runner))
                 return
             except LostError:
                 # Its stream is closed: until the model is back, nobody gives it anything.
@@ -193,19 +211,15 @@ class Instance:
         borrower.lender = self._lender
         self._callbacks.loaded()
 
-    def _serve_streams(self, runner: Runner | RequestRunner) -> None:
+    def _serve_streams(self, serve: Callable[[], None]) -> None:
+        """Stream after stream, until stop(); serve: one of them, from dialling to its end."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
+            began = time.monotonic()
             try:
-                stream = self._dial()
-                pause_s = _FIRST_PAUSE_S
                 try:
-                    if isinstance(runner, Runner):
-                        self._serve(stream, runner)
-                    else:
-                        runner.serve(stream, self._stopping.is_set, self._count)
+                    serve()
                 finally:
-                    stream.close()
                     if self._lender is not None and not self._stopping.is_set():
                         self._lender.break_off()
                 # The scheduler ended the stream in good order: it says by its own stream what next.
@@ -218,23 +232,54 @@ class Instance:
                         f"the scheduler refused the instance: {error.message}"
                     ) from error
                 _log.debug("instance %s lost its stream: %s", self.spec.name, error.message)
+            if time.monotonic() - began > _LONGEST_PAUSE_S:
+                pause_s = _FIRST_PAUSE_S
             # Many instances lose their streams at once; they shall not come back at once.
             self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _count(self) -> None:
-        self.batches += 1
+    def _serve_one_way_or_other(self, model: RequestModel, runner: RequestRunner) -> None:
+        """As long as a stream lasts; the model itself, if it can, else through this thread."""
+        in_clear = self._scheduler.tls is None
+        if in_clear and isinstance(model, SelfServing) and model.serves_itself:
+            self._serving = model
+            model.serve(self._errand())
+            if model.serves_itself or self._stopping.is_set():
+                return
+            self._serving = None
+        stream = self._dial()
+        try:
+            runner.serve(stream, self._stopping.is_set, self._count)
+        finally:
+            stream.close()
 
-    def _dial(self) -> BlockingStream:
+    def _errand(self) -> Errand:
+        return Errand(
+            address=self._scheduler.address,
+            metadata=[*self._metadata(), (VOUCHED_KEY, "1")],
+            stopping=self._stopping.is_set,
+            forsaken=self._forsaken.is_set,
+            on_lost=self._callbacks.lost,
+            lender=self._lender,
+            tracer=self._callbacks.tracer,
+        )
+
+    def _count(self) -> None:
+        self._batches += 1
+
+    def _metadata(self) -> list[tuple[str, str]]:
         metadata = [(INSTANCE_KEY, str(self.number))]
         if self._requests is not None:
             metadata.append((CONTROLS_KEY, "1"))
         if self._asked is not None and self._asked.tells_ready:
             metadata.append((READY_KEY, "1"))
+        return metadata
+
+    def _dial(self) -> BlockingStream:
         stream = BlockingStream(
             self._scheduler.address,
             EXECUTE_PATH,
-            metadata=metadata,
+            metadata=self._metadata(),
             timeout_s=DIAL_TIMEOUT_S,
             tls=self._scheduler.tls,
             # What serves requests looks after its stream by itself.
@@ -244,8 +289,15 @@ class Instance:
         self._executing = False
         return stream
 
-    def _serve(self, stream: BlockingStream, runner: Runner) -> None:
+    def _serve(self, runner: Runner) -> None:
         """Until the stream ends, or stop() and the batch under way is answered."""
+        stream = self._dial()
+        try:
+            self._execute_all(stream, runner)
+        finally:
+            stream.close()
+
+    def _execute_all(self, stream: BlockingStream, runner: Runner) -> None:
         receive, send, execute = stream.receive, stream.send, runner.execute
         stopping = self._stopping.is_set
         while not stopping():
@@ -254,7 +306,7 @@ class Instance:
                 return
             self._executing = True
             send(execute(frame))
-            self.batches += 1
+            self._batches += 1
             self._executing = False
             if runner.traced is not None:
                 runner.tell()

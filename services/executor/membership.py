@@ -194,6 +194,9 @@ class Membership:
         callbacks = Callbacks(
             loaded=lambda: self._from_thread(_freeze),
             ended=lambda fault: self._from_thread(lambda: self._on_ended(number, fault)),
+            lost=lambda begun, fault: self._from_thread(
+                lambda: self._tell_lost(number, begun, fault)
+            ),
             loads=self._in.loads,
             tracer=self._in.tracer,
         )
@@ -232,6 +235,11 @@ class Membership:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             _log.debug("an instance outlived the event loop")
+
+    def _tell_lost(self, number: int, begun: int, fault: Fault) -> None:
+        lost = pb.InstanceLost(instance=number, begun=begun)
+        write_fault(fault, lost.error)
+        self._send(pb.ExecutorEvent(instance_lost=lost))
 
     def _on_ended(self, number: int, fault: Fault | None) -> None:
         instance = self._instances.pop(number)

@@ -12,14 +12,14 @@ import time
 from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from nereid.errors import Internal, NereidError
 from nereid.frames import write_fault
 from nereid.messages import Fault, SharedMemory, fault_of
 from nereid.pb import nereid_pb2 as pb
-from nereid.slab import THRESHOLD_BYTES
-from services.executor.answers import failure, prefixes
+from services.executor.answer_writer import AnswerWriter
+from services.executor.answers import failure
 from services.executor.backends import LostError
 from services.executor.classification import Classes
 from services.executor.requests import Requests
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from services.executor.backends import Collected, InstanceSpec, Request, RequestModel, Response
 
 _log = logging.getLogger(__name__)
-
-# Answers differ by batch size and shape.
-_MOST_HEADS: Final = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +77,7 @@ class RequestRunner:
         self._tracer = tracer
         self._classes = Classes(spec.config, spec.version_path.parent)
         self._requests = Requests(tuple(tensor.name for tensor in spec.config.output))
-        # By an answer's head: its outputs' sizes, and what stands before each of them.
-        self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
+        self._answers = AnswerWriter(self.rooms)
         # By the model's number for it: the scheduler's may come again with a new stream.
         self._running: dict[int, _Running] = {}
         self._numbers = 0
@@ -259,7 +255,8 @@ class RequestRunner:
             if decoupled:
                 accepted.append(response)
             else:
-                answers[places[member]] = self._answer(running, response)
+                room = running.rooms.pop(member, None) if running.rooms else None
+                answers[places[member]] = self._answers.write(response, room)
         free = collected.free and self._current == collected.batch
         if free and (decoupled or not still_open):
             self._current = self._until = None
@@ -305,29 +302,6 @@ class RequestRunner:
             answer = executed.answers.add(id=place, more=response.more)
             self.rooms.fill(answer, response, None)
         return executed.SerializeToString()
-
-    def _answer(self, running: _Running, response: Response) -> Sequence[Piece]:
-        """The pieces of an Executed message that holds just this answer."""
-        member, _, fault, head, tensors = response
-        if fault is not None or not tensors or running.rooms or self.rooms.expected_bytes:
-            return self._any_answer(response, running.rooms.pop(member, None))
-        sizes = [*map(len, tensors)]
-        if sum(sizes) >= THRESHOLD_BYTES:
-            return self._any_answer(response, None)
-        known = self._prefixes.get(head)
-        if known is None or known[0] != sizes:
-            if len(self._prefixes) >= _MOST_HEADS:
-                self._prefixes.clear()
-            known = self._prefixes[head] = sizes, prefixes(head, sizes)
-        pieces: list[Any] = []
-        for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of one length, as just seen
-            pieces += (prefix, tensor)
-        return pieces
-
-    def _any_answer(self, response: Response, room: SharedMemory | None) -> Sequence[Piece]:
-        executed = pb.Executed()
-        self.rooms.fill(executed.answers.add(), response, room)
-        return (executed.SerializeToString(),)
 
     def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
         begun_ns = running.begun_ns or arrived_ns

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from nereid.frames import read_fault
-from nereid.paths import CONTROLS_KEY, INSTANCE_KEY, READY_KEY
+from nereid.paths import CONTROLS_KEY, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
+from services.scheduler.fates import Fate
 from services.scheduler.readiness import heard
 from services.scheduler.sessions import Session
 
@@ -44,6 +45,9 @@ def accept_execute(loader: Loader, call: Call) -> None:
         return
     placed.instance.heeds_controls = call.get(CONTROLS_KEY) is not None
     placed.instance.tells_ready = call.get(READY_KEY) is not None
+    placed.instance.vouched = call.get(VOUCHED_KEY) is not None
+    if placed.instance.vouched:
+        call.trust()
     call.on_message = partial(placed.served.runtime.executed, placed.instance)
     call.on_cancel = partial(_execute_ended, loader, placed, call)
     call.on_half_close = call.on_cancel
@@ -88,7 +92,13 @@ class _Join:
             failed = event.instance_failed
             self._loader.instance_failed(session, failed.instance, read_fault(failed.error))
         elif kind == "instance_unloaded":
-            _log.debug("executor '%s' unloaded %d", session.name, event.instance_unloaded.instance)
+            unloaded = event.instance_unloaded.instance
+            _log.debug("executor '%s' unloaded %d", session.name, unloaded)
+            self._loader.fates.told(session, unloaded)
+        elif kind == "instance_lost":
+            lost = event.instance_lost
+            fate = Fate(lost.begun, read_fault(lost.error))
+            self._loader.fates.told(session, lost.instance, fate)
         elif kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from services.scheduler.entry import Batch, Entry
+    from services.scheduler.fates import Fate
     from services.scheduler.readiness import Question
 
 
@@ -76,6 +77,10 @@ class Instance:
     open_members: int = 0
     # It can be told what has become of requests that it executes.
     heeds_controls: bool = False
+    # Its executor tells what becomes of its batch if its stream breaks.
+    vouched: bool = False
+    # What it told before the stream's end was seen.
+    fate: Fate | None = None
     # Its executor can open the memory that requests lie in.
     shares: bool = True
     # Its model can be asked whether it is ready, and what it was asked last.

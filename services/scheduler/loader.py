@@ -22,6 +22,7 @@ from services.scheduler.catalogue import Catalogue
 from services.scheduler.completion import needs_description
 from services.scheduler.dependencies import is_ensemble
 from services.scheduler.ensembles import Ensembles
+from services.scheduler.fates import Fates
 from services.scheduler.instances import Instances
 from services.scheduler.lifecycle import Standing, VersionState, reason_of
 from services.scheduler.lineage import Lineage
@@ -64,6 +65,7 @@ class Loader:
         # An executor's thread from before a restart of the scheduler must not match by chance.
         self._numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
         self.instances = Instances(rules, self._numbers)
+        self.fates = Fates(self.instances.placed)
         self._resizing = resizing.Resizing(self.instances)
         self.verdicts = Verdicts(self._is_decided)
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
@@ -177,9 +179,11 @@ class Loader:
             _log.warning("executor '%s' is gone", session.name)
         self._rules.slabs.left(session)
         self._forget(session)
+        session.gone = True
+        self.fates.left(session)
         for part in session.parts.values():
             for instance in list(part.instances.values()):
-                if not (session.leaving and instance.at_work):
+                if not (session.leaving and instance.at_work and instance.stream is not None):
                     self.instances.drop(part, instance, f"executor '{session.name}' was lost")
         self._forget_standing(session)
         for command, (served, describer) in list(self._describing.items()):
@@ -211,6 +215,7 @@ class Loader:
         if old is not None:
             self.instance_closed(placed, old)
             old.finish()
+        self.fates.told(placed.session, number)
         instance.stream = stream
         assert served.runtime is not None, "placed, but not in service"  # noqa: S101
         served.runtime.add_instance(instance)
@@ -228,9 +233,8 @@ class Loader:
         if instance.stream is not stream:
             return
         instance.stream = None
-        if served.runtime is not None:
-            cause = f"instance '{instance.name}' of executor '{session.name}' was lost"
-            served.runtime.lose_instance(instance, cause)
+        cause = f"instance '{instance.name}' of executor '{session.name}' was lost"
+        self.fates.closed(placed, cause)
         part = session.parts[served]
         if session.leaving or instance.id in part.surplus:
             self.instances.forget(part, instance)

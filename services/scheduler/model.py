@@ -192,6 +192,16 @@ class ModelVersion:
             end_attempts(instance, running, now_ns, cause)
         self._run_again(running.batch.entries, cause, now_ns)
 
+    def fail_instance(self, instance: Instance, error: NereidError) -> None:
+        """It is gone, and the batch it had must not run again."""
+        self.retire_instance(instance)
+        running, instance.running = instance.running, None
+        if running is not None:
+            now_ns = _now_ns()
+            if running.batch.traced:
+                end_attempts(instance, running, now_ns, error.message)
+            self._fail_batch(running.batch, error, now_ns)
+
     def _run_again(self, entries: Iterable[Entry], cause: str, now_ns: int) -> None:
         again = []
         for entry in entries:

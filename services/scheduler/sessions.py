@@ -51,6 +51,8 @@ class Session:
     stream: CommandStream
     parts: dict[ServedVersion, Part] = field(default_factory=dict)
     leaving: bool = False
+    # Its stream is at its end.
+    gone: bool = False
     # What it told last of its devices.
     usage: pb.DeviceUsage | None = None
     # And of its models' own metrics.

@@ -189,7 +189,15 @@ class Clients:
             thread.join()
 
 
+def instances(mesh: Mesh) -> float:
+    """How many are ready."""
+    lines = [line for line in mesh.metrics().splitlines() if line.startswith("nereid_instances{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
 def kill_a_worker(mesh: Mesh, chance: random.Random) -> None:
+    # One that dies while it loads its model fails the load.
+    until(lambda: instances(mesh) == 2 * (3 + 2), "all instances")
     living = []
     for executor in mesh.children("services.executor"):
         # It may just have gone.

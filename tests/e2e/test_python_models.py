@@ -373,10 +373,18 @@ def test_workers_end_with_the_mesh(tmp_path: Path) -> None:
     assert "talk is finalized" in (tmp_path / "log").read_text()
 
 
-def test_workers_die_with_a_killed_executor(tmp_path: Path) -> None:
+def test_workers_die_with_a_killed_executor_and_what_they_did_is_done_again(tmp_path: Path) -> None:
     python_models.save(tmp_path / "repository", "talk", python_models.TALK)
-    with running(tmp_path / "repository", tmp_path / "log") as mesh:
+    place = tmp_path / "place"
+    place.mkdir()
+    with running(tmp_path / "repository", tmp_path / "log") as mesh, ThreadPoolExecutor(1) as pool:
         pid = int(say(mesh, "pid"))
+        met = pool.submit(say, mesh, f"meet {place}")
+        until((place / f"{pid}.begun").exists, "the request to be under way")
         mesh.kill("services.executor")
         until(lambda: not Path(f"/proc/{pid}").exists(), "the worker to be gone")
-        assert int(say(mesh, "pid")) != pid
+        until(lambda: len([*place.iterdir()]) == 2, "the request to be under way again")
+        (place / "enough").touch()
+        again = int(met.result())
+        assert again != pid
+        assert (place / f"{again}.begun").exists()

@@ -126,6 +126,13 @@ class TritonPythonModel:
                 continue
         return reply("said")
 
+    def do_meet(self, _request, place):
+        """Tell that this process has begun, and wait until somebody says that it is enough."""
+        Path(place, f"{os.getpid()}.begun").touch()
+        while not Path(place, "enough").exists():
+            time.sleep(0.01)
+        return reply(str(os.getpid()))
+
     def do_hang(self, _request):
         threading.Event().wait()
 

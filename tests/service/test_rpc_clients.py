@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 import resource
+import select
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -400,6 +402,24 @@ async def test_blocking_beside_other_things(address: str) -> None:
             taken(failing)
         assert caught.value.status == Status.ABORTED
         failing.close()
+
+    await in_thread(work)
+
+
+async def test_blocking_with_a_glance_from_elsewhere(address: str) -> None:
+    def work() -> None:
+        stream = BlockingStream(address, "/test/Chat", timeout_s=10, attended=False)
+        assert stream.glance() == []
+        with ThreadPoolExecutor(1) as pool:
+            for message in (b"a", b"b"):
+                stream.send(message)
+                ready = select.select([stream.fileno()], [], [], 10)[0]
+                assert ready
+                assert pool.submit(stream.glance).result() == [message]
+        stream.send(b"c")
+        assert stream.receive() == b"c"
+        stream.close()
+        assert stream.glance() == []
 
     await in_thread(work)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from nereid.messages import Answer, Fault, InferRequest, Parameter, SharedMemory
     from nereid.pb import model_config_pb2
     from nereid.tensor import Array
+    from nereid.tracing import Tracer
+    from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
 
@@ -227,6 +229,47 @@ class RequestModel(Protocol):
 
     def close(self) -> None:
         """Free what the model holds."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What a model that serves its instance's stream itself needs for that."""
+
+    # The scheduler's, and how to say there whose stream it is.
+    address: str
+    metadata: Sequence[tuple[str, str]]
+    # Whether it shall come to an end, after the batch under way or, forsaken, before.
+    stopping: Callable[[], bool]
+    forsaken: Callable[[], bool]
+    # Told when it is lost: the last batch that it had begun, and what is to be said of that.
+    on_lost: Callable[[int, Fault], None]
+    # None: it has no shared memory to put answers in; nothing is traced.
+    lender: Lender | None
+    tracer: Tracer | None
+
+
+@runtime_checkable
+class SelfServing(Protocol):
+    """A RequestModel that may serve its instance's stream itself; see RequestModel for threads."""
+
+    @property
+    def begun(self) -> int:
+        """The last batch that it began of those that came so; 0: there is none."""
+
+    @property
+    def serves_itself(self) -> bool:
+        """Whether it can, as it is loaded now."""
+
+    def serve(self, errand: Errand) -> None:
+        """Until the stream ends or shall end.
+
+        Raises:
+            LostError: the model is gone, and on_lost was called.
+            RpcError: the stream could not be opened, or broke.
+        """
+
+    def wake(self) -> None:
+        """What the errand says has changed. From any thread."""
 
 
 class Backend(Protocol):

@@ -9,6 +9,7 @@ import json
 import logging
 import random
 import re
+import sys
 import time
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -16,31 +17,33 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf import json_format
 
 from nereid.errors import Internal, InvalidArgument, NereidError, NotFound
-from nereid.messages import SharedMemory
-from nereid.messages import fault_of as fault_of_error
 from nereid.model_config import config_json
 from nereid.pb import model_config_pb2
 from services.executor.backends import (
     Collected,
     Description,
+    Errand,
     InstanceSpec,
     LostError,
     Request,
     RequestForm,
-    Response,
 )
 from services.executor.python_site.nereid_worker import wire
 from services.executor.workers import told
 from services.executor.workers.calls import Calls
-from services.executor.workers.heads import Heads, fault_of
+from services.executor.workers.heads import Heads
+from services.executor.workers.members import form_of, meta_of, tensors_of
 from services.executor.workers.process import WorkerProcess
 from services.executor.workers.questions import Questions
 from services.executor.workers.settings import WorkerSettings, settings_of
+from services.executor.workers.supervision import Supervision, UnableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
     from threading import Event
+
+    from nereid.messages import SharedMemory
 
 _log = logging.getLogger(__name__)
 
@@ -143,6 +146,9 @@ class PythonModel:
         self._rooms: dict[tuple[int, int], SharedMemory] = {}
         self._listener = told.Listener(spec.name)
         self._questions = Questions()
+        # Its worker may serve the instance's stream itself, for all that is known; and it does.
+        self._can_serve = not self.decoupled and self.limit_s is None
+        self._serves = False
         self._worker: WorkerProcess | None = self._start()
 
     # ---- the worker's life
@@ -235,6 +241,31 @@ class PythonModel:
     def ask_ready(self, on_answer: Callable[[bool], None]) -> None:
         self._questions.ask(on_answer)
 
+    # ---- its instance's stream
+
+    @property
+    def serves_itself(self) -> bool:
+        """Only in the executor's own Python, and where nobody has to look at the time."""
+        return self._can_serve and self._settings.python == sys.executable
+
+    @property
+    def begun(self) -> int:
+        worker = self._worker
+        return worker.began if self._serves and worker is not None else 0
+
+    def serve(self, errand: Errand) -> None:
+        self._serves = True
+        try:
+            Supervision(self._spec, self._alive(), errand).run(self._tell)
+        except UnableError as error:
+            _log.warning("%s: its worker cannot serve by itself: %s", self._spec.name, error)
+            self._serves = self._can_serve = False
+
+    def wake(self) -> None:
+        worker = self._worker
+        if worker is not None:
+            worker.calls.ring()
+
     # ---- batches
 
     def descriptors(self) -> Sequence[int]:
@@ -269,7 +300,7 @@ class PythonModel:
         channel = worker.channel
         socket, watched, calls = worker.descriptors
         is_gone = watched in ready
-        try:
+        with worker.spoken_with():
             # One read; whether there is more will be told. Of one that is gone, all it has said.
             while (is_gone or socket in ready) and channel.fill():
                 while (frame := channel.held()) is not None:
@@ -284,17 +315,8 @@ class PythonModel:
                     break
             if calls in ready:
                 self._tell(worker)
-        except wire.WireError as error:
-            # The model wrote to a socket that is not its own.
-            worker.interrupt()
-            raise LostError(f"its worker made no sense: {error}") from error
-        except wire.SlowError as error:
-            worker.interrupt()
-            raise LostError("its worker reads nothing any more") from error
-        except wire.LostError as error:
-            raise LostError(worker.death()) from error
-        if is_gone:
-            raise LostError(worker.death())
+            if is_gone:
+                raise wire.LostError
 
     def _tell(self, worker: WorkerProcess) -> None:
         """Tell it what came from elsewhere."""
@@ -323,79 +345,23 @@ class PythonModel:
         self, worker: WorkerProcess, request: Request
     ) -> tuple[int, bytes, int, Sequence[Any]]:
         """As a wire.Member."""
-        form, tensors, request_id, parameters, context, remaining_us, timeout_us, room = request
+        form = request.form
         number = self._forms.get(form) or self._tell_form(worker, form)
-        if room is not None or SharedMemory in map(type, tensors):
-            tensors = [_placed(each) for each in tensors]
-            if room is not None:
-                # One more than its form has.
-                tensors.append(_placed(room))
-        meta = b""
-        if request_id or parameters or context or timeout_us:
-            meta = meta_of(request)
-        return number, meta, remaining_us, tensors
+        return number, meta_of(request), request.remaining_us, tensors_of(request)
 
     def _tell_form(self, worker: WorkerProcess, form: RequestForm) -> int:
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
             self._send(worker, wire.FORM, [_FORM.pack(0)])
         number = self._forms[form] = len(self._forms) + 1
-        about = json.dumps({"inputs": form.inputs, "outputs": form.outputs}).encode()
-        self._send(worker, wire.FORM, [_FORM.pack(number), about])
+        self._send(worker, wire.FORM, [_FORM.pack(number), form_of(form)])
         return number
 
     def _collected(self, body: bytearray) -> Collected:
         batch, flags, replies = wire.read_answers(body)
-        responses = [self._response(batch, reply) for reply in replies]
+        rooms = self._rooms
+        responses = [
+            self._heads.response(reply, rooms.pop((batch, reply[0]), None) if rooms else None)
+            for reply in replies
+        ]
         return Collected(batch, responses, bool(flags & wire.FREE))
-
-    def _response(self, batch: int, reply: wire.Reply) -> Response:
-        member, flags, meta, tensors = reply
-        room = self._rooms.pop((batch, member), None) if self._rooms else None
-        more = bool(flags & wire.MORE)
-        if flags & wire.ERROR:
-            return Response(member, more, fault_of(meta))
-        if flags & wire.EMPTY:
-            return Response(member, more)
-        try:
-            sizes = [each.size if type(each) is wire.Range else len(each) for each in tensors]
-            head = self._heads.head(meta, sizes)
-            if wire.Range in map(type, tensors):
-                tensors = [_in_room(each, room) for each in tensors]
-        except NereidError as error:
-            return Response(member, more, fault_of_error(error))
-        return Response._make((member, more, None, head, tensors))
-
-
-def _placed(tensor: Any) -> Any:
-    return wire.Range(*tensor) if type(tensor) is SharedMemory else tensor
-
-
-def _in_room(tensor: Any, room: SharedMemory | None) -> SharedMemory:
-    """Where a worker says that it has put an output. Raises Internal: not where it may."""
-    if type(tensor) is not wire.Range or room is None:
-        raise Internal("the worker of the model left an output where none can be")
-    if tensor.segment != room.slab or tensor.offset + tensor.size > room.size_bytes:
-        raise Internal("the worker of the model left an output outside of its room")
-    return SharedMemory(*tensor)
-
-
-def meta_of(request: Request) -> bytes:
-    """What is told of a request beside its tensors, as JSON."""
-    meta: dict[str, Any] = {}
-    if request.request_id:
-        meta["id"] = request.request_id
-    if request.parameters:
-        parameters = dict(request.parameters)
-        meta["correlation_id"] = parameters.pop("sequence_id", 0)
-        flags = 1 if parameters.pop("sequence_start", False) else 0
-        meta["flags"] = flags | (2 if parameters.pop("sequence_end", False) else 0)
-        if parameters:
-            meta["parameters"] = parameters
-    if request.timeout_us:
-        meta["timeout_us"] = request.timeout_us
-    context = request.trace_context
-    if context:
-        text = context.hex()
-        meta["trace"] = json.dumps({"traceparent": f"00-{text[2:34]}-{text[34:50]}-{text[50:52]}"})
-    return json.dumps(meta).encode()

@@ -7,13 +7,16 @@ since a model's own code runs in it.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.datatypes import BYTES, NAMES, byte_size
-from nereid.errors import Internal
+from nereid.errors import Internal, NereidError
 from nereid.frames import write_parameters
-from nereid.messages import Fault
+from nereid.messages import Fault, SharedMemory
+from nereid.messages import fault_of as fault_of_error
 from nereid.pb import kserve_pb2
+from services.executor.backends import Response
+from services.executor.python_site.nereid_worker import wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +69,23 @@ class Heads:
             raise Internal(f"the worker of model '{self._name}' sent tensors of wrong sizes")
         return head
 
+    def response(self, reply: wire.Reply, room: SharedMemory | None) -> Response:
+        """What a worker answered; room: where it may have put outputs."""
+        member, flags, meta, tensors = reply
+        more = bool(flags & wire.MORE)
+        if flags & wire.ERROR:
+            return Response(member, more, fault_of(meta))
+        if flags & wire.EMPTY:
+            return Response(member, more)
+        try:
+            sizes = [each.size if type(each) is wire.Range else len(each) for each in tensors]
+            head = self.head(meta, sizes)
+            if wire.Range in map(type, tensors):
+                tensors = [_in_room(each, room) for each in tensors]
+        except NereidError as error:
+            return Response(member, more, fault_of_error(error))
+        return Response._make((member, more, None, head, tensors))
+
     def _make(self, meta: bytes) -> tuple[bytes, list[int | None]]:
         response = kserve_pb2.ModelInferResponse(model_name=self._name, model_version=self._version)
         sizes: list[int | None] = []
@@ -85,6 +105,15 @@ class Heads:
                 f"the worker of model '{self._name}' sent outputs that make no sense"
             ) from error
         return response.SerializeToString(), sizes
+
+
+def _in_room(tensor: Any, room: SharedMemory | None) -> SharedMemory:
+    """Where a worker says that it has put an output. Raises Internal: not where it may."""
+    if type(tensor) is not wire.Range or room is None:
+        raise Internal("the worker of the model left an output where none can be")
+    if tensor.segment != room.slab or tensor.offset + tensor.size > room.size_bytes:
+        raise Internal("the worker of the model left an output outside of its room")
+    return SharedMemory(*tensor)
 
 
 def _fit(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:

@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.errors import Internal
 from services.executor import python_site
+from services.executor.backends import LostError
 from services.executor.python_site.nereid_worker import wire
 from services.executor.python_site.nereid_worker.channel import Channel
 from services.executor.workers.calls import Calls
 from services.executor.workers.heads import well_formed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _SITE: Final = Path(python_site.__file__).parent / "nereid_worker"
-_NUMBER: Final = Struct("<Q")
+_NOTES: Final = Struct("<QQ")
 # A worker that takes nothing for this long although it should be reading has come to a stop.
 _SEND_LIMIT_S: Final = 60.0
 _FINALIZE_LIMIT_S: Final = 10.0
@@ -55,7 +56,7 @@ class WorkerProcess:
         memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
         try:
             os.ftruncate(memory, mmap.PAGESIZE)
-            self._began = mmap.mmap(memory, mmap.PAGESIZE)
+            self._notes = mmap.mmap(memory, mmap.PAGESIZE)
             descriptors = (theirs.fileno(), memory)
             argv = [python, str(_SITE), *map(str, descriptors), str(os.getpid())]
             # A session of its own: what a terminal sends its foreground is the executor's to heed.
@@ -85,8 +86,14 @@ class WorkerProcess:
     @property
     def began(self) -> int:
         """The number of the batch that it began last."""
-        number: int = _NUMBER.unpack_from(self._began, 0)[0]
+        number: int = _NOTES.unpack_from(self._notes, 0)[0]
         return number
+
+    @property
+    def deadline(self) -> float | None:
+        """By when whoever waits for the batch that it executes needs an answer, as it says."""
+        deadline_ns: int = _NOTES.unpack_from(self._notes, 0)[1]
+        return deadline_ns / 1e9 if deadline_ns else None
 
     @property
     def ended(self) -> bool:
@@ -142,6 +149,21 @@ class WorkerProcess:
         else:
             self._on_other(kind, body)
 
+    @contextlib.contextmanager
+    def spoken_with(self) -> Iterator[None]:
+        """What is done here raises LostError where it shows that there is nobody to speak with."""
+        try:
+            yield
+        except wire.WireError as error:
+            # The model wrote to a socket that is not its own.
+            self.interrupt()
+            raise LostError(f"its worker made no sense: {error}") from error
+        except wire.SlowError as error:
+            self.interrupt()
+            raise LostError("its worker reads nothing any more") from error
+        except wire.LostError as error:
+            raise LostError(self.death()) from error
+
     def answer_calls(self) -> None:
         """Hand it the answers to what it asked for."""
         for answer in self.calls.fetch():
@@ -182,7 +204,7 @@ class WorkerProcess:
         self.channel.close()
         self.calls.close()
         os.close(self._watched)
-        self._began.close()
+        self._notes.close()
 
 
 def _signal_name(number: int) -> str:

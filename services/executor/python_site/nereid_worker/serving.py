@@ -20,7 +20,7 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from . import wire
+from . import nereid_modules, wire
 from .errors import TritonError, TritonModelException
 from .logger import Logger
 from .requests import Form, received, tell
@@ -29,7 +29,7 @@ from .tasks import Execution, failure, reply_of
 from .texts import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .link import Link
     from .requests import InferenceRequest
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
-_NUMBER = Struct("<Q")
+_NOTES = Struct("<QQ")
+# What serves the instance's stream.
+_DIRECT = "services.executor.workers.direct"
 
 
 class Serving:
@@ -59,8 +61,22 @@ class Serving:
         self._reading = threading.Lock()
         self._ending = False
         self._tells_ready = False
+        # What serves the instance's stream, and whether it shall do so no longer.
+        self._direct: Any = None
+        self._stopped = threading.Event()
         self._execute: Callable[[Any], Any] = list
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._handlers: dict[int, Callable[[bytearray], None]] = {
+            wire.BATCH: self._on_batch,
+            wire.FORM: self._on_form,
+            wire.CONTROL: self._on_control,
+            wire.CALL_ANSWER: link.answered,
+            wire.ASK_READY: self._on_ask_ready,
+            wire.SERVE: self._on_serve,
+            wire.STOP: self._on_stop,
+            wire.ROOM: self._on_room,
+            wire.FINALIZE: lambda _body: self._work.put(self._finalize),
+        }
         # From now on the model can ask for things.
         link.attend = self.start_reader
 
@@ -115,29 +131,44 @@ class Serving:
     # ---- what comes
 
     def _handle(self, kind: int, body: bytearray) -> None:
-        if kind == wire.BATCH:
-            self._work.put(partial(self._run, self._received(body)))
-        elif kind == wire.FORM:
-            (number,) = _FORM.unpack_from(body)
-            if not number:
-                self._forms.clear()
-            else:
-                self._forms[number] = Form(bytes(body[_FORM.size :]))
-        elif kind == wire.CONTROL:
-            batch, member, control = _CONTROL.unpack_from(body)
-            known = self._open.get(batch)
-            if known is not None:
-                known.control(member, control)
-        elif kind == wire.CALL_ANSWER:
-            self._link.answered(body)
-        elif kind == wire.ASK_READY:
-            # A thread of its own: it may take long, or for ever, and batches shall not wait for it.
-            asking = partial(self._tell_ready, json.loads(bytes(body)))
-            threading.Thread(target=asking, name="is_ready", daemon=True).start()
-        elif kind == wire.FINALIZE:
-            self._work.put(self._finalize)
-        else:
+        handler = self._handlers.get(kind)
+        if handler is None:
             raise wire.WireError(f"the executor sent a frame of kind {kind}")
+        handler(body)
+
+    def _on_batch(self, body: bytearray) -> None:
+        self._work.put(partial(self._run, self._received(body)))
+
+    def _on_form(self, body: bytearray) -> None:
+        (number,) = _FORM.unpack_from(body)
+        if not number:
+            self._forms.clear()
+        else:
+            self._forms[number] = Form(bytes(body[_FORM.size :]))
+
+    def _on_control(self, body: bytearray) -> None:
+        batch, member, control = _CONTROL.unpack_from(body)
+        known = self._open.get(batch)
+        if known is not None:
+            known.control(member, control)
+
+    def _on_ask_ready(self, body: bytearray) -> None:
+        # A thread of its own: it may take long, or for ever, and batches shall not wait for it.
+        asking = partial(self._tell_ready, json.loads(bytes(body)))
+        threading.Thread(target=asking, name="is_ready", daemon=True).start()
+
+    def _on_serve(self, body: bytearray) -> None:
+        self._stopped.clear()
+        self._work.put(partial(self._serve_directly, json.loads(bytes(body))))
+
+    def _on_stop(self, _body: bytearray) -> None:
+        self._stopped.set()
+        if self._direct is not None:
+            self._direct.wake()
+
+    def _on_room(self, body: bytearray) -> None:
+        if self._direct is not None:
+            self._direct.rooms.put(json.loads(bytes(body)))
 
     def _tell_ready(self, number: int) -> None:
         ready = False
@@ -165,6 +196,39 @@ class Serving:
         if hasattr(self._model, "finalize"):
             self._model.finalize()
 
+    # ---- the instance's own stream
+
+    def _serve_directly(self, about: dict[str, Any]) -> None:
+        """Serve it until it ends or STOP comes, and tell how it ended."""
+        # Calls and their answers go on by way of the executor.
+        self.start_reader()
+        try:
+            module = nereid_modules.load(about["roots"], _DIRECT)
+            self._direct = module.DirectServer(self, about, self._stopped)
+        except Exception as error:
+            self._link.tell(wire.SERVED, error_text(error))
+            return
+        gc.collect()
+        gc.freeze()
+        # What it was given to warm up had numbers of another kind.
+        self.note(0)
+        self._link.tell(wire.SERVED, self._direct.serve())
+        self._direct = None
+
+    def note(self, number: int, deadline_ns: int = 0) -> None:
+        """Tell the executor, should it ever ask, which batch begins, and until when it matters."""
+        _NOTES.pack_into(self._began, 0, number, deadline_ns)
+
+    def form(self, text: bytes) -> Form:
+        return Form(text)
+
+    def execution(self, number: int, sink: Any, look: Callable[[], None]) -> Execution:
+        """A batch; sink: takes what responses' senders send, as a channel does."""
+        return Execution(number, sink, look, decoupled=False)
+
+    def tell(self, kind: int, message: Any) -> None:
+        self._link.tell(kind, message)
+
     # ---- batches
 
     def _received(self, body: bytearray) -> Execution:
@@ -172,31 +236,36 @@ class Serving:
         execution = Execution(number, self._channel, self.look, decoupled=self._decoupled)
         self._open[number] = execution
         for place, (form_number, meta, _, tensors) in enumerate(members):
-            form = self._forms[form_number]
-            execution.wanted.append(form.wanted)
-            try:
-                request = received(form, tensors, execution, place)
-            except TritonModelException as error:
-                refusal = TritonError(str(error), TritonError.UNAVAILABLE)
-                execution.refusals.append(failure(place, refusal))
-                continue
-            if meta:
-                tell(request, meta)
-            if self._decoupled:
-                # Whether it is answered is known by whether the model still has it.
-                execution.task(request)
-            execution.requests.append(request)
+            self.admit(execution, place, self._forms[form_number], tensors, meta)
         return execution
 
+    def admit(
+        self, execution: Execution, place: int, form: Form, tensors: Sequence[Any], meta: bytes
+    ) -> None:
+        """Make the next member of a batch a request for the model."""
+        execution.wanted.append(form.wanted)
+        try:
+            request = received(form, tensors, execution, place)
+        except TritonModelException as error:
+            refusal = TritonError(str(error), TritonError.UNAVAILABLE)
+            execution.refusals.append(failure(place, refusal))
+            return
+        if meta:
+            tell(request, meta)
+        if self._decoupled:
+            # Whether it is answered is known by whether the model still has it.
+            execution.task(request)
+        execution.requests.append(request)
+
     def _run(self, execution: Execution) -> None:
-        _NUMBER.pack_into(self._began, 0, execution.number)
-        replies = self._executed(execution)
+        self.note(execution.number)
+        replies = self.executed(execution)
         try:
             execution.finish(replies)
         except wire.WireError as error:
-            execution.finish(self._failures(execution, str(error), again=True))
+            execution.finish(self.failures(execution, str(error), again=True))
 
-    def _executed(self, execution: Execution) -> list[wire.Reply]:
+    def executed(self, execution: Execution) -> list[wire.Reply]:
         """The replies to all of its members; whoever waits longer, has a sender."""
         # What a model still holds of its inputs after this, it goes on holding.
         requests, execution.requests = execution.requests, []
@@ -206,7 +275,7 @@ class Serving:
         try:
             replies = self._replies(execution, self._execute(requests))
         except BaseException as error:
-            replies = self._failures(execution, error_text(error))
+            replies = self.failures(execution, error_text(error))
         return execution.refusals + replies if execution.refusals else replies
 
     def _execute_in_loop(self, requests: list[InferenceRequest]) -> Any:
@@ -266,9 +335,7 @@ class Serving:
         message = f"Failed to process the request(s) for model '{self._name}', message: {text}"
         return TritonError(message)
 
-    def _failures(
-        self, execution: Execution, text: str, *, again: bool = False
-    ) -> list[wire.Reply]:
+    def failures(self, execution: Execution, text: str, *, again: bool = False) -> list[wire.Reply]:
         """The batch failed as a whole: what is not answered yet is answered so."""
         error = self._error(text)
         answered = {member for member, task in execution.held.items() if task.answered}

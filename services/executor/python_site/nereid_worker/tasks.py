@@ -13,7 +13,7 @@ from .errors import TritonError
 from .responses import InferenceResponseSender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .channel import Channel
     from .requests import InferenceRequest
@@ -205,12 +205,20 @@ class Execution:
 
     def finish(self, replies: list[wire.Reply]) -> None:
         """Send the replies that execute() returned; who has none answers by a sender."""
+        self.settle(replies)
+        self.send(replies, wire.FREE, self.inputs)
+        self.let_go()
+
+    def settle(self, replies: Sequence[wire.Reply]) -> None:
+        """These are the answers to their requests, whatever senders there are."""
         held = self.held
         if held:
             for reply in replies:
                 if reply[0] in held:
                     held[reply[0]].answered = True
-        self.send(replies, wire.FREE, self.inputs)
+
+    def let_go(self) -> None:
+        """execute() has returned and is answered for: from now on only the model holds tasks."""
         self.returned = True
         self.held = {}
 

@@ -35,6 +35,11 @@ CALL_ANSWER = 7
 # Ask the model's is_ready(): a number for the question.
 ASK_READY = 8
 FINALIZE = 9
+# Serve the instance's stream from now on: what is needed for that. STOP: no longer.
+SERVE = 10
+STOP = 11
+# The answer to an ASK_ROOM: a segment and its size; null: there is none.
+ROOM = 12
 
 # ---- to the executor
 
@@ -53,6 +58,13 @@ CALL = 27
 # The question's number, and what is_ready() said.
 READY = 28
 FINALIZED = 29
+# The stream is at its end: null if in good order, else a status and a text; or why it cannot be
+# served.
+SERVED = 30
+# How much room an answer's outputs need.
+ASK_ROOM = 31
+# When what of a batch was done, for the traces of its members.
+TRACED = 32
 
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")

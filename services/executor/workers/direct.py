@@ -1,0 +1,272 @@
+"""A worker's own service of its instance's stream: batches from the scheduler, answers to it.
+
+Runs in a worker, in the thread that runs the model, with nothing between the two; what else there
+is to say goes through the executor (see supervision). Only for workers that run in the executor's
+Python, and models that answer within execute(). Knows the worker, and not how a model is found.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import deque
+from itertools import chain
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.errors import NereidError
+from nereid.messages import SharedMemory, fault_of
+from nereid.paths import EXECUTE_PATH
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import BlockingStream, RpcError
+from nereid.slab import THRESHOLD_BYTES, aligned
+from services.executor.answer_writer import AnswerWriter
+from services.executor.answers import failure
+from services.executor.backends import Collected
+from services.executor.classification import Classes
+from services.executor.python_site.nereid_worker import memory, wire
+from services.executor.requests import Requests
+from services.executor.rooms import Rooms
+from services.executor.tracing import sampled
+from services.executor.workers.heads import Heads
+from services.executor.workers.members import form_of, meta_of, tensors_of
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+
+    from nereid.classification import Classification
+    from services.executor.assembly import Piece
+    from services.executor.backends import RequestForm
+    from services.executor.python_site.nereid_worker.requests import Form
+    from services.executor.python_site.nereid_worker.serving import Serving
+    from services.executor.python_site.nereid_worker.tasks import Execution
+
+_DIAL_TIMEOUT_S: Final = 10.0
+_MOST_FORMS: Final = 1024
+# The scheduler takes no larger message.
+LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
+
+
+class DirectServer:
+    """Serves one stream; wake() and rooms are another thread's, all else the main thread's."""
+
+    def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
+        """about: as supervision tells it. stopped: set before wake() is called."""
+        config = model_config_pb2.ModelConfig.FromString(bytes.fromhex(about["config"]))
+        self._serving = serving
+        self._about = about
+        self._stopped = stopped
+        self._lends: bool = about["lends"]
+        self._traces: bool = about["traces"]
+        # What the executor answers to ASK_ROOM.
+        self.rooms: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._requests = Requests(tuple(output.name for output in config.output))
+        self._heads = Heads(config.name, about["version"])
+        self._classes = Classes(config, Path(about["model_path"]))
+        self._writer = AnswerWriter(Rooms(foreseen=False))
+        self._forms: dict[RequestForm, Form] = {}
+        self._stream: BlockingStream | None = None
+        self._executing = False
+        # The batch under way, and what was read meanwhile and is not about it.
+        self._current: Execution | None = None
+        self._early: deque[bytes] = deque()
+
+    def wake(self) -> None:
+        """Have serve() return soon: at once, or after the batch under way."""
+        # A batch that arrives in this very moment is lost with the stream; the scheduler gives it
+        # to another instance.
+        if self._stream is not None and not self._executing:
+            self._stream.close()
+
+    def serve(self) -> list[Any] | None:
+        """Until the stream ends; None: in good order, else a status and a text."""
+        try:
+            self._stream = stream = BlockingStream(
+                self._about["address"],
+                EXECUTE_PATH,
+                metadata=[(key, value) for key, value in self._about["metadata"]],
+                timeout_s=_DIAL_TIMEOUT_S,
+                # The executor vouches for this process; nobody asks it for signs of life.
+                attended=False,
+            )
+        except RpcError as error:
+            return [int(error.status), error.message]
+        try:
+            while not self._stopped.is_set():
+                frame = self._early.popleft() if self._early else stream.receive()
+                if frame is None:
+                    break
+                self._executing = True
+                self._execute(frame, stream)
+                self._executing = False
+                self._current = None
+        except RpcError as error:
+            return None if self._stopped.is_set() else [int(error.status), error.message]
+        finally:
+            stream.close()
+        return None
+
+    def _execute(self, frame: bytes, stream: BlockingStream) -> None:
+        started_ns = perf_counter_ns()
+        batch = pb.Batch.FromString(frame)
+        number, members, serving = batch.id, batch.members, self._serving
+        if not members:
+            # Only of what has been answered meanwhile.
+            return
+        sink = _Sink()
+        execution = self._current = serving.execution(number, sink, self._look)
+        answers: list[Sequence[Piece]] = [()] * len(members)
+        classes: dict[int, Mapping[str, Classification]] = {}
+        latest_us = self._admit(members, execution, answers, classes)
+        serving.note(number, time.monotonic_ns() + latest_us * 1000 if latest_us else 0)
+        begun_ns = perf_counter_ns()
+        replies: Sequence[wire.Reply] = serving.executed(execution)
+        ran_ns = perf_counter_ns()
+        held = bool(execution.held)
+        execution.settle(replies)
+        execution.let_go()
+        if held:
+            replies = sink.complete(replies, execution.members)
+        if latest_us:
+            # What the model asks from now on is not for this batch.
+            serving.note(number)
+        try:
+            self._write(replies, classes, answers)
+        except wire.WireError as error:
+            self._write(serving.failures(execution, str(error), again=True), {}, answers)
+        executed = pb.Executed(
+            id=number,
+            compute_input_ns=begun_ns - started_ns,
+            compute_infer_ns=ran_ns - begun_ns,
+            compute_output_ns=perf_counter_ns() - ran_ns,
+        )
+        message = b"".join([*chain.from_iterable(answers), executed.SerializeToString()])
+        if execution.inputs is not None:
+            # Whose they are uses that memory for something else from now on.
+            execution.inputs.keep()
+        stream.send(message)
+        if batch.traced and self._traces:
+            contexts = [context.hex() for context in sampled(members)]
+            times = [started_ns, begun_ns, ran_ns, perf_counter_ns()]
+            serving.tell(wire.TRACED, [contexts, times])
+
+    def _look(self) -> None:
+        """See what has become of requests; for a model that asks, from any of its threads."""
+        stream, execution = self._stream, self._current
+        if stream is None or execution is None:
+            return
+        for message in stream.glance():
+            batch = pb.Batch.FromString(message)
+            for control in batch.controls:
+                if control.batch == execution.number:
+                    execution.control(control.member, control.kind)
+            if batch.members:
+                self._early.append(message)
+
+    def _admit(
+        self,
+        members: Sequence[pb.BatchMember],
+        execution: Execution,
+        answers: list[Sequence[Piece]],
+        classes: dict[int, Mapping[str, Classification]],
+    ) -> int:
+        """Make members requests; what is left of the latest deadline, 0: one has none.
+
+        Those with a defect are answered, and what is wanted as classes is noted.
+        """
+        latest_us, unlimited = 0, False
+        # Iterating over a repeated field costs more than indexing it.
+        for place in range(len(members)):
+            try:
+                request = self._requests.read(members[place], None)
+            except NereidError as error:
+                execution.wanted.append(frozenset())
+                answers[place] = (failure(fault_of(error)),)
+                continue
+            form = request.form
+            known = self._forms.get(form) or self._form(form)
+            if form.classes:
+                classes[place] = form.classes
+            meta = meta_of(request)
+            self._serving.admit(execution, place, known, tensors_of(request), meta)
+            remaining_us = request.remaining_us
+            if remaining_us > latest_us:
+                latest_us = remaining_us
+            elif not remaining_us:
+                unlimited = True
+        return 0 if unlimited else latest_us
+
+    def _form(self, form: RequestForm) -> Form:
+        if len(self._forms) >= _MOST_FORMS:
+            self._forms.clear()
+        known = self._forms[form] = self._serving.form(form_of(form))
+        return known
+
+    # ---- answers
+
+    def _write(
+        self,
+        replies: Sequence[wire.Reply],
+        classes: Mapping[int, Mapping[str, Classification]],
+        answers: list[Sequence[Piece]],
+    ) -> None:
+        """Make replies answers; raises WireError if they are too large together."""
+        total_bytes = 0
+        for member, flags, meta, raws in replies:
+            size_bytes = sum(map(wire.size_of, raws))
+            room = None
+            if size_bytes >= THRESHOLD_BYTES and self._lends and member not in classes:
+                room, tensors = self._lent(raws)
+            else:
+                tensors = [raw if type(raw) is bytes else _flat(raw) for raw in raws]
+            if room is None:
+                total_bytes += size_bytes
+                if total_bytes > LARGEST_FRAME_BYTES:
+                    raise wire.WireError("the tensors are too large to be sent")
+            response = self._heads.response(wire.Reply(member, flags, meta, tensors), room)
+            if member in classes:
+                collected = Collected(0, [response], free=True)
+                (response,) = self._classes.told(collected, classes).responses
+            answers[member] = self._writer.write(response, room)
+
+    def _lent(self, raws: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
+        """Put an answer's outputs in a segment of the executor's, which sees to the rest."""
+        self._serving.tell(wire.ASK_ROOM, sum(aligned(wire.size_of(raw)) for raw in raws))
+        given = self.rooms.get()
+        if given is not None:
+            room = SharedMemory(*given)
+            placed = memory.put(raws, wire.Range(*room))
+            if type(placed[0]) is wire.Range:
+                return room, placed
+        return None, [_flat(raw) for raw in raws]
+
+
+class _Sink:
+    """Takes what responses' senders send, from any thread."""
+
+    def __init__(self) -> None:
+        self._sent: queue.SimpleQueue[Sequence[wire.Reply]] = queue.SimpleQueue()
+
+    def send(self, _kind: int, parts: Sequence[Any]) -> None:
+        _, _, replies = wire.read_answers(b"".join(parts))
+        self._sent.put(replies)
+
+    send_at_leisure = send
+
+    def complete(
+        self, replies: Sequence[wire.Reply], members: Sequence[int]
+    ) -> Sequence[wire.Reply]:
+        """These replies and those of the other members, once they are there."""
+        complete = {reply[0]: reply for reply in replies}
+        while not complete.keys() >= set(members):
+            for reply in self._sent.get():
+                complete.setdefault(reply.member, reply)
+        return [*complete.values()]
+
+
+def _flat(raw: Any) -> bytes | memoryview:
+    """An output's bytes, one by one; large ones in place."""
+    return raw.tobytes() if raw.nbytes < THRESHOLD_BYTES else wire.as_bytes(raw)

@@ -1,0 +1,40 @@
+"""Nereid's modules in a worker: there when they are needed, and not where a model would look."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nereid
+from services.executor import python_site
+
+SITE = str(Path(python_site.__file__).parent)
+ROOT = str(Path(nereid.__file__).parents[1])
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from nereid_worker import nereid_modules, wire
+sys.path.insert(0, sys.argv[3])
+import services
+assert services.WHOSE == "the model's"
+before = list(sys.path)
+module = nereid_modules.load([sys.argv[2]], "services.executor.workers.direct")
+assert module.wire is wire
+assert sys.path == before
+assert sys.modules["services"] is services
+import nereid
+assert nereid.WHOSE == "the model's", nereid
+try:
+    nereid_modules.load([sys.argv[2]], "services.executor.nothing")
+except ModuleNotFoundError:
+    assert sys.modules["services"] is services and sys.path == before
+    print("well")
+"""
+
+
+def test_a_models_packages_of_the_same_names_stay_its_own(tmp_path: Path) -> None:
+    for name in ("nereid", "services"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text('WHOSE = "the model\'s"')
+    command = [sys.executable, "-c", PROGRAM, SITE, ROOT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("well\n", "")
