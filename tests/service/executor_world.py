@@ -42,15 +42,16 @@ class Stay(Ended):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.events: asyncio.Queue[pb.ExecutorEvent] = asyncio.Queue()
-        # How busy the machine is comes in between, whenever it wants.
+        # How busy the machine is comes in between, whenever it wants, as models' metrics do.
         self.usages: asyncio.Queue[pb.DeviceUsage] = asyncio.Queue()
         call.on_message = self._on_message
 
     def _on_message(self, data: bytes) -> None:
         event = pb.ExecutorEvent.FromString(data)
-        if event.WhichOneof("event") == "usage":
+        kind = event.WhichOneof("event")
+        if kind == "usage":
             self.usages.put_nowait(event.usage)
-        else:
+        elif kind != "custom_metrics":
             self.events.put_nowait(event)
 
     async def event(self) -> pb.ExecutorEvent:
