@@ -9,16 +9,24 @@ base.
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from nereid.rpc.compression import ACCEPTED, ENCODINGS, reply_encoding
-from nereid.rpc.metadata import Metadata, decode_pairs, parse_timeout_s
+from nereid.rpc.metadata import (
+    Metadata,
+    decode_pairs,
+    encode_message,
+    literal,
+    parse_timeout_s,
+)
 from nereid.rpc.status import RpcError, Status
 from nereid.rpc.wire import Code, StreamFault
 
 if TYPE_CHECKING:
     from nereid.rpc.header_block import Decoded, Field, HeaderDecoder
 
+_CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
 _VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
 _NUMBER = re.compile(rb"[0-9]{1,18}\Z")
@@ -100,6 +108,14 @@ class Refusal:
         self.status = status
         self.message = message
         self.trailers = trailers
+
+    def block(self) -> bytes:
+        """All headers of an answer whose HTTP status says what gRPC has no say in."""
+        block = literal(b":status", b"%d" % self.http_status) + _CONTENT_TYPE
+        if self.http_status == HTTPStatus.METHOD_NOT_ALLOWED:
+            block += literal(b"allow", b"POST")
+        block += literal(b"grpc-status", b"%d" % self.status)
+        return block + literal(b"grpc-message", encode_message(self.message))
 
 
 OVERSIZED = RequestHead()

@@ -7,7 +7,6 @@ bytes.
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 # :status 200 is the static table's entry 8; content-type is its name 31.
 HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
-_CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 
 # HEADERS whole, then the heads of DATA and of its message.
 _ANSWER = Struct(f">BHBBI{len(HEAD_BLOCK)}sBHBBIBI")
@@ -162,12 +160,7 @@ class ServerCall(Stream, Call):
         if refusal.http_status == 200:
             self.finish(refusal.status, refusal.message, refusal.trailers)
             return
-        block = literal(b":status", b"%d" % refusal.http_status) + _CONTENT_TYPE
-        if refusal.http_status == HTTPStatus.METHOD_NOT_ALLOWED:
-            block += literal(b"allow", b"POST")
-        block += literal(b"grpc-status", b"%d" % refusal.status)
-        block += literal(b"grpc-message", encode_message(refusal.message))
-        self.connection.end_call(self, block)
+        self.connection.end_call(self, refusal.block())
 
     def pause(self) -> None:
         self.paused = True

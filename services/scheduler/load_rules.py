@@ -20,7 +20,7 @@ from services.scheduler.completion import complete
 from services.scheduler.decoupled import DecoupledVersion
 from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.latencies import MetricsConfig
-from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.model import ModelVersion
 from services.scheduler.response_cache import ResponseCache
 from services.scheduler.slabs import Slabs
 
@@ -35,6 +35,15 @@ if TYPE_CHECKING:
     from services.scheduler.tracing import Traces
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How much a model version bears with. max_queue_size 0: any number of requests."""
+
+    max_queue_size: int = 0
+    max_retries: int = 2
+    no_executor_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nereid.errors import DeadlineExceeded, Internal, NereidError, Unavailable
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from services.scheduler.entry import Batch
     from services.scheduler.instance import Instance, Running
+    from services.scheduler.load_rules import QueueLimits
     from services.scheduler.response_cache import ResponseCache
     from services.scheduler.tracing import Traces
 
@@ -44,15 +44,6 @@ _log = logging.getLogger(__name__)
 
 _NEVER: Final = 1 << 63
 _now_ns = time.monotonic_ns
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """How much a model version bears with. max_queue_size 0: any number of requests."""
-
-    max_queue_size: int = 0
-    max_retries: int = 2
-    no_executor_timeout_s: float = 30.0
 
 
 class ModelVersion:

@@ -31,11 +31,10 @@ from services.scheduler.completion import CompletionRules
 from services.scheduler.control import Control
 from services.scheduler.executors import accept_execute, accept_join
 from services.scheduler.intake import STOPPING, GatewaySession, HoldingRoom, Intake
-from services.scheduler.load_rules import LoadRules
+from services.scheduler.load_rules import LoadRules, QueueLimits
 from services.scheduler.loader import Loader
 from services.scheduler.mesh_settings import MeshSettings
 from services.scheduler.metrics import SchedulerMetrics, config_of
-from services.scheduler.model import QueueLimits
 from services.scheduler.readiness import Readiness
 from services.scheduler.repository import Repositories
 from services.scheduler.repository_calls import repository_calls

@@ -398,8 +398,9 @@ def test_cached_answers_are_those_of_the_model_that_serves(
     tmp_path: Path, own_repository: Path
 ) -> None:
     cached = CONFIG + "response_cache { enable: true }"
-    flags = ("--model-control-mode=explicit", "--cache-config=local,size=1048576")
-    with running(own_repository, tmp_path / "log", *flags, "--load-model=*") as mesh:
+    cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
+    control = ("--model-control-mode=explicit", "--load-model=*")
+    with running(own_repository, tmp_path / "log", *control, *cache) as mesh:
         for factor in (2, 3, 4):
             # The first of these is the first to have a cache: the gateway must be told.
             save_scaler(own_repository, "scaler", factor, cached)

@@ -17,7 +17,8 @@ from nereid.slab import read
 from services.scheduler.cache_client import CacheClient
 from services.scheduler.ensemble import EnsembleVersion
 from services.scheduler.instance import Instance
-from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.load_rules import QueueLimits
+from services.scheduler.model import ModelVersion
 from services.scheduler.response_cache import ResponseCache, place_of
 from services.scheduler.slabs import Slabs
 from tests.ensembles import Step, ensemble_config

@@ -12,7 +12,8 @@ from nereid.pb import nereid_pb2 as pb
 from services.scheduler.catalogue import ServedVersion
 from services.scheduler.fates import Fate, Fates
 from services.scheduler.instance import Instance
-from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.load_rules import QueueLimits
+from services.scheduler.model import ModelVersion
 from services.scheduler.placement import Slot
 from services.scheduler.sessions import Placed, Session
 from tests.unit.scheduler.samples import head_of, model_of

@@ -12,7 +12,8 @@ from nereid.pb import kserve_pb2, model_config_pb2
 from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
 from services.scheduler.intake import GatewaySession, HoldingRoom, Intake
 from services.scheduler.lifecycle import Standing
-from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.load_rules import QueueLimits
+from services.scheduler.model import ModelVersion
 from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.samples import model_of
 from tests.unit.spans import KeptSpans

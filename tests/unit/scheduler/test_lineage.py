@@ -16,7 +16,7 @@ from services.scheduler.decoupled import DecoupledVersion
 from services.scheduler.entry import Batch, Entry, State
 from services.scheduler.instance import Instance, Running
 from services.scheduler.lineage import MOST_DEPTH, Lineage
-from services.scheduler.model import QueueLimits
+from services.scheduler.load_rules import QueueLimits
 from services.scheduler.response_cache import Passage
 from services.scheduler.sessions import Placed
 from services.scheduler.single_flight import Flight

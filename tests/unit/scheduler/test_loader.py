@@ -12,9 +12,8 @@ from services.scheduler import load_rules
 from services.scheduler.catalogue import ServedVersion
 from services.scheduler.completion import CompletionRules
 from services.scheduler.lifecycle import VersionState
-from services.scheduler.load_rules import LoadRules
+from services.scheduler.load_rules import LoadRules, QueueLimits
 from services.scheduler.loader import Loader
-from services.scheduler.model import QueueLimits
 from services.scheduler.sessions import Session
 
 WRITTEN = """

@@ -9,7 +9,8 @@ from nereid.messages import Answer, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.instance import Instance
-from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.load_rules import QueueLimits
+from services.scheduler.model import ModelVersion
 from tests.unit.scheduler.samples import model_of
 
 CONFIG = """

@@ -10,7 +10,8 @@ from nereid.pb import nereid_pb2 as pb
 from services.scheduler.cache_client import CacheClient
 from services.scheduler.entry import Entry
 from services.scheduler.instance import Instance
-from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.load_rules import QueueLimits
+from services.scheduler.model import ModelVersion
 from services.scheduler.response_cache import ResponseCache, place_of
 from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.cache_site import FakeLink

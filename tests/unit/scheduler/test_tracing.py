@@ -8,7 +8,8 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.tracing import is_sampled
 from services.scheduler.instance import Instance
-from services.scheduler.model import ModelVersion, QueueLimits
+from services.scheduler.load_rules import QueueLimits
+from services.scheduler.model import ModelVersion
 from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.samples import entry_of, model_of
 from tests.unit.spans import KeptSpans
