@@ -90,6 +90,11 @@ class TritonPythonModel:
         request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return None if what == "later" else reply(what)
 
+    def do_lose(self, request):
+        """Leave the one who could answer to the collector."""
+        ring = [request.get_response_sender()]
+        ring.append(ring)
+
     def do_return(self, _request, what):
         return {
             "nothing": None,

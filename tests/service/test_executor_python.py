@@ -178,17 +178,38 @@ async def test_a_lost_scheduler_does_not_wait_for_what_a_worker_does(
             await asyncio.sleep(0.01)
 
 
+@pytest.fixture
+def unable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker can import what it needs to serve a stream."""
+    (tmp_path / "roots" / "services").mkdir(parents=True)
+    (tmp_path / "roots" / "services" / "__init__.py").write_text("raise ImportError('no')")
+    monkeypatch.setattr(supervision, "_ROOTS", [str(tmp_path / "roots")])
+
+
+async def a_request_whose_sender_is_lost_is_answered(world: World) -> None:
+    stream = await world.load()
+    world.send(stream, "lose")
+    (answer,) = (await stream.answers()).answers
+    assert "let go of a request" in answer.error.message
+    assert await world.say(stream, "echo again") == "again"
+
+
+async def test_a_sender_that_is_lost_in_a_ring_costs_its_request_alone(world: World) -> None:
+    await a_request_whose_sender_is_lost_is_answered(world)
+
+
+@pytest.mark.usefixtures("unable")
+async def test_so_it_is_where_the_executor_serves(world: World) -> None:
+    await a_request_whose_sender_is_lost_is_answered(world)
+
+
 @pytest.mark.parametrize("why", ["unable", "limited"])
 async def test_where_the_worker_cannot_serve_the_executor_does(
-    world: World, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, why: str, request: pytest.FixtureRequest
 ) -> None:
-    more = python_models.LIMIT
     if why == "unable":
-        more = ""
-        (tmp_path / "roots" / "services").mkdir(parents=True)
-        (tmp_path / "roots" / "services" / "__init__.py").write_text("raise ImportError('no')")
-        monkeypatch.setattr(supervision, "_ROOTS", [str(tmp_path / "roots")])
-    stream = await world.load(more)
+        request.getfixturevalue("unable")
+    stream = await world.load(python_models.LIMIT if why == "limited" else "")
     assert stream.call.get("nereid-vouched") is None
     assert [await world.say(stream, f"echo {n}") for n in range(3)] == ["0", "1", "2"]
     world.send(stream, "die SIGKILL")

@@ -27,6 +27,7 @@ from services.executor.answers import failure
 from services.executor.backends import Collected
 from services.executor.classification import Classes
 from services.executor.python_site.nereid_worker import memory, wire
+from services.executor.python_site.nereid_worker.serving import patient
 from services.executor.requests import Requests
 from services.executor.rooms import Rooms
 from services.executor.tracing import sampled
@@ -262,7 +263,7 @@ class _Sink:
         """These replies and those of the other members, once they are there."""
         complete = {reply[0]: reply for reply in replies}
         while not complete.keys() >= set(members):
-            for reply in self._sent.get():
+            for reply in patient(self._sent, lambda: True):
                 complete.setdefault(reply.member, reply)
         return [*complete.values()]
 

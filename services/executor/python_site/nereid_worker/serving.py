@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
 _NOTES = Struct("<QQ")
+_FIRST_SWEEP_S = 1.0
+_LONGEST_SWEEP_S = 60.0
 # What serves the instance's stream.
 _DIRECT = "services.executor.workers.direct"
 
@@ -95,11 +97,13 @@ class Serving:
         if self._decoupled or self._tells_ready:
             self.start_reader()
         while not self._ending:
-            if self._reader is None and self._work.empty():
+            if self._reader is None and self._work.empty() and not self._open:
                 with self._reading:
                     self._handle(*self._channel.receive())
             else:
-                self._work.get()()
+                if self._open:
+                    self.start_reader()
+                patient(self._work, lambda: bool(self._open))()
 
     def start_reader(self) -> None:
         """From now on a thread of its own reads the socket."""
@@ -344,6 +348,19 @@ class Serving:
             for member in execution.members
             if again or member not in answered
         ]
+
+
+def patient(items: queue.SimpleQueue[Any], is_open: Callable[[], bool]) -> Any:
+    """The next of them. Meanwhile, if requests are open: whose sender the model has lost in a ring
+    of garbage, that nobody would look for in a process that waits, is answered by its end.
+    """
+    pause_s = _FIRST_SWEEP_S
+    while True:
+        try:
+            return items.get(timeout=pause_s if is_open() else None)
+        except queue.Empty:
+            gc.collect()
+            pause_s = min(2 * pause_s, _LONGEST_SWEEP_S)
 
 
 async def _awaiting(told: Any) -> Any:
