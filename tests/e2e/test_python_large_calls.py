@@ -197,7 +197,8 @@ def instances(mesh: Mesh) -> float:
 
 def kill_a_worker(mesh: Mesh, chance: random.Random) -> None:
     # One that dies while it loads its model fails the load.
-    until(lambda: instances(mesh) == 2 * (3 + 2), "all instances")
+    others = len(mesh.index()) - 1
+    until(lambda: instances(mesh) == 2 * (3 + others), "all instances")
     living = []
     for executor in mesh.children("services.executor"):
         # It may just have gone.
