@@ -58,6 +58,8 @@ class _Running:
     failed: str | None = None
     # Something was said of it.
     told: bool = False
+    # Not of a decoupled model's: it was executed, and some of its requests were not answered.
+    late: bool = False
     # By the model's member: which outputs it wants as classes.
     classes: dict[int, Mapping[str, Classification]] = field(default_factory=dict)
 
@@ -243,33 +245,47 @@ class RequestRunner:
         if running.classes:
             collected = self._classes.told(collected, running.classes)
         decoupled = self._model.decoupled
-        still_open, places, answers = running.open, running.places, running.answers
-        accepted = []
-        for response in collected.responses:
-            member = response.member
-            if member not in still_open:
-                _log.error("%s answered a request that it does not have", self._name)
-                continue
-            if not response.more:
-                still_open.discard(member)
-            if decoupled:
-                accepted.append(response)
-            else:
-                room = running.rooms.pop(member, None) if running.rooms else None
-                answers[places[member]] = self._answers.write(response, room)
+        accepted = self._accepted(running, collected.responses)
+        if not decoupled and not running.late:
+            self._keep(running, accepted)
         free = collected.free and self._current == collected.batch
-        if free and (decoupled or not still_open):
+        if free:
             self._current = self._until = None
         if decoupled:
             busy = self._current == collected.batch
             yield self._partial(running, accepted, arrived_ns, busy=busy)
+        elif running.late:
+            yield self._late(running, accepted, arrived_ns)
         elif not running.open:
             # Not all of them need have come from execute()'s return.
             self._current = self._until = None
             yield self._executed(running, arrived_ns)
+        elif free:
+            running.late = True
+            yield self._so_far(running, arrived_ns)
         if not running.open and self._current != collected.batch:
             del self._running[collected.batch]
             self._tell(running, arrived_ns)
+
+    def _accepted(self, running: _Running, responses: Sequence[Response]) -> list[Response]:
+        """Those to requests that await one."""
+        accepted = []
+        for response in responses:
+            if response.member not in running.open:
+                _log.error("%s answered a request that it does not have", self._name)
+                continue
+            if not response.more:
+                running.open.discard(response.member)
+            accepted.append(response)
+        return accepted
+
+    def _keep(self, running: _Running, responses: Sequence[Response]) -> None:
+        """Until all of the batch is answered."""
+        places, answers = running.places, running.answers
+        for response in responses:
+            member = response.member
+            room = running.rooms.pop(member, None) if running.rooms else None
+            answers[places[member]] = self._answers.write(response, room)
 
     def _executed(self, running: _Running, arrived_ns: int = 0) -> bytes:
         """The one message that answers a whole batch."""
@@ -281,12 +297,25 @@ class RequestRunner:
         """Tells of members that the model does not get."""
         if not self._model.decoupled:
             return self._executed(running)
-        executed = self._times(running, perf_counter_ns())
-        executed.partial, executed.busy = True, bool(running.places)
+        return self._so_far(running, perf_counter_ns(), busy=bool(running.places))
+
+    def _so_far(self, running: _Running, arrived_ns: int, *, busy: bool = False) -> bytes:
+        """Those answers to a batch that there are."""
+        executed = self._times(running, arrived_ns)
+        executed.partial, executed.busy = True, busy
         for place, told in enumerate(running.answers):
             if told is not None:
-                (answer,) = pb.Executed.FromString(b"".join(told)).answers
-                executed.answers.add(id=place).error.CopyFrom(answer.error)
+                executed.MergeFromString(b"".join(told))
+                executed.answers[-1].id = place
+        return executed.SerializeToString()
+
+    def _late(self, running: _Running, responses: Sequence[Response], arrived_ns: int) -> bytes:
+        """Answers of a batch that was executed before they came."""
+        executed = self._times(running, arrived_ns)
+        executed.partial = True
+        for response in responses:
+            answer = executed.answers.add(id=running.places[response.member])
+            self.rooms.fill(answer, response, running.rooms.pop(response.member, None))
         return executed.SerializeToString()
 
     def _partial(
@@ -352,7 +381,7 @@ class RequestRunner:
             if not self._model.began(number):
                 continue
             batch.failed = fault.message
-            if self._model.decoupled:
+            if self._model.decoupled or batch.late:
                 executed = self._times(batch, perf_counter_ns())
                 executed.partial = True
                 for member in sorted(batch.open):

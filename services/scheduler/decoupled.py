@@ -168,15 +168,7 @@ class DecoupledVersion(ModelVersion):
     def _release(self, given: _Given, frame: pb.Executed, now_ns: int) -> None:
         """Its instance can execute the next batch."""
         running, instance = given.running, given.instance
-        given.execution = execution = Execution(
-            running.started_ns,
-            now_ns,
-            time.time_ns() // 1_000_000,
-            frame.compute_input_ns,
-            frame.compute_infer_ns,
-            frame.compute_output_ns,
-            gpu_uuid=running.gpu_uuid,
-        )
+        given.execution = execution = running.execution(frame, now_ns)
         instance.running = None
         self._router.release(instance)
         self._dispatch(now_ns)

@@ -102,7 +102,7 @@ class EnsembleVersion(ModelVersion):
     def _dispatch(self, now_ns: int) -> None:
         while (batch := self._batcher.take(now_ns, 1)) is not None:
             self._begin(batch, now_ns)
-        self._set_timer(self._batcher.wake_at_ns(now_ns), now_ns)
+        self._alarm.set(self._batcher.wake_at_ns(now_ns), now_ns)
 
     def _await_instance(self) -> None:
         """Do nothing: an ensemble waits for no instance of its own."""

@@ -41,7 +41,7 @@ class Fates:
         instance = placed.instance
         fate, instance.fate = instance.fate, None
         knows = instance.vouched and fate is None and not placed.session.gone
-        if knows and instance.running is not None and placed.served.runtime is not None:
+        if knows and instance.at_work and placed.served.runtime is not None:
             placed.served.runtime.retire_instance(instance)
             self._broken[instance.id] = placed, cause
         else:
@@ -70,11 +70,10 @@ class Fates:
 
 
 def _settle(placed: Placed, cause: str, fate: Fate | None) -> None:
-    instance, runtime = placed.instance, placed.served.runtime
+    runtime = placed.served.runtime
     if runtime is None:
         return
-    running = instance.running
-    if fate is None or running is None or running.id > fate.begun:
-        runtime.lose_instance(instance, cause)
-    else:
-        runtime.fail_instance(instance, error_of(fate.fault.code, fate.fault.message, late=True))
+    if fate is not None:
+        error = error_of(fate.fault.code, fate.fault.message, late=True)
+        runtime.fail_begun(placed.instance, fate.begun, error)
+    runtime.lose_instance(placed.instance, cause)

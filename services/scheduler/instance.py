@@ -5,19 +5,23 @@ Writes batches and reads what came of them; decides nothing about either. Knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.frames import remaining_us, write_parameters, write_payloads
 from nereid.pb import nereid_pb2 as pb
 from nereid.tracing import is_sampled
+from services.scheduler.late import check_places
 from services.scheduler.slabs import inline_if_there
+from services.scheduler.statistics import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from services.scheduler.entry import Batch, Entry
     from services.scheduler.fates import Fate
+    from services.scheduler.late import Late
     from services.scheduler.readiness import Question
 
 
@@ -52,9 +56,24 @@ class Running:
         if reply.id != self.id:
             raise ValueError(f"batch {self.id} was under way, batch {reply.id} was answered")
         members = len(self.batch.entries)
-        if len(reply.answers) != members:
+        if reply.partial:
+            check_places(reply, range(members))
+        elif len(reply.answers) != members:
             raise ValueError(f"{len(reply.answers)} answers to {members} requests")
         return reply
+
+    def execution(self, reply: pb.Executed, finished_ns: int) -> Execution:
+        """How it went, as the instance tells."""
+        return Execution(
+            self.started_ns,
+            finished_ns,
+            time.time_ns() // 1_000_000,
+            reply.compute_input_ns,
+            reply.compute_infer_ns,
+            reply.compute_output_ns,
+            self.revision,
+            self.gpu_uuid,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -73,8 +92,10 @@ class Instance:
     gpu_uuid: str = ""
     # What is to be done when a batch is answered; something for the last one.
     on_idle: Callable[[], None] = _nothing
-    # A decoupled model's: requests that still await answers from it.
+    # Requests that still await answers from it, though it may have its next batch: a decoupled
+    # model's, and of others those of batches that it has executed, by the batch's number.
     open_members: int = 0
+    late: dict[int, Late] = field(default_factory=dict)
     # It can be told what has become of requests that it executes.
     heeds_controls: bool = False
     # Its executor tells what becomes of its batch if its stream breaks.
@@ -111,8 +132,11 @@ def control_message(batch: int, member: int, kind: pb.MemberControl.Kind) -> byt
 def withdraw(entry: Entry, instances: Iterable[Instance]) -> None:
     """Nobody waits for this entry any more: let the model that executes it know, if it listens."""
     for instance in instances:
-        running = instance.running
-        if running is not None and entry in running.batch.entries:
+        given = [late.running for late in instance.late.values()]
+        if instance.running is not None:
+            given.append(instance.running)
+        running = next((each for each in given if entry in each.batch.entries), None)
+        if running is not None:
             if instance.heeds_controls and instance.stream is not None:
                 place = running.batch.entries.index(entry)
                 cancel = pb.MemberControl.CANCEL

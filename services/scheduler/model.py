@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nereid.errors import DeadlineExceeded, Internal, NereidError, Unavailable
 from nereid.frames import read_answer
 from nereid.messages import Answer, fault_of
 from nereid.metrics import CANCELED, OTHER, REJECTED
+from services.scheduler.alarm import Alarm
 from services.scheduler.batcher import make_batcher
 from services.scheduler.entry import Entry, State, about, tell
 from services.scheduler.instance import withdraw
+from services.scheduler.late import LateAnswers, lose
 from services.scheduler.ordering import ReplyOrder
 from services.scheduler.router import Router
 from services.scheduler.slabs import Slabs
-from services.scheduler.statistics import Execution, ModelStatistics
+from services.scheduler.statistics import ModelStatistics
 from services.scheduler.stranding import Patience
 from services.scheduler.tracing import end_attempts
 from services.scheduler.validation import Validator
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     OnAnswer = Callable[[Answer], None]
 
 _log = logging.getLogger(__name__)
-
-_NEVER: Final = 1 << 63
 _now_ns = time.monotonic_ns
 
 
@@ -63,6 +63,7 @@ class ModelVersion:
         self.number = number
         self.name = config.name
         self.statistics = ModelStatistics()
+        self._late = LateAnswers(self.statistics, self._answer)
         self.cache: ResponseCache | None = None  # set where it may answer requests
         self.slabs = Slabs()
         self.revision = b""  # what it is at present, where there is a cache
@@ -78,8 +79,7 @@ class ModelVersion:
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._turn_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = _NEVER
+        self._alarm = Alarm(self._timer_fired)
         self._patience = Patience(limits.no_executor_timeout_s, self._open, self._forsake)
 
     def __repr__(self) -> str:
@@ -176,22 +176,25 @@ class ModelVersion:
         """It is gone. The batch it had runs again elsewhere, ahead of all others."""
         self.retire_instance(instance)
         running, instance.running = instance.running, None
-        if running is None:
-            return
+        entries = lose(instance)
         now_ns = _now_ns()
-        if running.batch.traced:
-            end_attempts(instance, running, now_ns, cause)
-        self._run_again(running.batch.entries, cause, now_ns)
-
-    def fail_instance(self, instance: Instance, error: NereidError) -> None:
-        """It is gone, and the batch it had must not run again."""
-        self.retire_instance(instance)
-        running, instance.running = instance.running, None
         if running is not None:
-            now_ns = _now_ns()
+            entries += running.batch.entries
+            if running.batch.traced:
+                end_attempts(instance, running, now_ns, cause)
+        if entries:
+            self._run_again(entries, cause, now_ns)
+
+    def fail_begun(self, instance: Instance, begun: int, error: NereidError) -> None:
+        """It is about to be lost; what it had of batches up to this one must not run again."""
+        now_ns = _now_ns()
+        self._fail_open(lose(instance), error, now_ns)
+        running = instance.running
+        if running is not None and running.id <= begun:
+            instance.running = None
             if running.batch.traced:
                 end_attempts(instance, running, now_ns, error.message)
-            self._fail_batch(running.batch, error, now_ns)
+            self._fail_open(running.batch.entries, error, now_ns)
 
     def _run_again(self, entries: Iterable[Entry], cause: str, now_ns: int) -> None:
         again = []
@@ -219,6 +222,8 @@ class ModelVersion:
 
     def executed(self, instance: Instance, message: bytes) -> None:
         """An instance has answered."""
+        if instance.late and self._is_late(instance, message):
+            return
         running, instance.running = instance.running, None
         if running is None:
             _log.error("%s answered a batch that it was not given", instance.name)
@@ -226,7 +231,6 @@ class ModelVersion:
         finished_ns = _now_ns()
         # Before the answers are told: meanwhile the instance can work.
         self._router.release(instance)
-        instance.on_idle()
         self._dispatch(finished_ns)
         if running.batch.traced:
             end_attempts(instance, running, finished_ns)
@@ -234,10 +238,19 @@ class ModelVersion:
             reply = running.read(message)
         except Exception:
             _log.exception("the answer of instance %s makes no sense", instance.name)
-            error = Internal("the executor's answer cannot be understood", late=True)
-            self._fail_batch(running.batch, error, finished_ns)
-            return
-        self._answer_batch(running, reply, finished_ns)
+            self._fail_open(running.batch.entries, _senseless(), finished_ns)
+        else:
+            self._answer_batch(instance, running, reply, finished_ns)
+        if not instance.at_work:
+            instance.on_idle()
+
+    def _is_late(self, instance: Instance, message: bytes) -> bool:
+        try:
+            return self._late.take(instance, message)
+        except Exception:
+            _log.exception("the late answer of instance %s makes no sense", instance.name)
+            self._fail_open(lose(instance), _senseless(), _now_ns())
+            return True
 
     # ---- the end
 
@@ -259,9 +272,7 @@ class ModelVersion:
     def close(self) -> None:
         """Let go of the event loop; call when nothing is open."""
         self._patience.end()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
 
     # ---- dispatch
 
@@ -293,7 +304,7 @@ class ModelVersion:
             else:
                 if count:
                     batcher.poll(now_ns, count)
-        self._set_timer(batcher.wake_at_ns(now_ns), now_ns)
+        self._alarm.set(batcher.wake_at_ns(now_ns), now_ns)
 
     def _start(self, batch: Batch, now_ns: int) -> Instance:
         instance = self._router.take()
@@ -305,55 +316,42 @@ class ModelVersion:
             _log.exception("a batch of %r cannot be sent", self)
             self._router.release(instance)
             error = Internal("the batch cannot be sent to an executor", late=True)
-            self._fail_batch(batch, error, now_ns)
+            self._fail_open(batch.entries, error, now_ns)
         return instance
 
-    def _set_timer(self, wake_ns: int | None, now_ns: int) -> None:
-        wake_ns = _NEVER if wake_ns is None else wake_ns
-        if wake_ns == self._timer_ns:
-            return
-        self._timer_ns = wake_ns
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if wake_ns != _NEVER:
-            self._timer = self._loop.call_later(max(0, wake_ns - now_ns) / 1e9, self._timer_fired)
-
     def _timer_fired(self) -> None:
-        self._timer, self._timer_ns = None, _NEVER
         if not self._turn_due:
             self._turn()
 
     # ---- answers
 
-    def _answer_batch(self, running: Running, reply: pb.Executed, finished_ns: int) -> None:
+    def _answer_batch(
+        self, instance: Instance, running: Running, reply: pb.Executed, finished_ns: int
+    ) -> None:
+        execution = running.execution(reply, finished_ns)
+        if reply.partial:
+            self._late.begin(instance, running, reply, execution)
+            return
         entries = running.batch.entries
         answers = list(map(read_answer, reply.answers))
         failed = [entry for entry, answer in zip(entries, answers, strict=True) if answer.error]
-        execution = Execution(
-            running.started_ns,
-            finished_ns,
-            time.time_ns() // 1_000_000,
-            reply.compute_input_ns,
-            reply.compute_infer_ns,
-            reply.compute_output_ns,
-            running.revision,
-            running.gpu_uuid,
-        )
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, answer in zip(entries, answers, strict=True):
             entry.execution = execution
-            if entry.state is State.ANSWERED:
-                # Cancelled while it ran: there is nobody to tell.
-                self.slabs.unwanted(answer)
-            elif entry.passage is None:
-                self._close(entry, answer)
-            else:
-                entry.revision = running.revision
-                self._close(entry, self.slabs.bring_in(answer))
+            self._answer(entry, answer, running)
 
-    def _fail_batch(self, batch: Batch, error: NereidError, now_ns: int) -> None:
-        for entry in batch.entries:
+    def _answer(self, entry: Entry, answer: Answer, running: Running) -> None:
+        if entry.state is State.ANSWERED:
+            # Cancelled while it ran: there is nobody to tell.
+            self.slabs.unwanted(answer)
+        elif entry.passage is None:
+            self._close(entry, answer)
+        else:
+            entry.revision = running.revision
+            self._close(entry, self.slabs.bring_in(answer))
+
+    def _fail_open(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
+        for entry in entries:
             if entry.state is not State.ANSWERED:
                 self._fail(entry, error, now_ns)
 
@@ -396,3 +394,7 @@ class ModelVersion:
             f" {self._limits.no_executor_timeout_s:g} s for one"
         )
         self._fail(entry, Unavailable(text, late=True), _now_ns())
+
+
+def _senseless() -> Internal:
+    return Internal("the executor's answer cannot be understood", late=True)

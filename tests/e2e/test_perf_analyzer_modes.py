@@ -111,5 +111,5 @@ def test_batches_reach_the_model(mesh: Mesh, protocol: str) -> None:
 @pytest.mark.parametrize("mesh", ["nereid"], indirect=True)
 def test_it_reads_the_metrics_page(mesh: Mesh, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{mesh.metrics_port}/metrics"
-    flags = f"--collect-metrics --metrics-url={url} --metrics-interval=100 {_WINDOWS}".split()
+    flags = f"--collect-metrics --metrics-url={url} --metrics-interval=1000 {_WINDOWS}".split()
     measured(mesh, "grpc", "doubler", tmp_path / "report.csv", *flags, "--verbose-csv")

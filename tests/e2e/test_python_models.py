@@ -351,6 +351,26 @@ def test_a_worker_that_talks_nonsense_is_ended(mesh: Mesh, text: str) -> None:
     assert say(mesh, "pid") != before
 
 
+def test_what_is_answered_later_holds_nobody_up(mesh: Mesh) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        held = [pool.submit(say, mesh, f"hold {each}") for each in range(3)]
+        released = 0
+        # The model answers those that it has when somebody else asks it to.
+        while released < 3:
+            released += int(say(mesh, "release"))
+        assert [each.result() for each in held] == ["0", "1", "2"]
+
+
+def test_what_a_worker_held_goes_with_it(mesh: Mesh) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(refusal, mesh, "hold it")
+        pid = int(say(mesh, "pid"))
+        until(lambda: say(mesh, "holds") == "1", "the request to be held")
+        os.kill(pid, signal.SIGKILL)
+        assert held.result() == ("INTERNAL", "Stub process 'talk_0_0' is not healthy.")
+    assert int(say(mesh, "pid")) != pid
+
+
 def test_a_worker_that_is_killed_from_outside_comes_back(mesh: Mesh) -> None:
     before = int(say(mesh, "pid"))
     os.kill(before, signal.SIGKILL)

@@ -25,6 +25,7 @@ class TritonPythonModel:
         family = pb_utils.MetricFamily("talk_words", "Words heard", pb_utils.MetricFamily.COUNTER)
         self.words = family.Metric({"language": "none"})
         self.kept = []
+        self.held = []
         self.seen = "nothing"
 
     def execute(self, requests):
@@ -89,6 +90,23 @@ class TritonPythonModel:
         """Ask to have the request again."""
         request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return None if what == "later" else reply(what)
+
+    def do_hold(self, request, text=""):
+        """Answer when somebody else says "release", or never."""
+        self.held.append((request.get_response_sender(), text))
+
+    def do_withdrawn(self, _request):
+        """Whether nobody waits any more for what is held."""
+        return reply(str(all(sender.is_cancelled() for sender, _ in self.held)))
+
+    def do_holds(self, _request):
+        return reply(str(len(self.held)))
+
+    def do_release(self, _request):
+        held, self.held = self.held, []
+        for sender, text in held:
+            sender.send(reply(text), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        return reply(str(len(held)))
 
     def do_lose(self, request):
         """Leave the one who could answer to the collector."""

@@ -186,9 +186,58 @@ def unable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "_ROOTS", [str(tmp_path / "roots")])
 
 
+async def requests_are_answered_late(world: World) -> None:
+    stream = await world.load()
+    held = world.send(stream, "hold me")
+    executed = await stream.answers()
+    # It can have its next batch.
+    assert (executed.id, executed.partial, executed.busy) == (held, True, False)
+    assert not executed.answers
+    stream.send(command("hold this"), command("echo that"), number=(number := next(world.numbers)))
+    executed = await stream.answers()
+    assert (executed.id, executed.partial) == (number, True)
+    assert [(one.id, answer_of(one)[0][3][4:]) for one in executed.answers] == [(1, b"that")]
+    # An unload waits for those that are open.
+    world.stay.unload(7)
+    world.stay.unload(99)
+    assert (await world.stay.event()).instance_unloaded.instance == 99
+    last = world.send(stream, "release")
+    answers: dict[tuple[int, int], bytes] = {}
+    while len(answers) < 3:
+        executed = await stream.answers()
+        for one in executed.answers:
+            answers[executed.id, one.id] = answer_of(one)[0][3][4:]
+    assert answers == {(held, 0): b"me", (number, 0): b"this", (last, 0): b"2"}
+    await stream.wait()
+    assert (await world.stay.event()).instance_unloaded.instance == 7
+
+
+async def test_a_worker_answers_later_what_it_has_executed(world: World) -> None:
+    await requests_are_answered_late(world)
+
+
+@pytest.mark.usefixtures("unable")
+async def test_so_it_does_through_its_executor(world: World) -> None:
+    await requests_are_answered_late(world)
+
+
+async def test_a_held_request_hears_that_nobody_waits_for_it(world: World) -> None:
+    stream = await world.load()
+    held = world.send(stream, "hold me")
+    assert (await stream.answers()).partial
+    assert await world.say(stream, "withdrawn") == "False"
+    message = pb.Batch()
+    message.controls.add(batch=held, member=0, kind=pb.MemberControl.CANCEL)
+    stream.call.send(message.SerializeToString())
+    assert await world.say(stream, "withdrawn") == "True"
+    world.send(stream, "release")
+    assert sorted([(await stream.answers()).id, (await stream.answers()).id]) == [held, 4]
+
+
 async def a_request_whose_sender_is_lost_is_answered(world: World) -> None:
     stream = await world.load()
     world.send(stream, "lose")
+    assert (await stream.answers()).partial
     (answer,) = (await stream.answers()).answers
     assert "let go of a request" in answer.error.message
     assert await world.say(stream, "echo again") == "again"

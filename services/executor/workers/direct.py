@@ -27,23 +27,20 @@ from services.executor.answers import failure
 from services.executor.backends import Collected
 from services.executor.classification import Classes
 from services.executor.python_site.nereid_worker import memory, wire
-from services.executor.python_site.nereid_worker.serving import patient
 from services.executor.requests import Requests
 from services.executor.rooms import Rooms
 from services.executor.tracing import sampled
 from services.executor.workers.heads import Heads
+from services.executor.workers.late import Sent, UnderWay, partial
 from services.executor.workers.members import form_of, meta_of, tensors_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from nereid.classification import Classification
-    from services.executor.assembly import Piece
     from services.executor.backends import RequestForm
     from services.executor.python_site.nereid_worker.requests import Form
     from services.executor.python_site.nereid_worker.serving import Serving
-    from services.executor.python_site.nereid_worker.tasks import Execution
 
 _DIAL_TIMEOUT_S: Final = 10.0
 _MOST_FORMS: Final = 1024
@@ -72,15 +69,19 @@ class DirectServer:
         self._stream: BlockingStream | None = None
         self._executing = False
         # The batch under way, and what was read meanwhile and is not about it.
-        self._current: Execution | None = None
+        self._current: UnderWay | None = None
         self._early: deque[bytes] = deque()
+        # Those that were executed and not answered as a whole, and what senders say of them.
+        self._late: dict[int, UnderWay] = {}
+        self._sent = Sent()
 
     def wake(self) -> None:
-        """Have serve() return soon: at once, or after the batch under way."""
+        """Have serve() return soon: at once, or after what it has is answered."""
         # A batch that arrives in this very moment is lost with the stream; the scheduler gives it
         # to another instance.
-        if self._stream is not None and not self._executing:
+        if self._stream is not None and not self._executing and not self._late:
             self._stream.close()
+        self._sent.ring()
 
     def serve(self) -> list[Any] | None:
         """Until the stream ends; None: in good order, else a status and a text."""
@@ -96,32 +97,49 @@ class DirectServer:
         except RpcError as error:
             return [int(error.status), error.message]
         try:
-            while not self._stopped.is_set():
-                frame = self._early.popleft() if self._early else stream.receive()
+            while self._late or not self._stopped.is_set():
+                frame = self._next(stream)
                 if frame is None:
                     break
                 self._executing = True
                 self._execute(frame, stream)
                 self._executing = False
-                self._current = None
         except RpcError as error:
             return None if self._stopped.is_set() else [int(error.status), error.message]
         finally:
             stream.close()
+            self._sent.close()
         return None
+
+    def _next(self, stream: BlockingStream) -> bytes | None:
+        """The next message, empty: there is none to wait for; None: the stream has ended."""
+        if self._late and not self._early:
+            self._serve_late(stream)
+            if stream.ended:
+                return None
+            if self._stopped.is_set() and not self._early:
+                return b""
+        return self._early.popleft() if self._early else stream.receive()
+
+    def _serve_late(self, stream: BlockingStream) -> None:
+        """Send answers to what was executed before, until a batch comes or there are no more."""
+        while self._late and not self._early and not stream.ended:
+            self._sent.wait(stream)
+            for number, replies in self._sent.take():
+                self._send_late(number, replies, stream)
+            self._early += stream.take()
 
     def _execute(self, frame: bytes, stream: BlockingStream) -> None:
         started_ns = perf_counter_ns()
         batch = pb.Batch.FromString(frame)
         number, members, serving = batch.id, batch.members, self._serving
         if not members:
-            # Only of what has been answered meanwhile.
+            self._heed(batch.controls)
             return
-        sink = _Sink()
-        execution = self._current = serving.execution(number, sink, self._look)
-        answers: list[Sequence[Piece]] = [()] * len(members)
-        classes: dict[int, Mapping[str, Classification]] = {}
-        latest_us = self._admit(members, execution, answers, classes)
+        execution = serving.execution(number, self._sent.of(number), self._look)
+        under_way = UnderWay(execution, [None] * len(members))
+        self._current = under_way
+        latest_us = self._admit(members, under_way)
         serving.note(number, time.monotonic_ns() + latest_us * 1000 if latest_us else 0)
         begun_ns = perf_counter_ns()
         replies: Sequence[wire.Reply] = serving.executed(execution)
@@ -129,55 +147,74 @@ class DirectServer:
         held = bool(execution.held)
         execution.settle(replies)
         execution.let_go()
-        if held:
-            replies = sink.complete(replies, execution.members)
         if latest_us:
             # What the model asks from now on is not for this batch.
             serving.note(number)
-        try:
-            self._write(replies, classes, answers)
-        except wire.WireError as error:
-            self._write(serving.failures(execution, str(error), again=True), {}, answers)
+        self._write(replies, under_way)
+        if held:
+            for sent, others in self._sent.take():
+                if sent == number:
+                    self._write(others, under_way)
+                else:
+                    self._send_late(sent, others, stream)
         executed = pb.Executed(
             id=number,
             compute_input_ns=begun_ns - started_ns,
             compute_infer_ns=ran_ns - begun_ns,
             compute_output_ns=perf_counter_ns() - ran_ns,
         )
-        message = b"".join([*chain.from_iterable(answers), executed.SerializeToString()])
+        answers = under_way.answers
+        if held and None in answers:
+            self._late[number] = under_way
+            message = partial(executed, under_way.take())
+        else:
+            told = chain.from_iterable(answers)  # type: ignore[arg-type]
+            message = b"".join([*told, executed.SerializeToString()])
         if execution.inputs is not None:
             # Whose they are uses that memory for something else from now on.
             execution.inputs.keep()
         stream.send(message)
+        self._current = None
         if batch.traced and self._traces:
             contexts = [context.hex() for context in sampled(members)]
             times = [started_ns, begun_ns, ran_ns, perf_counter_ns()]
             serving.tell(wire.TRACED, [contexts, times])
 
+    def _send_late(
+        self, number: int, replies: Sequence[wire.Reply], stream: BlockingStream
+    ) -> None:
+        under_way = self._late.get(number)
+        if under_way is None:
+            # Answers to a batch that is answered already.
+            return
+        self._write(replies, under_way)
+        stream.send(partial(pb.Executed(id=number), under_way.take()))
+        if not under_way.open:
+            del self._late[number]
+
     def _look(self) -> None:
         """See what has become of requests; for a model that asks, from any of its threads."""
-        stream, execution = self._stream, self._current
-        if stream is None or execution is None:
+        if self._stream is None:
             return
-        for message in stream.glance():
+        for message in self._stream.glance():
             batch = pb.Batch.FromString(message)
-            for control in batch.controls:
-                if control.batch == execution.number:
-                    execution.control(control.member, control.kind)
+            self._heed(batch.controls)
             if batch.members:
                 self._early.append(message)
+                self._sent.ring()
 
-    def _admit(
-        self,
-        members: Sequence[pb.BatchMember],
-        execution: Execution,
-        answers: list[Sequence[Piece]],
-        classes: dict[int, Mapping[str, Classification]],
-    ) -> int:
+    def _heed(self, controls: Iterable[pb.MemberControl]) -> None:
+        for control in controls:
+            under_way = self._late.get(control.batch) or self._current
+            if under_way is not None and under_way.execution.number == control.batch:
+                under_way.execution.control(control.member, control.kind)
+
+    def _admit(self, members: Sequence[pb.BatchMember], under_way: UnderWay) -> int:
         """Make members requests; what is left of the latest deadline, 0: one has none.
 
         Those with a defect are answered, and what is wanted as classes is noted.
         """
+        execution = under_way.execution
         latest_us, unlimited = 0, False
         # Iterating over a repeated field costs more than indexing it.
         for place in range(len(members)):
@@ -185,12 +222,12 @@ class DirectServer:
                 request = self._requests.read(members[place], None)
             except NereidError as error:
                 execution.wanted.append(frozenset())
-                answers[place] = (failure(fault_of(error)),)
+                under_way.answers[place] = (failure(fault_of(error)),)
                 continue
             form = request.form
             known = self._forms.get(form) or self._form(form)
             if form.classes:
-                classes[place] = form.classes
+                under_way.classes[place] = form.classes
             meta = meta_of(request)
             self._serving.admit(execution, place, known, tensors_of(request), meta)
             remaining_us = request.remaining_us
@@ -208,13 +245,18 @@ class DirectServer:
 
     # ---- answers
 
-    def _write(
-        self,
-        replies: Sequence[wire.Reply],
-        classes: Mapping[int, Mapping[str, Classification]],
-        answers: list[Sequence[Piece]],
-    ) -> None:
-        """Make replies answers; raises WireError if they are too large together."""
+    def _write(self, replies: Sequence[wire.Reply], under_way: UnderWay) -> None:
+        """Make replies answers."""
+        try:
+            self._write_all(replies, under_way)
+        except wire.WireError as error:
+            members = {reply[0] for reply in replies}
+            failed = self._serving.failures(under_way.execution, str(error), again=True)
+            self._write_all([reply for reply in failed if reply.member in members], under_way)
+
+    def _write_all(self, replies: Sequence[wire.Reply], under_way: UnderWay) -> None:
+        """Raises WireError if they are too large together."""
+        classes = under_way.classes
         total_bytes = 0
         for member, flags, meta, raws in replies:
             size_bytes = sum(map(wire.size_of, raws))
@@ -231,7 +273,7 @@ class DirectServer:
             if member in classes:
                 collected = Collected(0, [response], free=True)
                 (response,) = self._classes.told(collected, classes).responses
-            answers[member] = self._writer.write(response, room)
+            under_way.answers[member] = self._writer.write(response, room)
 
     def _lent(self, raws: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
         """Put an answer's outputs in a segment of the executor's, which sees to the rest."""
@@ -243,29 +285,6 @@ class DirectServer:
             if type(placed[0]) is wire.Range:
                 return room, placed
         return None, [_flat(raw) for raw in raws]
-
-
-class _Sink:
-    """Takes what responses' senders send, from any thread."""
-
-    def __init__(self) -> None:
-        self._sent: queue.SimpleQueue[Sequence[wire.Reply]] = queue.SimpleQueue()
-
-    def send(self, _kind: int, parts: Sequence[Any]) -> None:
-        _, _, replies = wire.read_answers(b"".join(parts))
-        self._sent.put(replies)
-
-    send_at_leisure = send
-
-    def complete(
-        self, replies: Sequence[wire.Reply], members: Sequence[int]
-    ) -> Sequence[wire.Reply]:
-        """These replies and those of the other members, once they are there."""
-        complete = {reply[0]: reply for reply in replies}
-        while not complete.keys() >= set(members):
-            for reply in patient(self._sent, lambda: True):
-                complete.setdefault(reply.member, reply)
-        return [*complete.values()]
 
 
 def _flat(raw: Any) -> bytes | memoryview:

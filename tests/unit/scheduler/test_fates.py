@@ -117,6 +117,19 @@ async def test_a_batch_is_settled_once_it_is_known_how_far_it_came(
     assert it.outcome() == expected
 
 
+async def test_what_was_executed_and_is_answered_late_has_been_begun() -> None:
+    it = World()
+    await it.start()
+    reply = pb.Executed(id=1, partial=True)
+    it.runtime.executed(it.first.instance, reply.SerializeToString())
+    it.breaks()
+    await asyncio.sleep(0)
+    assert it.outcome() == "waits"
+    it.tells(1)
+    await asyncio.sleep(0)
+    assert it.outcome() == "it died"
+
+
 async def test_an_instance_that_nobody_vouches_for_is_lost_at_once() -> None:
     it = World(vouched=False)
     await it.start()

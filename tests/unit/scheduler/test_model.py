@@ -227,3 +227,104 @@ async def test_a_delayed_batch_leaves_when_its_time_has_come() -> None:
     await idle
     assert sorted(it.told()) == [1, 2]
     it.model.close()
+
+
+def executed_in_part(batch: pb.Batch, *places: int) -> bytes:
+    """Answers to some of a batch's members, from an instance that can have its next one."""
+    reply = pb.Executed(id=batch.id, partial=True)
+    for place in places:
+        reply.answers.add(id=place)
+    return reply.SerializeToString()
+
+
+async def late_world() -> tuple[World, Instance, Stream, pb.Batch]:
+    """Three requests that were executed together, of which one is answered."""
+    it = World()
+    instance, stream = it.instance()
+    for number in (1, 2, 3):
+        it.model.submit(it.request(number), it.answers.append)
+    await turn()
+    (batch,) = stream.sent
+    it.model.executed(instance, executed_in_part(batch, 1))
+    assert it.told() == {2: ""}
+    return it, instance, stream, batch
+
+
+async def test_what_is_answered_late_holds_no_batch_up() -> None:
+    it, instance, stream, batch = await late_world()
+    idle = []
+    instance.on_idle = lambda: idle.append(True)
+    it.model.submit(it.request(4), it.answers.append)
+    await turn()
+    assert len(stream.sent) == 2
+    it.model.executed(instance, executed_in_part(batch, 2))
+    assert it.told() == {2: "", 3: ""}
+    it.model.executed(instance, executed(stream.sent[1]))
+    assert it.told() == {2: "", 3: "", 4: ""}
+    # One is still open: the instance must not go.
+    assert instance.at_work
+    assert not idle
+    it.model.executed(instance, executed_in_part(batch, 0))
+    assert it.told() == {1: "", 2: "", 3: "", 4: ""}
+    assert not instance.at_work
+    assert idle
+    statistics = it.model.statistics
+    assert (statistics.execution_count, statistics.inference_count) == (2, 4)
+    assert statistics.success.count == 4
+
+
+async def test_a_late_answer_may_be_a_failure() -> None:
+    it, instance, _, batch = await late_world()
+    reply = pb.Executed(id=batch.id, partial=True)
+    reply.answers.add(id=0).error.message = "no"
+    it.model.executed(instance, reply.SerializeToString())
+    assert it.told() == {1: "no", 2: ""}
+    assert it.model.statistics.fail.count == 1
+
+
+async def test_of_a_lost_instance_what_was_late_runs_again() -> None:
+    it, instance, _, _ = await late_world()
+    it.model.lose_instance(instance, "it broke")
+    _, other = it.instance("other")
+    await turn()
+    assert [len(batch.members) for batch in other.sent] == [2]
+    assert not instance.at_work
+
+
+async def test_of_a_dead_worker_what_was_late_fails() -> None:
+    it, instance, _, batch = await late_world()
+    it.model.fail_begun(instance, batch.id, Unavailable("it died"))
+    assert it.told() == {1: "it died", 2: "", 3: "it died"}
+
+
+@pytest.mark.parametrize("places", [(1,), (0, 0), (7,)])
+async def test_a_late_answer_that_makes_no_sense(places: tuple[int, ...]) -> None:
+    it, instance, _, batch = await late_world()
+    it.model.executed(instance, executed_in_part(batch, *places))
+    text = "the executor's answer cannot be understood"
+    assert it.told() == {1: text, 2: "", 3: text}
+
+
+async def test_a_first_answer_in_part_that_makes_no_sense() -> None:
+    it = World()
+    instance, stream = it.instance()
+    it.model.submit(it.request(1), it.answers.append)
+    await turn()
+    it.model.executed(instance, executed_in_part(stream.sent[0], 5))
+    assert it.told() == {1: "the executor's answer cannot be understood"}
+
+
+async def test_who_awaits_a_late_answer_may_go() -> None:
+    it = World()
+    instance, stream = it.instance()
+    instance.heeds_controls = True
+    entry = it.model.submit(it.request(1), it.answers.append)
+    await turn()
+    (batch,) = stream.sent
+    it.model.executed(instance, executed_in_part(batch))
+    it.model.cancel(entry)
+    (control,) = stream.sent[1].controls
+    assert (control.batch, control.member) == (batch.id, 0)
+    it.model.executed(instance, executed_in_part(batch, 0))
+    assert not it.answers
+    assert not instance.at_work

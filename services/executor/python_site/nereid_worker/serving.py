@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
 _NOTES = Struct("<QQ")
-_FIRST_SWEEP_S = 1.0
-_LONGEST_SWEEP_S = 60.0
+# How often the collector looks for senders that a model has lost, while their requests wait.
+FIRST_SWEEP_S = 1.0
+LONGEST_SWEEP_S = 60.0
 # What serves the instance's stream.
 _DIRECT = "services.executor.workers.direct"
 
@@ -103,7 +104,18 @@ class Serving:
             else:
                 if self._open:
                     self.start_reader()
-                patient(self._work, lambda: bool(self._open))()
+                self._next_work()()
+
+    def _next_work(self) -> Callable[[], None]:
+        pause_s = FIRST_SWEEP_S
+        while True:
+            try:
+                return self._work.get(timeout=pause_s if self._open else None)
+            except queue.Empty:
+                # A sender that the model has lost in a ring of garbage is answered by its end, and
+                # nobody looks for such rings in a process that waits.
+                gc.collect()
+                pause_s = min(2 * pause_s, LONGEST_SWEEP_S)
 
     def start_reader(self) -> None:
         """From now on a thread of its own reads the socket."""
@@ -348,19 +360,6 @@ class Serving:
             for member in execution.members
             if again or member not in answered
         ]
-
-
-def patient(items: queue.SimpleQueue[Any], is_open: Callable[[], bool]) -> Any:
-    """The next of them. Meanwhile, if requests are open: whose sender the model has lost in a ring
-    of garbage, that nobody would look for in a process that waits, is answered by its end.
-    """
-    pause_s = _FIRST_SWEEP_S
-    while True:
-        try:
-            return items.get(timeout=pause_s if is_open() else None)
-        except queue.Empty:
-            gc.collect()
-            pause_s = min(2 * pause_s, _LONGEST_SWEEP_S)
 
 
 async def _awaiting(told: Any) -> Any:
