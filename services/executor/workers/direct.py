@@ -86,7 +86,7 @@ class DirectServer:
     def serve(self) -> list[Any] | None:
         """Until the stream ends; None: in good order, else a status and a text."""
         try:
-            self._stream = stream = BlockingStream(
+            self._stream = BlockingStream(
                 self._about["address"],
                 EXECUTE_PATH,
                 metadata=[(key, value) for key, value in self._about["metadata"]],
@@ -94,22 +94,23 @@ class DirectServer:
                 # The executor vouches for this process; nobody asks it for signs of life.
                 attended=False,
             )
-        except RpcError as error:
-            return [int(error.status), error.message]
-        try:
-            while self._late or not self._stopped.is_set():
-                frame = self._next(stream)
-                if frame is None:
-                    break
-                self._executing = True
-                self._execute(frame, stream)
-                self._executing = False
+            self._serve(self._stream)
         except RpcError as error:
             return None if self._stopped.is_set() else [int(error.status), error.message]
         finally:
-            stream.close()
+            if self._stream is not None:
+                self._stream.close()
             self._sent.close()
         return None
+
+    def _serve(self, stream: BlockingStream) -> None:
+        while self._late or not self._stopped.is_set():
+            frame = self._next(stream)
+            if frame is None:
+                return
+            self._executing = True
+            self._execute(frame, stream)
+            self._executing = False
 
     def _next(self, stream: BlockingStream) -> bytes | None:
         """The next message, empty: there is none to wait for; None: the stream has ended."""
@@ -259,6 +260,9 @@ class DirectServer:
         classes = under_way.classes
         total_bytes = 0
         for member, flags, meta, raws in replies:
+            if under_way.answers[member] == ():
+                # It was answered and sent before.
+                continue
             size_bytes = sum(map(wire.size_of, raws))
             room = None
             if size_bytes >= THRESHOLD_BYTES and self._lends and member not in classes:

@@ -62,7 +62,8 @@ class Sent:
 
     def __init__(self) -> None:
         self._sent: deque[tuple[int, Sequence[wire.Reply]]] = deque()
-        self._lock = threading.Lock()
+        # The collector may have a lost sender answer in the midst of a ring.
+        self._lock = threading.RLock()
         # Readable when there is something, or something else to see.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
