@@ -290,8 +290,11 @@ def test_deadlines_are_carried_along(mesh: Mesh) -> None:
     late = "UNAVAILABLE: the deadline of the requests that it is for passed"
     # A machine that is busy may need some time to begin.
     for timeout_s in (0.3, 2, 10):
-        with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
-            say(mesh, "exec talk hold it", "caller", client_timeout=timeout_s)
+        try:
+            # The mesh may be faster with the end than a client on a busy machine.
+            assert say(mesh, "exec talk hold it", "caller", client_timeout=timeout_s) == late
+        except InferenceServerException as error:
+            assert "DEADLINE_EXCEEDED" in str(error)  # noqa: PT017 - it need not come
         # The other model never answers; the asking one was told why it need not wait.
         heard = say(mesh, "last", "caller")
         if heard != "fresh":
