@@ -52,7 +52,6 @@ def _shared_memory() -> Iterator[Row]:
         drop,
     )
     yield row("twice", make, _register(**good), _register(**good), _status(), _CLEAR, drop)
-    yield row("same-key", make, _register(**good), _register("s", **good), _status(), _CLEAR, drop)
     everything = post("systemsharedmemory/unregister")
     yield row("unregister-all", make, _register(**good), everything, _status(), drop)
     yield row("no-such-file", _register(**{**good, "key": "/nereid_no_such"}))
