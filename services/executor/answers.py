@@ -7,7 +7,7 @@ same through message objects costs three copies and five times the time per memb
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.datatypes import BYTES
 from nereid.frames import write_fault, write_payloads
@@ -15,12 +15,15 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from nereid.classification import Classification
     from nereid.messages import Fault, Payload
+    from services.executor.assembly import Piece
     from services.executor.plan import Signature
 
+# The scheduler takes no larger message, and would end the stream of an instance that sends one.
+LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
 _LENGTH_DELIMITED = 2
 
 
@@ -73,6 +76,12 @@ def answer(head: bytes, payloads: Sequence[Payload]) -> bytes:
     message = executed.answers.add(head=head)
     write_payloads(payloads, message.payloads)
     return executed.SerializeToString()
+
+
+def put(executed: pb.Executed, place: int, told: Iterable[Piece]) -> None:
+    """Add to an Executed message in parts the answer, in pieces, of the member in this place."""
+    executed.MergeFromString(b"".join(told))
+    executed.answers[-1].id = place
 
 
 def failure(fault: Fault) -> bytes:

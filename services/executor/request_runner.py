@@ -19,7 +19,7 @@ from nereid.frames import write_fault
 from nereid.messages import Fault, SharedMemory, fault_of
 from nereid.pb import nereid_pb2 as pb
 from services.executor.answer_writer import AnswerWriter
-from services.executor.answers import failure
+from services.executor.answers import failure, put
 from services.executor.backends import LostError
 from services.executor.classification import Classes
 from services.executor.requests import Requests
@@ -305,8 +305,7 @@ class RequestRunner:
         executed.partial, executed.busy = True, busy
         for place, told in enumerate(running.answers):
             if told is not None:
-                executed.MergeFromString(b"".join(told))
-                executed.answers[-1].id = place
+                put(executed, place, told)
         return executed.SerializeToString()
 
     def _late(self, running: _Running, responses: Sequence[Response], arrived_ns: int) -> bytes:

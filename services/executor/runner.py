@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nereid.classification import read_labels
 from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.messages import Fault
 from nereid.pb import nereid_pb2 as pb
 from nereid.telemetry import about
-from services.executor.answers import failure
+from services.executor.answers import LARGEST_FRAME_BYTES, failure
 from services.executor.assembly import gather, split, stack
 from services.executor.plan import Planner, signature_of
 from services.executor.tracing import Run, record, sampled
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from services.executor.slabs import Lender
 
 _log = logging.getLogger(__name__)
-
-# The scheduler takes no larger message, and would end the stream of an instance that sends one.
-LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
 
 
 class Runner:

@@ -23,7 +23,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import BlockingStream, RpcError
 from nereid.slab import THRESHOLD_BYTES, aligned
 from services.executor.answer_writer import AnswerWriter
-from services.executor.answers import failure
+from services.executor.answers import LARGEST_FRAME_BYTES, failure
 from services.executor.backends import Collected
 from services.executor.classification import Classes
 from services.executor.python_site.nereid_worker import memory, wire
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 _DIAL_TIMEOUT_S: Final = 10.0
 _MOST_FORMS: Final = 1024
-# The scheduler takes no larger message.
-LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
 
 
 class DirectServer:

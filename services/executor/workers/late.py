@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from services.executor.answers import put
 from services.executor.python_site.nereid_worker import wire
 from services.executor.python_site.nereid_worker.serving import FIRST_SWEEP_S, LONGEST_SWEEP_S
 
@@ -52,8 +53,7 @@ def partial(executed: pb.Executed, answers: Iterable[tuple[int, Sequence[Piece]]
     """A message that answers some of a batch's members."""
     executed.partial = True
     for place, told in answers:
-        executed.MergeFromString(b"".join(told))
-        executed.answers[-1].id = place
+        put(executed, place, told)
     return executed.SerializeToString()
 
 
