@@ -18,8 +18,8 @@ from tests.protocol.row import Row
 VENV: Final = Path(os.environ.get("NEREID_TRITON_VENV") or triton.DEFAULT_VENV)
 _FLAGS: Final = ("--exit-on-error=false", "--exit-timeout-secs=1", "--model-load-thread-count=4")
 START_S: Final = 90.0
-# How long a death may take to show after the connection broke.
-_DEATH_S: Final = 1.0
+# How long a death may take to show after the connection broke, on a busy machine.
+_DEATH_S: Final = 5.0
 
 
 class Triton:

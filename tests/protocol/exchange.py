@@ -35,6 +35,8 @@ _OWN: Final = frozenset({"backend", "platform", "default_model_filename"})
 _LATER: Final = frozenset({"max_inflight_requests"})
 _TIMES: Final = frozenset({"ns", "last_inference"})
 _SERVICE: Final = "/inference.GRPCInferenceService/"
+# What grpcio, not a server, says of a connection that cannot be made or broke.
+_BROKEN: Final = ("onnect", "Socket closed", "Stream removed", "GOAWAY")
 
 
 class NoAnswerError(Exception):
@@ -212,11 +214,11 @@ def _message(content: bytes, kind: Callable[[], Message]) -> Any:
 
 
 def _status(error: grpc.RpcError) -> dict[str, Any]:
-    code = error.code()
+    code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED or (
-        code is grpc.StatusCode.UNAVAILABLE and "onnect" in (error.details() or "")
+        code is grpc.StatusCode.UNAVAILABLE and any(words in details for words in _BROKEN)
     ):
-        raise NoAnswerError(error.details()) from error
+        raise NoAnswerError(details) from error
     return {"code": code.name, "details": error.details()}
 
 
