@@ -102,7 +102,6 @@ class Side:
         self.now = 1000.0
         self.calls: list[Call] = []
         self.events: list[Any] = []
-        self.wakes = 0
         handlers = Handlers(
             unary={"/test/Echo": self.echo, "/test/Hold": self.hold, "/test/Fail": self.broken},
             async_unary={"/test/Later": self.later},
