@@ -20,6 +20,7 @@ from services.scheduler.model import ModelVersion
 from services.scheduler.response_cache import ResponseCache, place_of
 from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.cache_site import FakeLink
+from tests.unit.scheduler.executors import Stream
 from tests.unit.scheduler.samples import head_of, model_of
 from tests.unit.spans import KeptSpans
 
@@ -32,17 +33,6 @@ output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 ORDERED = CONFIG.replace("{ }", "{ preserve_ordering: true }")
 LIMIT_S = 5
 REVISION = b"r" * 16
-
-
-class Stream:
-    def __init__(self) -> None:
-        self.sent: list[pb.Batch] = []
-
-    def send(self, message: bytes) -> None:
-        self.sent.append(pb.Batch.FromString(message))
-
-    def finish(self) -> None:
-        pass
 
 
 class World:
