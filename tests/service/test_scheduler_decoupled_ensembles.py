@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tests.service.scheduler_world import Instance
 
 MANY = CONFIG + "model_transaction_policy { decoupled: true }\n"
-
-
 # What the first answers, however often, goes through the second.
 MANY_FIRST = ensemble(step("many", "INPUT0", "m"), step("plain", "m", "OUTPUT0"))
 
