@@ -317,20 +317,3 @@ def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
         before = resident_bytes()
         client.unload_model("heavy")
         until(lambda: resident_bytes() < before - size_bytes * 0.9, "the memory", 20)
-
-
-def test_cached_answers_are_those_of_the_model_that_serves(
-    tmp_path: Path, own_repository: Path
-) -> None:
-    cached = CONFIG + "response_cache { enable: true }"
-    cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
-    control = ("--model-control-mode=explicit", "--load-model=*")
-    with running(own_repository, tmp_path / "log", *control, *cache) as mesh:
-        for factor in (2, 3, 4):
-            # The first of these is the first to have a cache: the gateway must be told.
-            save_scaler(own_repository, "scaler", factor, cached)
-            assert mesh.get(LOAD, "POST") == (200, b"")
-            assert [scaled(mesh, 5) for _ in range(3)] == [5 * factor] * 3
-            _, body = mesh.get("/v2/models/scaler/stats")
-            counted = json.loads(body)["model_stats"][0]["inference_stats"]
-            assert (counted["cache_hit"]["count"], counted["cache_miss"]["count"]) == (2, 1)
