@@ -118,9 +118,10 @@ def address(text: str) -> str:
 
 
 def listening_address(interface: str, port: int) -> str:
-    """An address from an interface, which may also be unix:/path, and a port."""
+    """An address from an interface, which may also be unix:/path or [v6], and a port."""
     if interface.startswith("unix:"):
         return interface
+    interface = interface.removeprefix("[").removesuffix("]")
     return f"[{interface}]:{port}" if ":" in interface else f"{interface}:{port}"
 
 
@@ -148,8 +149,13 @@ def read(
 def read_all(
     classes: Sequence[type[Any]], argv: Sequence[str], environ: Mapping[str, str], program: str
 ) -> list[Any]:
-    """As read(), for several settings that share one command line; equal names are one flag."""
-    fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
+    """As read(), for several settings that share one command line; equal names are one flag, as
+    the first that has it declares it.
+    """
+    fields: dict[str, dataclasses.Field[Any]] = {}
+    for cls in classes:
+        for field in dataclasses.fields(cls):
+            fields.setdefault(field.name, field)
     given, surplus = _parser(list(fields.values()), classes[0].__doc__, program).parse_known_args(
         argv
     )

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nereid import flags
 from nereid.rpc.address import host_and_port, unix_path
@@ -21,6 +21,10 @@ from services.executor.service import offered_gpus
 from services.executor.settings import ExecutorSettings
 from services.gateway.settings import GatewaySettings
 from services.scheduler.settings import Settings as SchedulerSettings
+from services.triton_flags import TritonFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PROGRAM = "nereid serve"
 
@@ -41,6 +45,11 @@ class ServeSettings:
     )
     exit_timeout_secs: float = flags.flag(
         30.0, "how long requests under way may take to finish after SIGTERM", flags.seconds
+    )
+    # Two services can be scraped for themselves as well; what is meant here is the mesh's page.
+    metrics_port: int = flags.flag(8002, "the metrics port; 0 takes a free one", flags.own_port)
+    metrics_address: str = flags.flag(
+        "", "the interface of the metrics port, or unix:/path; default: HTTP's, or the loopback's"
     )
 
 
@@ -112,24 +121,57 @@ class _Mesh:
             "metrics_address": gateway.metrics_at if gateway.allow_metrics else None,
         }
 
+    def port_faults(self) -> list[str]:
+        """Which of these cannot be listened on, a line each."""
+        shared = {
+            "http_address": self.gateway.reuse_http_port,
+            "grpc_address": self.gateway.reuse_grpc_port,
+        }
+        return [
+            fault
+            for name, edge in self.edges().items()
+            if edge is not None
+            for fault in _port_faults(edge, reuse_port=shared.get(name, False))
+        ]
+
 
 def main() -> None:
     """Print the plan for the runtime directory argv[1] and the flags after it."""
     directory, *argv = sys.argv[1:]
-    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
-    serve, gateway, executor, scheduler, cache = flags.read_all(classes, argv, os.environ, _PROGRAM)
-    if cache.cache_config and scheduler.cache_address is not None:
-        flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
-    mesh = _Mesh(serve, gateway, scheduler, executor, cache)
-    edges = mesh.edges()
-    flags.refuse([f for edge in edges.values() if edge for f in _port_faults(edge)], _PROGRAM)
+    mesh = _read(argv)
+    gateway, edges = mesh.gateway, mesh.edges()
+    flags.refuse(mesh.port_faults(), _PROGRAM)
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
-    plan = {"children": children, "exit_timeout_s": serve.exit_timeout_secs, "log": log, **edges}
+    plan = {
+        "children": children,
+        "exit_timeout_s": mesh.serve.exit_timeout_secs,
+        "log": log,
+        **edges,
+    }
     plan["https"] = (
         "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
     )
     sys.stdout.write(json.dumps(plan))
+
+
+def _read(argv: Sequence[str]) -> _Mesh:
+    # The scheduler before those that dial it: of two flags of one name the first is meant.
+    classes = (ServeSettings, SchedulerSettings, GatewaySettings, ExecutorSettings, CacheSettings)
+    serve, scheduler, gateway, executor, cache, triton = flags.read_all(
+        (*classes, TritonFlags), argv, os.environ, _PROGRAM
+    )
+    if triton.response_cache_byte_size is not None:
+        if cache.cache_config:
+            flags.refuse(["--response-cache-byte-size: --cache-config says it all"], _PROGRAM)
+        size = f"local,size={triton.response_cache_byte_size}"
+        cache = dataclasses.replace(cache, cache_config=(size,))
+    if cache.cache_config and scheduler.cache_address is not None:
+        flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    idle = triton.without_effect()
+    if idle:
+        sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(idle)}\n")
+    return _Mesh(serve, gateway, scheduler, executor, cache)
 
 
 def _child(
@@ -154,13 +196,14 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
     return [each for each in first if each.partition("=")[0] not in names] + last
 
 
-def _port_faults(address: str) -> list[str]:
+def _port_faults(address: str, *, reuse_port: bool) -> list[str]:
     if unix_path(address) is not None:
         return []
     host, port = host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
         try:
             probe.bind((host, port))
         except OSError as error:
