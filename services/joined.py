@@ -79,6 +79,7 @@ async def serve(
 
 def main() -> int:
     """Run the process."""
+    # The scheduler's come first: of --scheduler-address it is the one that takes several.
     scheduler, gateway, cache = flags.read_all(
         (SchedulerSettings, GatewaySettings, CacheSettings), sys.argv[1:], os.environ, _PROGRAM
     )

@@ -18,7 +18,7 @@ from nereid.rpc.address import host_and_port, unix_path
 from nereid.telemetry import LogSettings
 from services.cache.settings import CacheSettings
 from services.executor.service import offered_gpus
-from services.executor.settings import ExecutorSettings
+from services.executor.settings import ExecutorSettings, prepare_environment
 from services.gateway.settings import GatewaySettings
 from services.scheduler.settings import Settings as SchedulerSettings
 from services.triton_flags import TritonFlags
@@ -46,10 +46,12 @@ class ServeSettings:
     exit_timeout_secs: float = flags.flag(
         30.0, "how long requests under way may take to finish after SIGTERM", flags.seconds
     )
-    # Two services can be scraped for themselves as well; what is meant here is the mesh's page.
-    metrics_port: int = flags.flag(8002, "the metrics port; 0 takes a free one", flags.own_port)
-    metrics_address: str = flags.flag(
-        "", "the interface of the metrics port, or unix:/path; default: HTTP's, or the loopback's"
+    scheduler_address: tuple[str, ...] = flags.flag(
+        (),
+        "where the scheduler listens for gateways and executors of other machines as well,"
+        " host:port or unix:/path; may be given several times",
+        flags.address,
+        repeated=True,
     )
 
 
@@ -69,7 +71,7 @@ class _Mesh:
         # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
         scheduler = dataclasses.replace(
             self.scheduler,
-            scheduler_address=(address, *self._open_addresses()),
+            scheduler_address=(address, *self.serve.scheduler_address),
             metrics_port=gateway.metrics_port if joined else -1,
             metrics_address=gateway.metrics_address,
         )
@@ -107,11 +109,6 @@ class _Mesh:
             children.append(_child("services.executor", flags.arguments(executor), 2, number))
         return children
 
-    def _open_addresses(self) -> tuple[str, ...]:
-        """Where else the user wants the scheduler to listen, for executors on other machines."""
-        given = self.scheduler.scheduler_address
-        return () if given == SchedulerSettings.scheduler_address else given
-
     def edges(self) -> dict[str, str | None]:
         """The addresses that clients use."""
         gateway = self.gateway
@@ -121,34 +118,24 @@ class _Mesh:
             "metrics_address": gateway.metrics_at if gateway.allow_metrics else None,
         }
 
-    def port_faults(self) -> list[str]:
-        """Which of these cannot be listened on, a line each."""
-        shared = {
-            "http_address": self.gateway.reuse_http_port,
-            "grpc_address": self.gateway.reuse_grpc_port,
-        }
-        return [
-            fault
-            for name, edge in self.edges().items()
-            if edge is not None
-            for fault in _port_faults(edge, reuse_port=shared.get(name, False))
-        ]
+    def shared(self) -> set[str]:
+        """Those of them that other processes may have as well."""
+        gateway = self.gateway
+        http = {gateway.http_at} if gateway.reuse_http_port else set()
+        return http | ({gateway.grpc_at} if gateway.reuse_grpc_port else set())
 
 
 def main() -> None:
     """Print the plan for the runtime directory argv[1] and the flags after it."""
     directory, *argv = sys.argv[1:]
+    prepare_environment()
     mesh = _read(argv)
     gateway, edges = mesh.gateway, mesh.edges()
-    flags.refuse(mesh.port_faults(), _PROGRAM)
+    flags.refuse(_port_faults([edge for edge in edges.values() if edge], mesh.shared()), _PROGRAM)
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
-    plan = {
-        "children": children,
-        "exit_timeout_s": mesh.serve.exit_timeout_secs,
-        "log": log,
-        **edges,
-    }
+    limit_s = mesh.serve.exit_timeout_secs
+    plan = {"children": children, "exit_timeout_s": limit_s, "log": log, **edges}
     plan["https"] = (
         "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
     )
@@ -156,9 +143,8 @@ def main() -> None:
 
 
 def _read(argv: Sequence[str]) -> _Mesh:
-    # The scheduler before those that dial it: of two flags of one name the first is meant.
-    classes = (ServeSettings, SchedulerSettings, GatewaySettings, ExecutorSettings, CacheSettings)
-    serve, scheduler, gateway, executor, cache, triton = flags.read_all(
+    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
+    serve, gateway, executor, scheduler, cache, triton = flags.read_all(
         (*classes, TritonFlags), argv, os.environ, _PROGRAM
     )
     if triton.response_cache_byte_size is not None:
@@ -196,14 +182,21 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
     return [each for each in first if each.partition("=")[0] not in names] + last
 
 
-def _port_faults(address: str, *, reuse_port: bool) -> list[str]:
+def _port_faults(addresses: list[str], shared: set[str]) -> list[str]:
+    twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
+    if twice:
+        return [f"cannot listen on {each} twice" for each in sorted(twice)]
+    return [fault for at in addresses for fault in _port_fault(at, reuse=at in shared)]
+
+
+def _port_fault(address: str, *, reuse: bool) -> list[str]:
     if unix_path(address) is not None:
         return []
     host, port = host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse)
         try:
             probe.bind((host, port))
         except OSError as error:
