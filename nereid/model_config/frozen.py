@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from nereid.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.model_config.validate import validate_config
@@ -19,21 +19,11 @@ if TYPE_CHECKING:
     from nereid.pb.model_config_pb2 import (
         ModelDynamicBatching,
         ModelInput,
-        ModelOptimizationPolicy,
         ModelOutput,
         ModelQueuePolicy,
-        ModelVersionPolicy,
-        ModelWarmup,
     )
 
 TimeoutAction = Literal["REJECT", "DELAY"]
-WarmupSource = Literal["zero", "random", "file"]
-
-_WARMUP_SOURCES: Final[dict[str | None, WarmupSource]] = {
-    "zero_data": "zero",
-    "random_data": "random",
-    "input_data_file": "file",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +48,6 @@ class OutputSpec:
     dims: tuple[int, ...]
     reshape: tuple[int, ...] | None = None
     is_shape_tensor: bool = False
-    label_filename: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,50 +79,11 @@ class DynamicBatching:
 
 
 @dataclass(frozen=True, slots=True)
-class Accelerator:
-    """An execution accelerator, such as tensorrt, with its parameters."""
-
-    name: str
-    parameters: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Optimization:
-    """What the configuration asks of the backend. graph_level 0: the backend's default."""
-
-    graph_level: int = 0
-    gpu_accelerators: tuple[Accelerator, ...] = ()
-    cpu_accelerators: tuple[Accelerator, ...] = ()
-    cuda_graphs: bool = False
-    eager_batching: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class WarmupInput:
-    """One input of a warm-up request; dims without the batch dimension."""
-
-    name: str
-    datatype: str
-    dims: tuple[int, ...]
-    source: WarmupSource
-    filename: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WarmupSample:
-    """batch_size equal requests, sent together, count times."""
-
-    name: str
-    batch_size: int
-    count: int
-    inputs: tuple[WarmupInput, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A complete, valid configuration. proto is the message that it was made from; not to change.
 
-    batching is set if the dynamic batcher is configured; sequences and ensembles are in proto.
+    batching is set if the dynamic batcher is configured; what nobody asks for at each request
+    is in proto alone.
     """
 
     name: str
@@ -143,13 +93,8 @@ class ModelConfig:
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]
     batching: DynamicBatching | None
-    version_policy: ModelVersionPolicy
     decoupled: bool
     response_cache: bool
-    warmup: tuple[WarmupSample, ...]
-    parameters: Mapping[str, str]
-    optimization: Optimization
-    default_model_filename: str
     proto: model_config_pb2.ModelConfig
 
 
@@ -171,15 +116,8 @@ def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
         inputs=tuple(map(_input, proto.input)),
         outputs=tuple(map(_output, proto.output)),
         batching=_batching(proto.dynamic_batching) if has_dynamic_batching else None,
-        version_policy=proto.version_policy,
         decoupled=proto.model_transaction_policy.decoupled,
         response_cache=proto.response_cache.enable,
-        warmup=tuple(_warmup(sample) for sample in proto.model_warmup if sample.batch_size),
-        parameters=MappingProxyType(
-            {key: value.string_value for key, value in sorted(proto.parameters.items())}
-        ),
-        optimization=_optimization(proto.optimization),
-        default_model_filename=proto.default_model_filename,
         proto=proto,
     )
 
@@ -203,7 +141,6 @@ def _output(tensor: ModelOutput) -> OutputSpec:
         dims=tuple(tensor.dims),
         reshape=_reshape(tensor),
         is_shape_tensor=tensor.is_shape_tensor,
-        label_filename=tensor.label_filename,
     )
 
 
@@ -235,40 +172,4 @@ def _queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
         default_timeout_us=policy.default_timeout_microseconds,
         allow_timeout_override=policy.allow_timeout_override,
         max_queue_size=policy.max_queue_size,
-    )
-
-
-def _optimization(optimization: ModelOptimizationPolicy) -> Optimization:
-    accelerators = optimization.execution_accelerators
-    return Optimization(
-        graph_level=optimization.graph.level,
-        gpu_accelerators=tuple(
-            Accelerator(each.name, MappingProxyType(dict(each.parameters)))
-            for each in accelerators.gpu_execution_accelerator
-        ),
-        cpu_accelerators=tuple(
-            Accelerator(each.name, MappingProxyType(dict(each.parameters)))
-            for each in accelerators.cpu_execution_accelerator
-        ),
-        cuda_graphs=optimization.cuda.graphs,
-        eager_batching=optimization.eager_batching,
-    )
-
-
-def _warmup(sample: ModelWarmup) -> WarmupSample:
-    inputs = tuple(
-        WarmupInput(
-            name=name,
-            datatype=NAME_OF_CONFIG_NUMBER[tensor.data_type],
-            dims=tuple(tensor.dims),
-            source=_WARMUP_SOURCES[tensor.WhichOneof("input_data_type")],
-            filename=tensor.input_data_file,
-        )
-        for name, tensor in sorted(sample.inputs.items())
-    )
-    return WarmupSample(
-        name=sample.name,
-        batch_size=sample.batch_size,
-        count=max(sample.count, 1),
-        inputs=inputs,
     )

@@ -16,7 +16,7 @@ from nereid.pb import model_config_pb2
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelRateLimiter
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 InstanceKind = Literal["CPU", "GPU", "MODEL"]
 
@@ -33,23 +33,6 @@ _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 
 @dataclass(frozen=True, slots=True)
-class RateResource:
-    """A resource of the rate limiter that an instance holds while it runs."""
-
-    name: str
-    is_global: bool
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class RateLimiter:
-    """What the rate limiter takes into account; priority 2 has half of priority 1's share."""
-
-    resources: tuple[RateResource, ...] = ()
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class InstanceGroup:
     """Like instances on one executor: count of them, on each of the gpus if there are any."""
 
@@ -58,9 +41,6 @@ class InstanceGroup:
     count: int
     gpus: tuple[int, ...] = ()
     passive: bool = False
-    profile: tuple[str, ...] = ()
-    host_policy: str = ""
-    rate_limiter: RateLimiter = RateLimiter()
 
 
 def normalise_instance_groups(
@@ -140,15 +120,4 @@ def _freeze(group: ModelInstanceGroup) -> InstanceGroup:
         count=group.count,
         gpus=tuple(group.gpus),
         passive=group.passive,
-        profile=tuple(group.profile),
-        host_policy=group.host_policy,
-        rate_limiter=_freeze_limiter(group.rate_limiter),
     )
-
-
-def _freeze_limiter(limiter: ModelRateLimiter) -> RateLimiter:
-    resources = tuple(
-        RateResource(resource.name, getattr(resource, "global"), resource.count)
-        for resource in limiter.resources
-    )
-    return RateLimiter(resources, limiter.priority)

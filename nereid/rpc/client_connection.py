@@ -41,7 +41,6 @@ _STREAMS_BEFORE_SETTINGS = 100
 _RESERVED = frozenset(
     (b"content-type", b"grpc-status", b"grpc-message", b"grpc-encoding", b"grpc-accept-encoding")
 )
-_END_OF_DATA = 9
 _INFORMATIONAL = range(100, 200)
 _HTTP_OK = 200
 

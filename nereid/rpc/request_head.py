@@ -127,7 +127,7 @@ class HeadReader:
     connections.
     """
 
-    __slots__ = ("_bases", "_blocks", "_compression", "_decoder", "_generation", "_routes")
+    __slots__ = ("_bases", "_blocks", "_compression", "_decoder", "_routes")
 
     def __init__(
         self,
@@ -141,7 +141,6 @@ class HeadReader:
         self._routes = routes
         self._bases = bases
         self._blocks: dict[bytes, RequestHead] = {}
-        self._generation = 0
 
     def read(self, block: bytes) -> RequestHead:
         """The head of a request; StreamFault when malformed, ConnectionFault when undecodable."""

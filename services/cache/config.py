@@ -21,6 +21,8 @@ _DEFAULT_BYTES: Final = 256 << 20
 USER_VARIABLE: Final = "TRITONCACHE_REDIS_USERNAME"
 PASSWORD_VARIABLE: Final = "TRITONCACHE_REDIS_PASSWORD"  # noqa: S105 - the variable's name
 _SCHEMES: Final = ("redis", "rediss", "unix")
+_SENTINELS: Final = frozenset({"sentinel_user", "sentinel_password"})
+_SECRET: Final = ("password", "sentinel_password")
 _MANY: Final = ("sentinel", "cluster")
 
 
@@ -37,8 +39,9 @@ class RedisConfig:
     """Redis, one or many. Times but ttl are in milliseconds, and 0 is for ever, as on Triton.
 
     url wins over host and port: redis://, rediss://, unix://, redis+sentinel://host,host/service,
-    redis+cluster://host,host; with rediss+ for TLS. tls_sni: the name that the server's certificate
-    must have, where that is not the host.
+    redis+cluster://host,host; with rediss+ for TLS. sentinel_user and sentinel_password: what the
+    sentinels themselves ask for. tls_sni: the name that the server's certificate must have, where
+    that is not the host.
     """
 
     host: str = ""
@@ -46,6 +49,8 @@ class RedisConfig:
     url: str = ""
     user: str = ""
     password: str = ""
+    sentinel_user: str = ""
+    sentinel_password: str = ""
     db: int = 0
     connect_timeout: int = 1000
     socket_timeout: int = 1000
@@ -75,6 +80,8 @@ _REDIS_OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "url": str,
     "user": str,
     "password": str,
+    "sentinel_user": str,
+    "sentinel_password": str,
     "db": _count,
     "connect_timeout": _count,
     "socket_timeout": _count,
@@ -128,7 +135,7 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
         try:
             values[option] = known[option](text)
         except ValueError as error:
-            shown = "…" if option == "password" else text
+            shown = "…" if option in _SECRET else text
             faults.append(f"{name},{written}={shown}: {error}")
     if name == "redis":
         faults += _redis_faults(values)
@@ -172,6 +179,8 @@ def _redis_faults(values: Mapping[str, object]) -> list[str]:
         )
     elif variant == "sentinel" and not rest.partition("/")[2].partition("/")[0]:
         faults.append("redis: the url of sentinels must name the service: …/service")
+    elif variant != "sentinel" and (given := _SENTINELS.intersection(values)):
+        faults.append(f"redis: {', '.join(sorted(given))}: needs a url of sentinels")
     return faults + _tls_faults(values, kind, variant)
 
 

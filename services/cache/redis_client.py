@@ -28,7 +28,8 @@ class _MasterClient(Redis):
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
         pool: Any = self.connection_pool
-        await pool.sentinel_manager.aclose()
+        for sentinel in pool.sentinel_manager.sentinels:
+            await sentinel.aclose()
 
 
 def make_client(config: RedisConfig) -> Any:
@@ -60,10 +61,14 @@ def make_client(config: RedisConfig) -> Any:
         nodes = [ClusterNode(*_address(each, _DEFAULT_PORT)) for each in hosts.split(",")]
         return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
     service, _, db = path.partition("/")
-    plain = {k: v for k, v in options.items() if k not in ("username", "password")}
+    # They know who may ask them by themselves.
+    own = {
+        "username": config.sentinel_user or None,
+        "password": config.sentinel_password or None,
+    }
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         [_address(each, _SENTINEL_PORT) for each in hosts.split(",")],
-        sentinel_kwargs=plain,
+        sentinel_kwargs=options | own,
         **options,
     )
     return sentinel.master_for(

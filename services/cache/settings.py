@@ -28,7 +28,7 @@ class CacheSettings(MeshTlsSettings, TraceSettings, LogSettings):
         "the response cache: local,size=BYTES or redis,host=HOST, with more options after commas or"
         " in further flags: ttl=SECONDS for both; port, user, password, db, url, namespace,"
         " connect_timeout, socket_timeout, wait_timeout (ms), pool_size, tls_enabled, cert, key,"
-        " cacert, cacert_dir, sni for redis",
+        " cacert, cacert_dir, sni, sentinel_user, sentinel_password for redis",
         setting,
         repeated=True,
         secret=True,

@@ -1,6 +1,7 @@
 """Digests of clients' requests, for the scheduler to find their answers in the cache by.
 
-Only for models that the scheduler has named: nothing is computed for others.
+Only for models that the scheduler has named: nothing is computed for others. Large tensors would
+hold up everybody else: where a digest is missing, the scheduler has a thread make it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_HEADS: Final = 4096
 _LARGEST_REMEMBERED_HEAD_BYTES: Final = 4096
+# So much takes half a millisecond.
+_MOST_BYTES: Final = 16 << 20
 _UNKNOWN: Final = Layout(b"", ())
 
 
@@ -33,7 +36,7 @@ class Digester:
         self._layouts: dict[bytes, Layout | None] = {}
 
     def digest(self, request: InferRequest) -> bytes:
-        """16 bytes, or none where nobody asked or the request's data lies elsewhere."""
+        """16 bytes, or none where nobody asked, the request's data lies elsewhere or is large."""
         layout = self._layouts.get(request.head, _UNKNOWN)
         if layout is _UNKNOWN:
             layout = self._look(request.head)
@@ -46,6 +49,8 @@ class Digester:
         ):
             return b""
         payloads = [tensor_bytes(request, payload) for payload in request.payloads]
+        if sum(map(len, payloads)) > _MOST_BYTES:
+            return b""
         return digest(layout, request.parameters, payloads)
 
     def _look(self, head: bytes) -> Layout | None:

@@ -237,11 +237,6 @@ class HttpFront:
 
             call.on_cancel = cancel
 
-    @property
-    def tasks(self) -> int:
-        """How many calls run as tasks at this moment."""
-        return len(self._tasks)
-
 
 async def _guard(call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
     try:

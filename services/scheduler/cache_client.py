@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.cache import (
@@ -35,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 16384
 _MOST_UNSENT_BYTES: Final = 64 << 20
+_THREADS: Final = 2
 
 
 class CacheLink(Protocol):
@@ -84,6 +86,8 @@ class CacheClient:
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
+        # For digests that take long. Not the loop's own threads, which may all be reading models.
+        self.threads = ThreadPoolExecutor(_THREADS, "digest")
         # What the cache last told of itself.
         self.usage = CacheUsage()
         self.lookups = 0
@@ -124,6 +128,7 @@ class CacheClient:
 
     def close(self) -> None:
         """End the link; what is under way is a miss."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
         self._link.close()
         self._on_down()
 

@@ -6,6 +6,7 @@ digested here, where their tensors pass by. Tensors count as bytes and nothing m
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import xxhash
@@ -16,14 +17,16 @@ from nereid.pb import kserve_pb2
 from nereid.slab import LostError, view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from nereid.messages import InferRequest, Payload
+    from nereid.messages import InferRequest, Parameter, Payload
 
     Output = kserve_pb2.ModelInferRequest.InferRequestedOutputTensor
 
 _MOST_HEADS: Final = 4096
 _LARGEST_REMEMBERED_HEAD_BYTES: Final = 4096
+# Past this a digest, mapped memory's mostly, takes longer than to have a thread make it.
+_LONG_BYTES: Final = 1 << 20
 
 
 class CacheKeys:
@@ -39,11 +42,17 @@ class CacheKeys:
         """The key of a valid request; empty: its data lies where nobody here can read it."""
         layout, outputs = self._heads.get(request.head) or self._look(request.head)
         if not request.digest:
-            try:
-                request.digest = digest(layout, request.parameters, _bytes(request.payloads))
-            except LostError:
-                return b""
-        return request.digest.hex().encode() + outputs
+            request.digest = _digest(layout, request.parameters, request.payloads)
+        return request.digest.hex().encode() + outputs if request.digest else b""
+
+    def long_work(self, request: InferRequest) -> Callable[[], bytes] | None:
+        """What makes the digest of a request that has none, for a thread, as it takes long; empty
+        as the key is. None: it takes no time worth that.
+        """
+        if request.digest or sum(map(_size_bytes, request.payloads)) <= _LONG_BYTES:
+            return None
+        layout, _ = self._heads.get(request.head) or self._look(request.head)
+        return partial(_digest, layout, request.parameters, request.payloads)
 
     def _look(self, head: bytes) -> tuple[Layout, bytes]:
         message = kserve_pb2.ModelInferRequest.FromString(head)
@@ -69,6 +78,16 @@ class CacheKeys:
         return b":" + xxhash.xxh3_64(text).hexdigest().encode()
 
 
-def _bytes(payloads: Iterable[Payload]) -> list[bytes | memoryview]:
-    """What to digest; raises LostError."""
-    return [view(each) if isinstance(each, SharedMemory) else each for each in payloads]
+def _digest(
+    layout: Layout, parameters: dict[str, Parameter] | None, payloads: Iterable[Payload]
+) -> bytes:
+    """Empty: the data lies where nobody here can read it."""
+    try:
+        found = [view(each) if isinstance(each, SharedMemory) else each for each in payloads]
+    except LostError:
+        return b""
+    return digest(layout, parameters, found)
+
+
+def _size_bytes(payload: Payload) -> int:
+    return payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)

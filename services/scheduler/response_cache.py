@@ -1,9 +1,9 @@
 """A model version's way through the response cache: look up, let one of alike requests run, store.
 
 A request is looked up before it is queued; those like it that come meanwhile wait for what the
-first one gets, from the cache or from its execution. Only answers without an error are shared or
-kept, and only under the revision of the model that computed them. Knows the queue by its owner's
-three methods alone.
+first one gets, from the cache or from its execution. A large one waits before that for its digest,
+which a thread makes. Only answers without an error are shared or kept, and only under the revision
+of the model that computed them. Knows the queue by its owner's three methods alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nereid.frames import read_answer, write_answer
 from nereid.messages import Answer
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.cache_keys import CacheKeys
-from services.scheduler.entry import State
+from services.scheduler.entry import State, about
 from services.scheduler.queues import deadline_passed, queue_full
 from services.scheduler.single_flight import Flight, SingleFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from nereid.model_config import ModelConfig
     from services.scheduler.cache_client import CacheClient
@@ -78,7 +78,8 @@ class Passage:
     """An entry's way through the cache.
 
     waiting -> queued -> ended, or waiting -> ended; the leader of a flight waits for the lookup,
-    a follower for its leader.
+    a follower for its leader. Until its digest is made, an entry is in a flight of its own, which
+    nobody finds.
     """
 
     __slots__ = ("flight", "key", "on_queued", "revision", "timer", "waited_ns", "waiting")
@@ -124,24 +125,24 @@ class ResponseCache:
         Raises:
             Unavailable: too many are waiting, or the queue is full.
         """
-        request = entry.request
-        key = self._keys.key(request) if self._place is not None else b""
-        if self._place is None or not key:
+        place, request = self._place, entry.request
+        work = None if place is None else self._keys.long_work(request)
+        key = self._keys.key(request) if place is not None and work is None else b""
+        if place is None or (work is None and not key):
             self._owner.enqueue(entry, now_ns)
             return
         if self._most_waiting and self._waiting >= self._most_waiting:
             raise queue_full(entry)
-        key = self._place.prefix + key
-        # A request shall not wait for one that may wait longer than itself.
-        alike = (key, entry.level, request.timeout_us)
-        if request.caller and self._owner.asks_others:
-            # Nor for one that may, by way of other models, wait for the very model that asks.
-            alike = (*alike, entry)  # type: ignore[assignment]
-        flight = self._flights.join(alike, entry)
-        entry.passage = passage = Passage(key, self._place.revision, flight)
+        flight = Flight(None, entry) if work is not None else self._join(place, key, entry)
+        entry.passage = passage = Passage(place.prefix + key, place.revision, flight)
         entry.state = State.WAITING
         self._waiting += 1
-        if flight.leader is entry and not self._look_up(entry, flight):
+        if entry.deadline_ns is not None:
+            left_s = max(0, entry.deadline_ns - now_ns) / 1e9
+            passage.timer = self._loop.call_later(left_s, self._expire, entry)
+        if work is not None:
+            self._make_digest(work, entry, passage)
+        elif flight.leader is entry and not self._look_up(entry, flight):
             try:
                 self._enqueue(entry, passage, now_ns)
             except Unavailable:
@@ -150,9 +151,53 @@ class ResponseCache:
                 raise
             if entry.trace is not None:
                 entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
-        elif entry.deadline_ns is not None:
-            left_s = max(0, entry.deadline_ns - now_ns) / 1e9
-            passage.timer = self._loop.call_later(left_s, self._expire, entry)
+
+    def _make_digest(self, work: Callable[[], bytes], entry: Entry, passage: Passage) -> None:
+        def make() -> bytes:
+            return work() if entry.passage is passage else b""  # it may have been given up
+
+        made = self._loop.run_in_executor(self._client.threads, make)
+        made.add_done_callback(partial(self._go_on, entry, passage))
+
+    def _go_on(self, entry: Entry, passage: Passage, made: asyncio.Future[bytes]) -> None:
+        """Its digest is made, or cannot be."""
+        digest = b""
+        try:
+            digest = made.result()
+        except asyncio.CancelledError:
+            _log.debug("a digest was left undone")
+        except Exception:
+            _log.exception("a digest could not be made", extra=about(entry))
+        if entry.passage is not passage:
+            return
+        now_ns, place = _now_ns(), self._place
+        entry.request.digest = digest
+        if not digest or place is None:
+            entry.passage = None
+            try:
+                self._enqueue(entry, passage, now_ns)
+            except Unavailable as error:
+                self._owner.fail(entry, error, now_ns)
+            else:
+                self._tell_queued(entry, passage, now_ns)
+            return
+        key = self._keys.key(entry.request)
+        passage.key, passage.revision = place.prefix + key, place.revision
+        passage.flight = flight = self._join(place, key, entry)
+        if flight.leader is not entry:
+            if flight.leader.state is not State.WAITING:
+                self._tell_queued(entry, passage, now_ns)
+        elif not self._look_up(entry, flight):
+            self._queue(entry, passage, now_ns)
+
+    def _join(self, place: Place, key: bytes, entry: Entry) -> Flight[Entry]:
+        """Let an entry wait together with those that are like it."""
+        # A request shall not wait for one that may wait longer than itself.
+        alike: tuple[Hashable, ...] = (place.prefix + key, entry.level, entry.request.timeout_us)
+        if entry.request.caller and self._owner.asks_others:
+            # Nor for one that may, by way of other models, wait for the very model that asks.
+            alike = (*alike, entry)
+        return self._flights.join(alike, entry)
 
     def _look_up(self, entry: Entry, flight: Flight[Entry]) -> bool:
         """Ask for what this entry's flight is after; False: nobody can be asked now."""
@@ -182,14 +227,15 @@ class ResponseCache:
             self._owner.fail(entry, error, now_ns)
             return
         for member in (entry, *passage.flight.followers):
-            if member.passage is not None and member.passage.on_queued is not None:
-                self._ask(member, member.passage.on_queued, now_ns)
+            if member.passage is not None:
+                self._tell_queued(member, member.passage, now_ns)
 
-    def _ask(self, member: Entry, on_queued: Callable[[], None], now_ns: int) -> None:
-        try:
-            on_queued()
-        except NereidError as error:
-            self._owner.fail(member, error, now_ns)
+    def _tell_queued(self, entry: Entry, passage: Passage, now_ns: int) -> None:
+        if passage.on_queued is not None:
+            try:
+                passage.on_queued()
+            except NereidError as error:
+                self._owner.fail(entry, error, now_ns)
 
     def _enqueue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
         passage.waited_ns = now_ns - entry.received_ns

@@ -12,9 +12,9 @@ from nereid.cache import Finding, Lookup, Store
 from services.cache.config import LocalConfig, RedisConfig
 from services.cache.service import make_store
 from services.cache.store import AnswerStore
+from tests.contract.stores import LIMIT_S, find, put, refuse
 from tests.redis_server import RedisServer, redis_server
 
-LIMIT_S = 10.0
 MakeStore = Callable[[float], contextlib.AbstractAsyncContextManager[AnswerStore]]
 
 
@@ -47,29 +47,6 @@ def make(request: pytest.FixtureRequest) -> MakeStore:
             await store.close()
 
     return open_store
-
-
-async def find(store: AnswerStore, *keys: bytes) -> list[bytes | None]:
-    """What a lookup of these keys finds, in their order."""
-    done: asyncio.Future[list[Finding]] = asyncio.get_running_loop().create_future()
-    lookups = [Lookup(number, key) for number, key in enumerate(keys)]
-    store.exchange(lookups, [], done.set_result)
-    # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with the result,
-    # and with it the time limit of a caller who asks in a loop.
-    async with asyncio.timeout(LIMIT_S):
-        found = await done
-    assert sorted(each.id for each in found) == list(range(len(keys)))
-    return [each.value for each in sorted(found)]
-
-
-def refuse(findings: list[Finding]) -> None:
-    raise AssertionError(findings)
-
-
-async def put(store: AnswerStore, *stores: Store) -> None:
-    store.exchange([], stores, refuse)
-    # Behind it in the same line.
-    await find(store, b"nothing")
 
 
 async def test_what_was_stored_is_found_byte_for_byte(make: MakeStore) -> None:

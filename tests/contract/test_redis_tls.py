@@ -11,8 +11,7 @@ import trustme
 
 from nereid.cache import Store
 from services.cache.config import RedisConfig, parse_cache_config
-from tests.contract.test_answer_store import find, put
-from tests.contract.test_redis_trouble import bounded, store_at
+from tests.contract.stores import bounded, find, put, store_at
 from tests.e2e.mesh import free_port
 from tests.redis_server import redis_server, tls_binary
 

@@ -27,13 +27,13 @@ from tests.unit.rpc.frames_of import (
     SETTINGS,
     Fields,
     Frame,
-    Side,
     frame,
     message,
     settings,
     to,
     window,
 )
+from tests.unit.rpc.peers import Side
 
 LONGEST_BYTES = 2048
 _LIMITS = Limits(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nereid.rpc import Call
 
 MODELS = ("echo", "hold", "fail")
-STRING_TYPE = 13
 FP32_TYPE = 11
 
 

@@ -12,6 +12,8 @@ from nereid.rpc import BlockingStream, Call, Handlers, RpcError, Server, ServerO
 from nereid.rpc.grpcio_server import GrpcioServer
 from nereid.tls import Tls
 
+# More than any window or buffer takes at once.
+BIG = bytes(range(256)) * 80_000
 ENGINES: dict[str, type[Server | GrpcioServer]] = {"own": Server, "grpcio": GrpcioServer}
 LIMIT_S = 20
 

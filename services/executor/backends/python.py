@@ -60,8 +60,6 @@ _CONTROL: Final = Struct("<QII")
 _MOST_FORMS: Final = 1024
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 30.0
-# A worker that lived this long was no failure from the start.
-_SOUND_S: Final = 60.0
 
 
 def uses_gpus() -> bool:

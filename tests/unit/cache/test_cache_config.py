@@ -66,6 +66,10 @@ def test_the_addresses_of_a_url_may_be_several() -> None:
         (["redis,host=h,sni=n"], "tls_sni: needs tls_enabled=true"),
         (["redis,url=redis://h,tls_enabled=true"], "begins with redis://, not rediss://"),
         (["redis,url=rediss+sentinel://h/s,sni=n"], "not for sentinels"),
+        (
+            ["redis,url=redis+cluster://h,sentinel_password=p"],
+            "sentinel_password: needs a url of sentinels",
+        ),
         (["redis,url=rediss+cluster://h,cacert_dir=/"], "takes tls_cacert"),
         (["local,key=1"], "no option 'key'"),
         (["redis,host=h,port=x"], "redis,port=x: expected a whole number"),

@@ -21,8 +21,6 @@ from services.executor.workers.heads import Heads, fault_of
 from services.executor.workers.settings import settings_of
 from services.executor.workers.told import Listener
 
-WITHOUT = "without 'decoupled=True' in exec or async_exec"
-
 # ---- heads
 
 

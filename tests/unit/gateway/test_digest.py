@@ -54,6 +54,14 @@ def test_nothing_is_computed_where_nobody_asked_or_data_lie_elsewhere() -> None:
     assert digest(payloads=[SharedMemory("s", 0, 4)]) == b""
 
 
+def test_what_would_hold_up_the_gateway_is_left_to_the_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.gateway.digest._MOST_BYTES", 4)
+    assert digest(payloads=[b"abcd"]) == digest()
+    assert digest(payloads=[b"abcde"]) == b""
+
+
 def test_the_table_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.gateway.digest._MOST_HEADS", 2)
     digester = Digester(["m"])

@@ -1,6 +1,6 @@
 """Requests on their way to a trace file: which, and what is told of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic_ns
 
 import pytest
@@ -12,6 +12,7 @@ from services.gateway.data_plane import UnderWay
 from services.gateway.file_tracing import FileTracing, moved
 from services.gateway.sampling import Sampling
 from services.gateway.trace_text import LARGEST_BYTES, Trace, TracedTensor
+from tests.unit.gateway.scripted_mesh import ScriptedMesh
 
 SAMPLED = b"\0" + bytes(range(1, 25)) + b"\3"
 ALL = TraceRule(on=True, rate=1, limit=-1)
@@ -35,32 +36,18 @@ class KeptFiles:
         self.closed += 1
 
 
-class Mesh:
-    """Answers a request when told to."""
+class Mesh(ScriptedMesh):
+    """What is behind the tracing."""
 
     def __init__(self, rule: TraceRule = ALL) -> None:
+        super().__init__()
         self.files = KeptFiles()
         self.tracing = FileTracing(self.files, Sampling(rule), self.infer)
-        self.on_answer: Callable[[Answer], None] | None = None
-        self.cancelled = 0
-        self.flows: list[bool] = []
-        self.told: list[Answer] = []
-
-    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> "Mesh":
-        self.on_answer = on_answer
-        return self
-
-    def cancel(self) -> None:
-        self.cancelled += 1
-
-    def set_flow(self, *, paused: bool) -> None:
-        self.flows.append(paused)
 
     def ask(self, request: InferRequest, protocol: str = "grpc") -> UnderWay:
         return self.tracing.infer(request, self.told.append, protocol, monotonic_ns())
 
     def answer(self, head: bytes = b"", **more: object) -> None:
-        assert self.on_answer is not None
         self.on_answer(Answer(1, head, **more))  # type: ignore[arg-type]
 
     def trace(self) -> Trace:

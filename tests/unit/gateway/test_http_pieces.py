@@ -7,13 +7,7 @@ import asyncio
 import pytest
 
 from services.gateway.http_limits import HttpLimits
-from tests.unit.gateway.test_http_protocol import (
-    WAIT_S,
-    read_response,
-    request,
-    rest,
-    site,
-)
+from tests.unit.gateway.http_site import WAIT_S, read_response, request, rest, site
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 STREAM = b"text/event-stream"

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from services.gateway.http_limits import HttpLimits
-from tests.unit.gateway.test_http_protocol import WAIT_S, read_response, request, rest, site
+from tests.unit.gateway.http_site import WAIT_S, read_response, request, rest, site
 
 LIMITS = HttpLimits(max_body_bytes=1000, max_header_bytes=4096)
 STAYS, ENDS = True, False

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from nereid.pb import kserve_pb2
 from services.gateway.data_plane import UnderWay
 from services.gateway.shared_memory import SYSTEM, Range, Regions, RegionUse, Registration
 from services.gateway.shared_memory_outputs import Outputs
+from tests.unit.gateway.scripted_mesh import ScriptedMesh
 
 HEAD = kserve_pb2.ModelInferResponse(
     model_name="m",
@@ -35,28 +35,15 @@ class Bytes:
         self.data.clear()
 
 
-class Mesh:
-    """Answers a request when told to."""
+class Mesh(ScriptedMesh):
+    """What is behind the outputs that lie in a client's memory."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.memory = Bytes()
         self.regions = Regions(allowed=True)
         self.regions.register(Registration(SYSTEM, "r", 8, "k"), lambda: self.memory)
         self.outputs = Outputs(self.regions, self.infer)
-        self.told: list[Answer] = []
-        self.cancelled = 0
-        self.flows: list[bool] = []
-        self.on_answer: Callable[[Answer], None] = self.told.append
-
-    def infer(self, _request: InferRequest, on_answer: Callable[[Answer], None]) -> "Mesh":
-        self.on_answer = on_answer
-        return self
-
-    def cancel(self) -> None:
-        self.cancelled += 1
-
-    def set_flow(self, *, paused: bool) -> None:
-        self.flows.append(paused)
 
     def send(self, *places: tuple[str, Range]) -> UnderWay:
         request = InferRequest(1, b"", [])

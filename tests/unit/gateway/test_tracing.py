@@ -1,6 +1,5 @@
 """Which requests the gateway traces, and what it tells of them."""
 
-from collections.abc import Callable
 from time import monotonic_ns
 
 import pytest
@@ -11,6 +10,7 @@ from nereid.tracing import TraceConfig, is_sampled
 from services.gateway.data_plane import UnderWay
 from services.gateway.sampling import Sampling
 from services.gateway.tracing import SpanTracing
+from tests.unit.gateway.scripted_mesh import ScriptedMesh
 from tests.unit.spans import KeptSpans
 
 SAMPLED = b"\0" + bytes(range(1, 25)) + b"\1"
@@ -18,34 +18,17 @@ UNSAMPLED = SAMPLED[:25] + b"\0"
 HEAD = kserve_pb2.ModelInferRequest(model_name="m", model_version="3").SerializeToString()
 
 
-class Mesh:
-    """Answers a request when told to."""
+class Mesh(ScriptedMesh):
+    """What is behind the tracing."""
 
     def __init__(self, config: TraceConfig) -> None:
+        super().__init__()
         self.tracer = KeptSpans()
         sampling = Sampling(config.rule)
         self.tracing = SpanTracing(self.tracer, sampling, self.infer)
-        self.on_answer: Callable[[Answer], None] | None = None
-        self.cancelled = 0
-        self.flows: list[bool] = []
-        self.told: list[Answer] = []
-
-    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> "Mesh":
-        self.on_answer = on_answer
-        return self
-
-    def cancel(self) -> None:
-        self.cancelled += 1
-
-    def set_flow(self, *, paused: bool) -> None:
-        self.flows.append(paused)
 
     def ask(self, request: InferRequest) -> UnderWay:
         return self.tracing.infer(request, self.told.append, "grpc", monotonic_ns())
-
-    def answer(self, answer: Answer) -> None:
-        assert self.on_answer is not None
-        self.on_answer(answer)
 
 
 def request(context: bytes = b"", head: bytes = HEAD) -> InferRequest:
@@ -69,7 +52,7 @@ def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
     asked = request(SAMPLED)
     it.ask(asked)
     answer = Answer(1)
-    it.answer(answer)
+    it.on_answer(answer)
     assert it.told == [answer]
     root = it.tracer.one("InferRequest")
     assert root.parent == SAMPLED
@@ -93,7 +76,7 @@ def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
     it = Mesh(TraceConfig(rate=1, levels=("TIMESTAMPS",)))
     asked = request(head=b"\xff damaged")
     it.ask(asked)
-    it.answer(Answer(1, error=Fault(5, "not found")))
+    it.on_answer(Answer(1, error=Fault(5, "not found")))
     root = it.tracer.one("InferRequest")
     assert root.parent == b""
     assert is_sampled(root.context)
@@ -104,7 +87,7 @@ def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
 def test_a_client_that_goes_ends_its_trace_once() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     it.ask(request(SAMPLED)).cancel()
-    it.answer(Answer(1))
+    it.on_answer(Answer(1))
     assert it.cancelled == 1
     assert it.tracer.one("InferRequest").error == "the client is gone"
     assert it.tracer.named("send") == []
@@ -113,11 +96,11 @@ def test_a_client_that_goes_ends_its_trace_once() -> None:
 def test_a_request_with_several_answers_is_traced_to_the_last() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     under_way = it.ask(request(SAMPLED))
-    it.answer(Answer(1, b"one", more=True))
+    it.on_answer(Answer(1, b"one", more=True))
     under_way.set_flow(paused=True)
     assert it.flows == [True]
     assert it.tracer.spans == []
-    it.answer(Answer(1))
+    it.on_answer(Answer(1))
     assert [answer.head for answer in it.told] == [b"one", b""]
     assert len(it.tracer.named("InferRequest")) == len(it.tracer.named("send")) == 1
 
@@ -130,5 +113,5 @@ def test_an_answer_that_cannot_be_told_still_ends_the_trace() -> None:
 
     it.tracing.infer(request(SAMPLED), fail, "http", monotonic_ns())
     with pytest.raises(RuntimeError):
-        it.answer(Answer(1))
+        it.on_answer(Answer(1))
     assert len(it.tracer.named("InferRequest")) == 1

@@ -8,15 +8,11 @@ import pytest
 
 from nereid.errors import InvalidArgument
 from nereid.model_config import (
-    Accelerator,
     DynamicBatching,
     InputSpec,
     ModelConfig,
-    Optimization,
     OutputSpec,
     QueuePolicy,
-    WarmupInput,
-    WarmupSample,
     complete_config,
     freeze_config,
     parse_config,
@@ -35,17 +31,12 @@ def test_a_bare_configuration_has_the_defaults() -> None:
         "onnxruntime",
         "onnxruntime_onnx",
     )
-    assert config.default_model_filename == "model.onnx"
     assert config.max_batch_size == 0
     assert config.batching is None
     assert not (config.inputs)
     assert not (config.outputs)
-    assert not (config.warmup)
     assert not config.decoupled
     assert not config.response_cache
-    assert config.parameters == {}
-    assert config.optimization == Optimization()
-    assert config.version_policy.latest.num_versions == 1
 
 
 def test_tensors() -> None:
@@ -53,16 +44,13 @@ def test_tensors() -> None:
         'max_batch_size: 2 input { name: "a" data_type: TYPE_STRING dims: [ -1 ] '
         "allow_ragged_batch: true optional: true } "
         'input { name: "b" data_type: TYPE_BF16 dims: [ 1 ] reshape { } } '
-        'output { name: "c" data_type: TYPE_UINT8 dims: [ 4 ] reshape { shape: [ 2, 2 ] } '
-        'label_filename: "labels.txt" }'
+        'output { name: "c" data_type: TYPE_UINT8 dims: [ 4 ] reshape { shape: [ 2, 2 ] } }'
     )
     assert config.inputs == (
         InputSpec("a", "BYTES", (-1,), optional=True, allow_ragged=True),
         InputSpec("b", "BF16", (1,), reshape=()),
     )
-    assert config.outputs == (
-        OutputSpec("c", "UINT8", (4,), reshape=(2, 2), label_filename="labels.txt"),
-    )
+    assert config.outputs == (OutputSpec("c", "UINT8", (4,), reshape=(2, 2)),)
 
 
 def test_dynamic_batching() -> None:
@@ -91,49 +79,9 @@ def test_without_priorities_there_are_no_policies_by_level() -> None:
     assert config.batching == DynamicBatching(preserve_ordering=True)
 
 
-def test_what_the_backend_is_told() -> None:
-    config = frozen(
-        "optimization { graph { level: -1 } cuda { graphs: true } execution_accelerators { "
-        'gpu_execution_accelerator { name: "tensorrt" parameters { key: "k" value: "v" } } '
-        'cpu_execution_accelerator { name: "openvino" } } eager_batching: true } '
-        'parameters { key: "b" value { string_value: "2" } } '
-        'parameters { key: "a" value { string_value: "1" } } '
-        "model_transaction_policy { decoupled: true }"
-    )
-    assert config.optimization == Optimization(
-        graph_level=-1,
-        gpu_accelerators=(Accelerator("tensorrt", {"k": "v"}),),
-        cpu_accelerators=(Accelerator("openvino", {}),),
-        cuda_graphs=True,
-        eager_batching=True,
-    )
-    assert dict(config.parameters) == {"a": "1", "b": "2"}
-    assert config.decoupled
+def test_how_it_answers() -> None:
+    assert frozen("model_transaction_policy { decoupled: true }").decoupled
     assert frozen("response_cache { enable: true }").response_cache
-
-
-def test_warm_up() -> None:
-    config = frozen(
-        'model_warmup { name: "skipped" inputs { key: "x" value { dims: -1 } } } '
-        'model_warmup { name: "w" batch_size: 3 '
-        'inputs { key: "b" value { data_type: TYPE_FP32 dims: [ 2 ] random_data: true } } '
-        'inputs { key: "c" value { data_type: TYPE_STRING input_data_file: "f" } } '
-        'inputs { key: "a" value { data_type: TYPE_INT8 dims: [ 1 ] zero_data: true } } } '
-        'model_warmup { name: "v" batch_size: 1 count: 5 }'
-    )
-    assert config.warmup == (
-        WarmupSample(
-            "w",
-            3,
-            1,
-            (
-                WarmupInput("a", "INT8", (1,), "zero"),
-                WarmupInput("b", "FP32", (2,), "random"),
-                WarmupInput("c", "BYTES", (), "file", "f"),
-            ),
-        ),
-        WarmupSample("v", 1, 5, ()),
-    )
 
 
 def test_it_cannot_be_changed_and_keeps_a_message_of_its_own() -> None:
@@ -144,8 +92,6 @@ def test_it_cannot_be_changed_and_keeps_a_message_of_its_own() -> None:
     assert config.proto.max_batch_size == 0
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.max_batch_size = 1  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        config.parameters["a"] = "b"  # type: ignore[index]
 
 
 def test_an_invalid_configuration_is_not_frozen() -> None:

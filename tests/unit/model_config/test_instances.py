@@ -7,8 +7,6 @@ import pytest
 from nereid.errors import InvalidArgument
 from nereid.model_config import (
     InstanceGroup,
-    RateLimiter,
-    RateResource,
     normalise_instance_groups,
     parse_config,
     with_instance_groups,
@@ -62,16 +60,9 @@ def test_names_count_all_groups() -> None:
     assert [group.name for group in found] == ["m_0", "g", "m_2"]
 
 
-def test_everything_that_a_group_says_is_kept() -> None:
-    found = groups(
-        'platform: "tensorrt_plan" instance_group { kind: KIND_GPU passive: true profile: "1" '
-        'host_policy: "p" rate_limiter { priority: 2 resources [ { name: "R" count: 4 },'
-        ' { name: "S" global: true count: 1 } ] } }',
-        (0,),
-        "tensorrt",
-    )
-    limiter = RateLimiter((RateResource("R", False, 4), RateResource("S", True, 1)), 2)
-    assert found == [InstanceGroup("m_0", "GPU", 1, (0,), True, ("1",), "p", limiter)]
+def test_a_passive_group_is_told_as_such() -> None:
+    found = groups("instance_group { kind: KIND_GPU passive: true }", (0,))
+    assert found == [InstanceGroup("m_0", "GPU", 1, (0,), passive=True)]
 
 
 @pytest.mark.parametrize(

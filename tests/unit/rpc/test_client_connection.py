@@ -1,26 +1,17 @@
-"""The client's connection: what a server's frames come to, and both roles talking to each other."""
+"""The client's connection: what a server's frames come to."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import hpack
 import pytest
-from hypothesis import given
-from hypothesis import settings as settings_of
-from hypothesis import strategies as st
 
-from nereid.rpc.client_connection import (
-    ClientConnection,
-    ClientStream,
-    outcome_of,
-    request_block,
-)
+from nereid.rpc.client_connection import ClientStream, outcome_of, request_block
 from nereid.rpc.control import Limits
-from nereid.rpc.status import NotProcessedError, RpcError, Status
-from nereid.rpc.wire import PREFACE, Code
+from nereid.rpc.status import NotProcessedError, Status
+from nereid.rpc.wire import Code
 from tests.unit.rpc.frames_of import (
     ACK,
     DATA,
@@ -33,84 +24,15 @@ from tests.unit.rpc.frames_of import (
     RST,
     SETTINGS,
     WINDOW,
-    Frame,
-    Reader,
-    Side,
     frame,
     message,
     settings,
     window,
 )
+from tests.unit.rpc.peers import Ends
 
 OPEN = [(":status", "200"), ("content-type", "application/grpc")]
 ENDED = END_HEADERS | END_STREAM
-
-
-class Ends:
-    """A client connection and the streams opened on it."""
-
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.connection = ClientConnection(limits or Limits(trusting=True))
-        self.freed = 0
-        self.connection.freed = self._freed
-        self.encoder = hpack.Encoder()
-        self.reader = Reader()
-        self.messages: list[bytes] = []
-        self.closes: list[RpcError | None] = []
-        self.opens = 0
-        opening = b"".join(self.connection.take())
-        assert opening.startswith(PREFACE)
-        self.opening = self.reader.read(opening[len(PREFACE) :])
-        self.give(settings())
-        self.take()
-
-    def _freed(self) -> None:
-        self.freed += 1
-
-    def give(self, *parts: bytes) -> Ends:
-        for part in parts:
-            self.connection.receive(part)
-        return self
-
-    def take(self) -> list[Frame]:
-        data = b""
-        while out := self.connection.take():
-            data += b"".join(out)
-        return self.reader.read(data)
-
-    def one(self, kind: int) -> Frame:
-        frames = [each for each in self.take() if each.kind == kind]
-        assert len(frames) == 1, frames
-        return frames[0]
-
-    def headers(self, fields: list[tuple[str, str]], flags: int = END_HEADERS) -> bytes:
-        return frame(HEADERS, flags, 1, self.encoder.encode(fields))
-
-    def stream(self) -> ClientStream:
-        block = request_block("/test/Echo", "host", (("a", "b"),), timeout_s=2)
-        stream = ClientStream(block, self.messages.append, self.closes.append)
-        stream.on_open = self._opened
-        return stream
-
-    def _opened(self) -> None:
-        self.opens += 1
-
-    def start(self) -> ClientStream:
-        stream = self.stream()
-        self.connection.start(stream)
-        return stream
-
-    @property
-    def error(self) -> RpcError:
-        assert len(self.closes) == 1
-        error = self.closes[0]
-        assert error is not None
-        return error
-
-
-@pytest.fixture
-def ends() -> Ends:
-    return Ends()
 
 
 def test_the_opening(ends: Ends) -> None:
@@ -396,68 +318,6 @@ def test_writable(ends: Ends) -> None:
     stream.cancel()
     stream.send(b"x")
     stream.half_close()
-
-
-class Talk:
-    """Both roles, and bytes handed to and fro in cuts of any size."""
-
-    def __init__(self, limits: Limits, cut: int) -> None:
-        self.side = Side(limits, greet=False)
-        self.connection = ClientConnection(limits)
-        self.cut = cut
-        self.messages: dict[int, list[bytes]] = {}
-        self.closes: dict[int, RpcError | None] = {}
-
-    def call(self, name: int, path: str, bodies: list[bytes]) -> ClientStream:
-        block = request_block(path, "h", ())
-        self.messages[name] = []
-
-        def on_close(error: RpcError | None) -> None:
-            self.closes[name] = error
-
-        stream = ClientStream(block, self.messages[name].append, on_close)
-        self.connection.start(stream)
-        for body in bodies:
-            stream.send(body)
-        stream.half_close()
-        return stream
-
-    def run(self) -> None:
-        while True:
-            up, down = self.connection.take(), self.side.connection.take()
-            if not up and not down:
-                return
-            self._hand(b"".join(up), self.side.connection.receive)
-            self._hand(b"".join(down), self.connection.receive)
-
-    def _hand(self, data: bytes, receive: Callable[[bytes], None]) -> None:
-        for at in range(0, len(data), self.cut):
-            receive(data[at : at + self.cut])
-
-
-@settings_of(max_examples=30, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(0, 120_000), max_size=4), min_size=1, max_size=4),
-    st.integers(1000, 70_000),
-    st.sampled_from([65_536, 70_000, 200_000]),
-)
-def test_both_roles_talk_to_each_other(sizes: list[list[int]], cut: int, window: int) -> None:
-    """Streams with bodies far above every window: all arrives, in order, and nothing is left."""
-    limits = Limits(
-        stream_window_bytes=window,
-        connection_window_bytes=window + 5000,
-        max_frame_bytes=16_384 + cut,
-        trusting=True,
-    )
-    talk = Talk(limits, cut)
-    bodies = [[bytes([turn]) * size for turn, size in enumerate(each)] for each in sizes]
-    for name, each in enumerate(bodies):
-        talk.call(name, "/test/Chat", each)
-    talk.run()
-    assert list(talk.messages.values()) == bodies
-    assert talk.closes == dict.fromkeys(range(len(bodies)))
-    assert not talk.connection.streams
-    assert not talk.side.connection.streams
 
 
 def test_acks_of_settings(ends: Ends) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.rpc.frames_of import Side
+from tests.unit.rpc.peers import Side
 from tests.unit.rpc.rfc9113 import MARKED, ROWS, Client, judge
 
 

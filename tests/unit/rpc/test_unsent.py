@@ -12,12 +12,12 @@ from tests.unit.rpc.frames_of import (
     HEADERS,
     RST,
     Frame,
-    Side,
     frame,
     message,
     settings,
     to,
 )
+from tests.unit.rpc.peers import Side
 
 LIMIT = Limits(read_timeout_s=10)
 PIECE = frame(DATA, 0, 1, message(bytes(100))[:50])

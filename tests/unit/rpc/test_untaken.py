@@ -10,13 +10,13 @@ from tests.unit.rpc.frames_of import (
     HEADERS,
     RST,
     WINDOW,
-    Side,
     frame,
     message,
     settings,
     to,
     window,
 )
+from tests.unit.rpc.peers import Side
 
 
 def test_a_unary_answer_that_gets_no_window_is_given_up() -> None:

@@ -23,8 +23,7 @@ from services.scheduler.response_cache import ResponseCache, place_of
 from services.scheduler.slabs import Slabs
 from tests.ensembles import Step, ensemble_config
 from tests.unit.scheduler.cache_site import FakeLink
-from tests.unit.scheduler.test_model import Stream, turn
-from tests.unit.scheduler.test_slabs import Executor
+from tests.unit.scheduler.executors import Executor, Stream, turn
 
 CONFIG = """
 backend: "python"

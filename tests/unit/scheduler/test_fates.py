@@ -16,6 +16,7 @@ from services.scheduler.load_rules import QueueLimits
 from services.scheduler.model import ModelVersion
 from services.scheduler.placement import Slot
 from services.scheduler.sessions import Placed, Session
+from tests.unit.scheduler.executors import Stream, executed
 from tests.unit.scheduler.samples import head_of, model_of
 
 CONFIG = """
@@ -23,17 +24,6 @@ input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
 FAULT = Fault(Internal.code, "it died", late=True)
-
-
-class Stream:
-    def __init__(self) -> None:
-        self.sent: list[pb.Batch] = []
-
-    def send(self, message: bytes) -> None:
-        self.sent.append(pb.Batch.FromString(message))
-
-    def finish(self) -> None:
-        pass
 
 
 class World:
@@ -72,9 +62,7 @@ class World:
         self.fates.told(self.session, 1, Fate(begun, FAULT))
 
     def answers_first(self) -> None:
-        reply = pb.Executed(id=1)
-        reply.answers.add()
-        self.runtime.executed(self.first.instance, reply.SerializeToString())
+        self.runtime.executed(self.first.instance, executed(self.stream.sent[0]))
 
     def outcome(self) -> str:
         """What has become of the request."""

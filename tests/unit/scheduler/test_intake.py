@@ -15,6 +15,7 @@ from services.scheduler.lifecycle import Standing
 from services.scheduler.load_rules import QueueLimits
 from services.scheduler.model import ModelVersion
 from services.scheduler.tracing import SpanTraces
+from tests.unit.scheduler.executors import turn
 from tests.unit.scheduler.samples import model_of
 from tests.unit.spans import KeptSpans
 
@@ -67,11 +68,6 @@ def request(number: int, **fields: Any) -> InferRequest:
     head = kserve_pb2.ModelInferRequest(model_name="m")
     head.inputs.add(name="I", datatype="UINT8", shape=[1])
     return InferRequest(number, head.SerializeToString(), [b"x"], **fields)
-
-
-async def turn() -> None:
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
 
 
 async def test_held_requests_go_to_the_model_once_it_is_there() -> None:

@@ -11,6 +11,7 @@ from nereid.pb import nereid_pb2 as pb
 from services.scheduler.instance import Instance
 from services.scheduler.load_rules import QueueLimits
 from services.scheduler.model import ModelVersion
+from tests.unit.scheduler.executors import Stream, executed, turn
 from tests.unit.scheduler.samples import model_of
 
 CONFIG = """
@@ -18,20 +19,6 @@ max_batch_size: 8
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
-
-
-class Stream:
-    def __init__(self) -> None:
-        self.sent: list[pb.Batch] = []
-        self.broken = False
-
-    def send(self, message: bytes) -> None:
-        if self.broken:
-            raise RuntimeError("cannot be written")
-        self.sent.append(pb.Batch.FromString(message))
-
-    def finish(self) -> None:
-        pass
 
 
 class World:
@@ -56,18 +43,6 @@ class World:
 
     def told(self) -> dict[int, str]:
         return {each.id: each.error.message if each.error else "" for each in self.answers}
-
-
-def executed(batch: pb.Batch) -> bytes:
-    reply = pb.Executed(id=batch.id)
-    for _ in batch.members:
-        reply.answers.add()
-    return reply.SerializeToString()
-
-
-async def turn() -> None:
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
 
 
 async def test_a_lone_request_is_sent_without_waiting_for_the_loop() -> None:

@@ -14,28 +14,8 @@ from services.scheduler.entry import Batch
 from services.scheduler.instance import batch_message
 from services.scheduler.intake import GatewaySession, HoldingRoom, Intake
 from services.scheduler.slabs import Slabs
+from tests.unit.scheduler.executors import MIB, Executor
 from tests.unit.scheduler.samples import entry_of
-
-MIB = 1 << 20
-
-
-class Executor:
-    """One that has joined, in this process."""
-
-    def __init__(self, domain: str = "here") -> None:
-        self.hello = pb.Hello(name="e", memory_domain=domain, process=str(os.getpid()))
-        self.told: list[tuple[list[str], bool]] = []
-        self.segments = Segments(8 * MIB)
-
-    def send(self, command: pb.ExecutorCommand) -> None:
-        self.told.append((list(command.release.slabs), command.release.discard))
-
-    def answer(self, number: int, content: bytes = b"abc") -> Answer:
-        segment = self.segments.take(MIB)
-        assert segment is not None
-        segment.view[: len(content)] = content
-        reference = segment.range(0, len(content))
-        return Answer(number, b"head", [reference], slab=segment.name)
 
 
 class Gateway:

@@ -1,7 +1,5 @@
 """The spans of requests on their way through a model version."""
 
-import asyncio
-
 from nereid.errors import Unavailable
 from nereid.messages import Answer, InferRequest
 from nereid.pb import kserve_pb2
@@ -11,6 +9,7 @@ from services.scheduler.instance import Instance
 from services.scheduler.load_rules import QueueLimits
 from services.scheduler.model import ModelVersion
 from services.scheduler.tracing import SpanTraces
+from tests.unit.scheduler.executors import Stream, executed, turn
 from tests.unit.scheduler.samples import entry_of, model_of
 from tests.unit.spans import KeptSpans
 
@@ -24,17 +23,6 @@ dynamic_batching { }
 
 def context(number: int, sampled: bool = True) -> bytes:
     return b"\0" + bytes([number]) * 24 + bytes([sampled])
-
-
-class Stream:
-    def __init__(self) -> None:
-        self.sent: list[pb.Batch] = []
-
-    def send(self, message: bytes) -> None:
-        self.sent.append(pb.Batch.FromString(message))
-
-    def finish(self) -> None:
-        pass
 
 
 class World:
@@ -62,15 +50,7 @@ class World:
         self.model.submit(request, self.answers.append)
 
     def answer(self, instance: Instance, batch: pb.Batch) -> None:
-        reply = pb.Executed(id=batch.id)
-        for _ in batch.members:
-            reply.answers.add()
-        self.model.executed(instance, reply.SerializeToString())
-
-
-async def turn() -> None:
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+        self.model.executed(instance, executed(batch))
 
 
 async def test_without_a_tracer_contexts_travel_as_they_came() -> None:
