@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 MODELS ?= models
+# ONNX Runtime's builds send data to their maker unless told not to.
+export ORT_DISABLE_TELEMETRY ?= 1
 
 .PHONY: install dev models serve test e2e compose-test compat compat-record fuzz check fmt proto bench clean
 

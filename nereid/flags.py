@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import json
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Parse = Callable[[str], Any]
 
@@ -23,6 +24,8 @@ Settings = TypeVar("Settings")
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
+# How much of a name must be right for it to be taken for a slip of the fingers.
+_ALIKE = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,12 +151,15 @@ def read(
 def read_all(
     classes: Sequence[type[Any]], argv: Sequence[str], environ: Mapping[str, str], program: str
 ) -> list[Any]:
-    """As read(), for several settings that share one command line; equal names are one flag."""
-    fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
-    given, surplus = _parser(list(fields.values()), classes[0].__doc__, program).parse_known_args(
-        argv
-    )
-    faults = [f"unknown argument '{text}'" for text in surplus]
+    """As read(), for several settings that share one command line; equal names are one flag, which
+    is what the first that has it says.
+    """
+    fields: dict[str, dataclasses.Field[Any]] = {}
+    for field in (field for cls in classes for field in dataclasses.fields(cls)):
+        fields.setdefault(field.name, field)
+    parser = _parser(list(fields.values()), classes[0].__doc__, program)
+    given, surplus = parser.parse_known_args(argv)
+    faults = _unknown(surplus, fields.values())
     values: dict[str, Any] = {}
     for field in fields.values():
         texts, source = _texts(field, vars(given)[field.name], environ)
@@ -170,6 +176,23 @@ def read_all(
         faults += getattr(result, "faults", list)()
     refuse(faults, program)
     return results
+
+
+def _unknown(surplus: Sequence[str], fields: Iterable[dataclasses.Field[Any]]) -> list[str]:
+    """What is no flag, with what may have been meant; not the value that stands behind it."""
+    names = [name for f in fields for name in (flag_name(f), *f.metadata["flag"].aliases)]
+    faults: list[str] = []
+    awaits_value = False
+    for text in surplus:
+        name, equals, _ = text.partition("=")
+        if name.startswith("-"):
+            near = difflib.get_close_matches(name, names, 1, _ALIKE)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            faults.append(f"unknown argument '{name}'{hint}")
+        elif not awaits_value:
+            faults.append(f"unknown argument '{text}'")
+        awaits_value = name.startswith("-") and not equals
+    return faults
 
 
 def _parsed(
@@ -190,7 +213,8 @@ def _parsed(
 
 def refuse(faults: Sequence[str], program: str) -> None:
     """If there are faults, print a line for each and exit with code 2."""
-    for fault in faults:
+    # Services that share a flag find the same fault in it.
+    for fault in dict.fromkeys(faults):
         sys.stderr.write(f"{program}: {fault}\n")
     if faults:
         sys.exit(2)
@@ -232,6 +256,10 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _shown(default: Any) -> str:
+    return ", ".join(map(_text, default)) if isinstance(default, tuple) else _text(default)
+
+
 def _parser(
     fields: Sequence[dataclasses.Field[Any]], doc: str | None, program: str
 ) -> argparse.ArgumentParser:
@@ -239,7 +267,8 @@ def _parser(
     for field in fields:
         option: Flag = field.metadata["flag"]
         default = field.default
-        shown = "" if default in (dataclasses.MISSING, None, (), "") else f" (default: {default})"
+        unsaid = default in (dataclasses.MISSING, None, (), "")
+        shown = "" if unsaid else f" (default: {_shown(default)})"
         parser.add_argument(
             flag_name(field),
             *option.aliases,

@@ -142,9 +142,11 @@ class Tls:
 
     def _load(self) -> _Loaded:
         files = self._files
-        context = files.server_context() if self._server else files.client_context()
         paths = files.cert, files.key, files.root
-        return _Loaded(context, Pems(*(Path(path).read_bytes() if path else b"" for path in paths)))
+        # First of all: unlike the TLS library, it tells which file is missing.
+        pems = Pems(*(Path(path).read_bytes() if path else b"" for path in paths))
+        context = files.server_context() if self._server else files.client_context()
+        return _Loaded(context, pems)
 
     def _look(self) -> tuple[_Seen, ...]:
         return tuple(map(_Seen.of, self._files.given))

@@ -79,8 +79,9 @@ async def serve(
 
 def main() -> int:
     """Run the process."""
-    gateway, scheduler, cache = flags.read_all(
-        (GatewaySettings, SchedulerSettings, CacheSettings), sys.argv[1:], os.environ, _PROGRAM
+    # The scheduler's come first: of --scheduler-address it is the one that takes several.
+    scheduler, gateway, cache = flags.read_all(
+        (SchedulerSettings, GatewaySettings, CacheSettings), sys.argv[1:], os.environ, _PROGRAM
     )
     set_up_logging(gateway, "gateway+scheduler")
     return uvloop.run(serve(gateway, scheduler, cache))

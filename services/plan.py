@@ -18,7 +18,7 @@ from nereid.rpc.address import host_and_port, unix_path
 from nereid.telemetry import LogSettings
 from services.cache.settings import CacheSettings
 from services.executor.service import offered_gpus
-from services.executor.settings import ExecutorSettings
+from services.executor.settings import ExecutorSettings, prepare_environment
 from services.gateway.settings import GatewaySettings
 from services.scheduler.settings import Settings as SchedulerSettings
 
@@ -42,6 +42,13 @@ class ServeSettings:
     exit_timeout_secs: float = flags.flag(
         30.0, "how long requests under way may take to finish after SIGTERM", flags.seconds
     )
+    scheduler_address: tuple[str, ...] = flags.flag(
+        (),
+        "where the scheduler listens for gateways and executors of other machines as well,"
+        " host:port or unix:/path; may be given several times",
+        flags.address,
+        repeated=True,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +67,7 @@ class _Mesh:
         # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
         scheduler = dataclasses.replace(
             self.scheduler,
-            scheduler_address=(address, *self._open_addresses()),
+            scheduler_address=(address, *self.serve.scheduler_address),
             metrics_port=gateway.metrics_port if joined else -1,
             metrics_address=gateway.metrics_address,
         )
@@ -98,11 +105,6 @@ class _Mesh:
             children.append(_child("services.executor", flags.arguments(executor), 2, number))
         return children
 
-    def _open_addresses(self) -> tuple[str, ...]:
-        """Where else the user wants the scheduler to listen, for executors on other machines."""
-        given = self.scheduler.scheduler_address
-        return () if given == SchedulerSettings.scheduler_address else given
-
     def edges(self) -> dict[str, str | None]:
         """The addresses that clients use."""
         gateway = self.gateway
@@ -116,13 +118,14 @@ class _Mesh:
 def main() -> None:
     """Print the plan for the runtime directory argv[1] and the flags after it."""
     directory, *argv = sys.argv[1:]
+    prepare_environment()
     classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
     serve, gateway, executor, scheduler, cache = flags.read_all(classes, argv, os.environ, _PROGRAM)
     if cache.cache_config and scheduler.cache_address is not None:
         flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
     mesh = _Mesh(serve, gateway, scheduler, executor, cache)
     edges = mesh.edges()
-    flags.refuse([f for edge in edges.values() if edge for f in _port_faults(edge)], _PROGRAM)
+    flags.refuse(_port_faults([edge for edge in edges.values() if edge]), _PROGRAM)
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     plan = {"children": children, "exit_timeout_s": serve.exit_timeout_secs, "log": log, **edges}
@@ -154,7 +157,14 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
     return [each for each in first if each.partition("=")[0] not in names] + last
 
 
-def _port_faults(address: str) -> list[str]:
+def _port_faults(addresses: list[str]) -> list[str]:
+    twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
+    if twice:
+        return [f"cannot listen on {each} twice" for each in sorted(twice)]
+    return [fault for address in addresses for fault in _port_fault(address)]
+
+
+def _port_fault(address: str) -> list[str]:
     if unix_path(address) is not None:
         return []
     host, port = host_and_port(address)

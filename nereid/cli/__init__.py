@@ -14,6 +14,8 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in _COMMANDS:
         sys.exit(_COMMANDS[name][0](sys.argv[2:]))
+    if name and name not in ("-h", "--help", "help"):
+        print(f"nereid: unknown command '{name}'", file=sys.stderr)
     lines = [f"  nereid {each:8} {what}" for each, (_, what) in _COMMANDS.items()]
     print("usage: nereid COMMAND [FLAGS]   (nereid COMMAND --help tells a command's flags)")
     print(*lines, sep="\n")

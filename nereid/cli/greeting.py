@@ -135,7 +135,8 @@ def _table(models: list[dict[str, str]]) -> str:
     rows = [("MODEL", "VERSION", "STATE")]
     for model in models:
         state = model.get("state", "")
-        reason = model.get("reason", "")
+        # The log has all of it; of a Python model's exception this is the first of many lines.
+        reason = model.get("reason", "").partition("\n")[0]
         rows.append(
             (model["name"], model.get("version", "-"), f"{state}: {reason}" if reason else state)
         )

@@ -59,6 +59,9 @@ class Supervisor:
         """Drain and end; called again, end at once."""
         if self._stopping.is_set():
             self._at_once.set()
+        else:
+            told = "finishing what was accepted, for at most %g s; a second signal ends it now"
+            _log.info(told, self._exit_timeout_s)
         self._stopping.set()
 
     async def run(self) -> int:

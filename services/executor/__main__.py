@@ -29,7 +29,7 @@ def main() -> int:
     """The process; its exit code."""
     settings = settings_module.read()
     set_up_logging(settings, "executor")
-    settings_module.order_gpus_by_bus()
+    settings_module.prepare_environment()
     if settings.backend_directory:
         backends.look_in(Path(settings.backend_directory))
     finished = uvloop.run(_serve(settings))

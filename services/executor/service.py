@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
+# Services start in any order: only what lasts longer than this is worth a warning.
+_PATIENCE_S: Final = 3.0
 # A scheduler whose machine is gone says nothing; its instances' streams end with the stay.
 _CHANNEL: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # A model that is stuck must not keep the executor from joining again.
@@ -81,8 +83,9 @@ class ExecutorService:
                 await asyncio.to_thread(tracer.close)
 
     async def _stays(self, surroundings: Surroundings) -> bool:
-        pause_s = _FIRST_PAUSE_S
-        told = ""
+        loop = asyncio.get_running_loop()
+        pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
+        told = logging.NOTSET, ""
         while not self._leaving.is_set():
             stay = self._stay = Membership(surroundings)
             reports = asyncio.ensure_future(self._report(stay, surroundings.hello))
@@ -94,10 +97,14 @@ class ExecutorService:
             if surroundings.slabs is not None:
                 surroundings.slabs.forget()
             if stay.welcomed:
-                pause_s, told = _FIRST_PAUSE_S, ""
-            elif stay.end_reason != told:
-                told = stay.end_reason
-                _log.warning("the scheduler cannot be joined: %s", told)
+                pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
+                told = logging.NOTSET, ""
+            else:
+                lasts = loop.time() - alone_since > _PATIENCE_S
+                tell = logging.WARNING if lasts else logging.INFO, stay.end_reason
+                if tell != told:
+                    told = tell
+                    _log.log(tell[0], "the scheduler cannot be joined: %s", tell[1])
             await _first(self._leaving, timeout_s=pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return True

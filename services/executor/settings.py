@@ -125,6 +125,9 @@ def visible_gpus() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
-def order_gpus_by_bus() -> None:
-    """Have CUDA count GPUs as NVML does; only works before CUDA is first used."""
+def prepare_environment() -> None:
+    """For libraries that read it once, when they are first used; what the user has set stays."""
+    # CUDA counts GPUs as NVML does.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    # ONNX Runtime's own builds tell their maker what they run, unless told not to.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

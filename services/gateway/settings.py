@@ -152,7 +152,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     metrics_address: str = flag(
         "", "the interface of the metrics port, or unix:/path; default: HTTP's, or the loopback's"
     )
-    metrics_port: int = flag(8002, "the metrics port; 0 takes a free one", flags.port)
+    metrics_port: int = flag(8002, "the metrics port; 0 takes a free one", flags.own_port)
     allow_cpu_metrics: bool = flag(
         True, "tell of the machines' CPUs and memory", flags.boolean, bare="true"
     )

@@ -60,6 +60,7 @@ class Loader:
         self._versions: dict[ServedVersion, None] = {}
         self._readings: set[asyncio.Task[None]] = set()
         self._sessions: dict[str, Session] = {}
+        self._stopped = False
         # What an executor that joins is told first.
         self.greeting: Callable[[], Iterable[pb.ExecutorCommand]] = tuple
         # An executor's thread from before a restart of the scheduler must not match by chance.
@@ -121,6 +122,10 @@ class Loader:
             await served.runtime.idle()
         self.discard(served)
 
+    def stop(self) -> None:
+        """Everything ends: that executors go now is no news, and changes no version's state."""
+        self._stopped = True
+
     def discard(self, served: ServedVersion) -> None:
         """Let go of a version that nobody waits for."""
         self._versions.pop(served, None)
@@ -175,7 +180,7 @@ class Loader:
 
     def left(self, session: Session) -> None:
         """Its control stream is at its end; so is the executor, unless it was leaving in peace."""
-        if not session.leaving:
+        if not (session.leaving or self._stopped):
             _log.warning("executor '%s' is gone", session.name)
         self._rules.slabs.left(session)
         self._forget(session)
@@ -358,6 +363,8 @@ class Loader:
 
     def settle(self, served: ServedVersion, event: Callable[[], None]) -> None:
         """Let an event happen to a version's life, and act on what became of it."""
+        if self._stopped:
+            return
         life = served.life
         before = (life.state, life.reason)
         event()

@@ -87,7 +87,11 @@ class RepositoryControl:
 
     async def start(self) -> None:
         """Begin to load what there is to begin with; what follows happens by itself."""
-        for found in without_circles(in_order(await asyncio.to_thread(self._initial))):
+        initial = await asyncio.to_thread(self._initial)
+        if not initial and self._rules.mode != EXPLICIT:
+            where = ", ".join(self._repositories.paths)
+            _log.warning("there are no models in %s: each is a folder there", where)
+        for found in without_circles(in_order(initial)):
             self._first.append(self._spawn(self._begin(found)))
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
             self._spawn(self._poll_forever())
@@ -296,7 +300,9 @@ class RepositoryControl:
 
     def _refuse(self, found: FoundModel, error: NereidError) -> None:
         """Show a model that cannot even be tried, with why that is so."""
-        _log.error("model '%s' cannot be loaded: %s", found.name, error.message)
+        unversioned = found.path.name and not found.versions
+        hint = f" ({found.path} has no folder with a version's number)" if unversioned else ""
+        _log.error("model '%s' cannot be loaded: %s%s", found.name, error.message, hint)
         if not found.path.name:
             return
         model = ServedModel(found.name, refusal=reason_of(error.code, error.message))

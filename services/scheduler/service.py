@@ -193,6 +193,7 @@ class SchedulerService:
         await self._flush()
 
     async def _flush(self) -> None:
+        self._loader.stop()
         links = list(self._links.values())
         if links:
             drains = [asyncio.ensure_future(link.drain()) for link in links]

@@ -13,8 +13,7 @@ import pytest
 from nereid.cache import Store
 from services.cache.config import RedisConfig, parse_cache_config
 from tests.certificates import Authority
-from tests.contract.test_answer_store import find, put
-from tests.contract.test_redis_trouble import store_at, until_found
+from tests.contract.stores import find, put, store_at, until_found
 from tests.e2e.mesh import free_port
 from tests.redis_server import RedisServer, Sentinel, running, tls_binary
 

@@ -80,3 +80,37 @@ def test_the_children_may_open_all_the_files_that_the_system_allows(
         line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
         soft, hard = line.split()[3:5]
         assert soft == hard
+
+
+def test_one_port_for_two(repository: Path) -> None:
+    port = free_port()
+    flags = (f"--http-port={port}", f"--grpc-port={port}", f"--metrics-port={free_port()}")
+    result = serve(f"--model-repository={repository}", *flags)
+    assert_refused(result, f"cannot listen on 0.0.0.0:{port} twice")
+
+
+def test_a_missing_certificate_is_named(repository: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.touch()
+    flags = ("--http-use-ssl=true", "--http-server-cert=/no/such.pem", f"--http-server-key={key}")
+    assert_refused(serve(f"--model-repository={repository}", *flags), "/no/such.pem")
+
+
+def test_a_command_that_there_is_none() -> None:
+    nereid = Path(sys.executable).with_name("nereid")
+    result = subprocess.run(
+        [str(nereid), "serv"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert result.returncode == 2
+    assert "unknown command 'serv'" in result.stderr
+
+
+def test_a_quiet_end(repository: Path, tmp_path: Path) -> None:
+    with running(repository, tmp_path / "log") as mesh:
+        mesh.greeting()
+        assert mesh.terminate() == 0
+    told = mesh.log.read_text()
+    # Executors outlive their scheduler by a little, which is nothing to warn of.
+    assert "is gone" not in told
+    assert "requests wait" not in told
+    assert "finishing what was accepted" in told

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -19,13 +17,8 @@ from services.executor import backends
 from services.executor.service import ExecutorService
 from services.executor.settings import ExecutorSettings, PathMapping
 from tests.service import gated_backend
-from tests.service.executor_world import (
-    WAIT_S,
-    InstanceStream,
-    Scheduler,
-    Stay,
-    request,
-)
+from tests.service.executor_site import IDENTITY, World, running
+from tests.service.executor_world import WAIT_S, InstanceStream, Scheduler, request
 from tests.unit.executor.onnx_models import (
     answer_of,
     config,
@@ -36,51 +29,12 @@ from tests.unit.executor.onnx_models import (
     reshaper,
 )
 
-IDENTITY = identity_config("FP32", "2")
 BAD_WARM_UP = (
     "max_batch_size: 8 input { name: 'x' data_type: TYPE_FP32 dims: 2 }"
     " output { name: 'y' data_type: TYPE_FP32 dims: 2 }"
     " model_warmup { name: 'w' batch_size: 1 inputs { key: 'q' value "
     "{ data_type: TYPE_FP32 dims: 2 zero_data: true } } }"
 )
-
-
-@dataclass
-class World:
-    scheduler: Scheduler
-    service: ExecutorService
-    running: asyncio.Task[bool]
-    models: Path
-    stay: Stay
-    hello: pb.Hello
-    socket: Path = field(default_factory=Path)
-
-    def identity(self) -> str:
-        return str(identity(self.models / "identity" / "1", "FP32", ["n", 2]))
-
-    async def instance(self, number: int = 7) -> InstanceStream:
-        self.stay.load(number, IDENTITY, self.identity())
-        return await self.scheduler.stream()
-
-    async def leave(self) -> bool:
-        self.service.leave()
-        return await asyncio.wait_for(asyncio.shield(self.running), WAIT_S)
-
-
-@asynccontextmanager
-async def running(tmp_path: Path, **settings: object) -> AsyncIterator[World]:
-    scheduler = Scheduler()
-    async with scheduler.serving(tmp_path / "socket") as address:
-        service = ExecutorService(
-            ExecutorSettings(scheduler_address=address, name="one", gpus="none", **settings)  # type: ignore[arg-type]
-        )
-        task = asyncio.create_task(service.run())
-        stay, hello = await scheduler.stay()
-        try:
-            yield World(scheduler, service, task, tmp_path, stay, hello, tmp_path / "socket")
-        finally:
-            service.leave()
-            await asyncio.wait_for(task, WAIT_S)
 
 
 class Gate:

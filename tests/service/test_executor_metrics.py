@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nereid.metrics import Page
 from services.executor.service import ExecutorService
+from tests.service.executor_site import running
 from tests.service.executor_world import WAIT_S, request
-from tests.service.test_executor import running
 
 
 def series(service: ExecutorService) -> list[str]:

@@ -10,9 +10,9 @@ import pytest
 
 from nereid.messages import DECOUPLED, Answer, Fault
 from nereid.pb import kserve_pb2
+from tests.service.gateway_http import ask, connect
 from tests.service.gateway_site import GatewaySite, gateway_site
-from tests.service.test_gateway_http import ask, connect
-from tests.service.test_gateway_streams import end, opened, request, told, write
+from tests.service.gateway_streams import end, opened, request, told, write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

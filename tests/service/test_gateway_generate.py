@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.service.gateway_http import ask, connect
 from tests.service.gateway_site import GatewaySite, gateway_site
-from tests.service.test_gateway_http import ask, connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,8 +9,8 @@ import grpc.aio
 import pytest
 
 from nereid.pb import kserve_pb2
+from tests.service.gateway_http import BODY, INFER, ask, connect
 from tests.service.gateway_site import GatewaySite, gateway_site
-from tests.service.test_gateway_http import BODY, INFER, ask, connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

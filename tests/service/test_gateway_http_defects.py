@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.service.gateway_http import FLOATS, INFER, ask
 from tests.service.gateway_site import GatewaySite, gateway_site
-from tests.service.test_gateway_http import FLOATS, INFER, ask
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ import pytest
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from tests.service import gateway_site as site
-from tests.service.test_gateway_http import BODY, INFER, ask
+from tests.service.gateway_http import BODY, INFER, ask
 
 if TYPE_CHECKING:
     from nereid.rpc import Handlers

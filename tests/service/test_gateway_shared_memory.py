@@ -193,69 +193,62 @@ async def test_hostile_requests_are_told_and_harm_nobody(
     assert "unknown model" in unknown[1]["error"]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "text"),
-    [
-        (b"", 500, "failed to parse the request JSON buffer: The document is empty. at 0"),
-        ([], 400, "Shared memory register request has no 'key' field"),
-        ({"offset": "x"}, 400, "Shared memory register request has no 'key' field"),
-        ({"key": 1}, 500, "attempt to access JSON non-string as string"),
-        ({"key": "/k"}, 400, "Shared memory register request has no 'byte_size' field"),
-        ({"key": "/k", "byte_size": 2**64}, 500, WRONG),
-        ({"key": "/k", "byte_size": 1.5}, 500, WRONG),
-        ({"key": "/k", "byte_size": 1, "offset": -1}, 500, WRONG),
-        (
-            {"key": "/../etc/passwd", "byte_size": 1},
-            500,
-            "Unable to open shared memory region: '/../etc/passwd'",
-        ),
-    ],
-)
-async def test_registrations_that_are_refused(
-    site: GatewaySite, body: Any, status: int, text: str
-) -> None:
-    told = await post(site, "/v2/systemsharedmemory/region/r/register", body)
-    assert told == (status, {"error": text})
-    assert await in_thread(lambda: ask(site.http, "/v2/systemsharedmemory/status")) == (200, b"[]")
+def absent(member: str) -> str:
+    return f"attempt to access non-existing object member '{member}'"
 
 
 HANDLE = "A" * 86 + "=="
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "text"),
+    ("kind", "body", "status", "text"),
     [
-        ({}, 400, "Shared memory register request has no 'raw_handle' field"),
-        ({"raw_handle": "x"}, 500, "attempt to access non-existing object member 'b64'"),
-        ({"raw_handle": {"b64": 5}}, 500, "attempt to access JSON non-string as string"),
         (
-            {"raw_handle": {"b64": HANDLE}},
+            "system",
+            b"",
             500,
-            "attempt to access non-existing object member 'byte_size'",
+            "failed to parse the request JSON buffer: The document is empty. at 0",
         ),
+        ("system", [], 400, "Shared memory register request has no 'key' field"),
+        ("system", {"offset": "x"}, 400, "Shared memory register request has no 'key' field"),
+        ("system", {"key": 1}, 500, "attempt to access JSON non-string as string"),
+        ("system", {"key": "/k"}, 400, "Shared memory register request has no 'byte_size' field"),
+        ("system", {"key": "/k", "byte_size": 2**64}, 500, WRONG),
+        ("system", {"key": "/k", "byte_size": 1.5}, 500, WRONG),
+        ("system", {"key": "/k", "byte_size": 1, "offset": -1}, 500, WRONG),
         (
-            {"raw_handle": {"b64": HANDLE}, "byte_size": 64},
+            "system",
+            {"key": "/../etc/passwd", "byte_size": 1},
             500,
-            "attempt to access non-existing object member 'device_id'",
+            "Unable to open shared memory region: '/../etc/passwd'",
         ),
+        ("cuda", {}, 400, "Shared memory register request has no 'raw_handle' field"),
+        ("cuda", {"raw_handle": "x"}, 500, absent("b64")),
+        ("cuda", {"raw_handle": {"b64": 5}}, 500, "attempt to access JSON non-string as string"),
+        ("cuda", {"raw_handle": {"b64": HANDLE}}, 500, absent("byte_size")),
+        ("cuda", {"raw_handle": {"b64": HANDLE}, "byte_size": 64}, 500, absent("device_id")),
         (
+            "cuda",
             {"raw_handle": {"b64": "!!"}, "byte_size": 64, "device_id": 0},
             400,
             "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
         ),
         # Of a device that no machine has.
         (
+            "cuda",
             {"raw_handle": {"b64": HANDLE}, "byte_size": 64, "device_id": 1000},
             400,
             "failed to register shared memory region: invalid args",
         ),
     ],
 )
-async def test_cuda_registrations_that_are_refused(
-    site: GatewaySite, body: Any, status: int, text: str
+async def test_registrations_that_are_refused(
+    site: GatewaySite, kind: str, body: Any, status: int, text: str
 ) -> None:
-    told = await post(site, "/v2/cudasharedmemory/region/c/register", body)
+    told = await post(site, f"/v2/{kind}sharedmemory/region/r/register", body)
     assert told == (status, {"error": text})
+    path = f"/v2/{kind}sharedmemory/status"
+    assert await in_thread(lambda: ask(site.http, path)) == (200, b"[]")
 
 
 async def test_a_region_needs_a_name_over_http(site: GatewaySite) -> None:

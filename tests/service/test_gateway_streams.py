@@ -13,16 +13,14 @@ import pytest
 import tritonclient.grpc as tritongrpc
 
 from nereid.messages import Answer
-from nereid.pb import kserve_pb2
 from services.gateway import grpc_stream
 from tests.service.gateway_site import GatewaySite, gateway_site
+from tests.service.gateway_streams import end, opened, request, told, write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
-Reply = kserve_pb2.ModelStreamInferResponse
 
 
 @pytest.fixture(params=["nereid", "grpcio"])
@@ -35,44 +33,6 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
 async def channel(site: GatewaySite) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(site.grpc) as made:
         yield made
-
-
-def request(model: str, request_id: str, data: bytes = b"abc", *, empty_final: bool = False) -> Any:
-    built = kserve_pb2.ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[data])
-    built.inputs.add(name="INPUT0", datatype="UINT8", shape=[len(data)])
-    if empty_final:
-        built.parameters["triton_enable_empty_final_response"].bool_param = True
-    return built
-
-
-def opened(channel: grpc.aio.Channel, *metadata: tuple[str, str], timeout_s: float = 20) -> Any:
-    method: Any = channel.stream_stream(
-        PATH,
-        request_serializer=lambda item: (
-            item if isinstance(item, bytes) else item.SerializeToString()
-        ),
-        response_deserializer=Reply.FromString,
-    )
-    return method(metadata=metadata, timeout=timeout_s)
-
-
-async def write(call: Any, *items: Any) -> None:
-    for item in items:
-        await call.write(item)
-
-
-async def told(call: Any, count: int) -> list[tuple[str, str, str]]:
-    """Of each reply its error, id and the model it names."""
-    replies = [await call.read() for _ in range(count)]
-    return [
-        (each.error_message, each.infer_response.id, each.infer_response.model_name)
-        for each in replies
-    ]
-
-
-async def end(call: Any) -> tuple[str, str]:
-    assert await call.read() == grpc.aio.EOF
-    return (await call.code()).name, await call.details()
 
 
 async def test_replies_come_in_the_order_of_requests(

@@ -9,22 +9,7 @@ import pytest
 
 from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import RpcError, Status
-from tests.service.scheduler_world import (
-    CONFIG,
-    World,
-    add_model,
-    fault_of,
-    numbers_of,
-    request,
-    world,
-)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    path = tmp_path / "models"
-    add_model(path)
-    return path
+from tests.service.scheduler_world import CONFIG, World, fault_of, numbers_of, request, world
 
 
 async def load(it: World) -> None:

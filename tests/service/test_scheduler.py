@@ -24,14 +24,6 @@ from tests.service.scheduler_world import (
 UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL, NOT_FOUND = 14, 4, 13, 5
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    path = tmp_path / "models"
-    path.mkdir()
-    add_model(path)
-    return path
-
-
 async def test_a_request_is_answered(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()

@@ -10,7 +10,8 @@ import pytest
 
 from nereid.messages import DECOUPLED, Flow
 from nereid.pb import kserve_pb2 as kserve
-from tests.ensembles import Step, ensemble_config, save_ensemble
+from tests.ensembles import save_ensemble
+from tests.service.ensemble_world import ensemble, step
 from tests.service.scheduler_world import (
     CONFIG,
     LIMIT_S,
@@ -31,17 +32,6 @@ if TYPE_CHECKING:
     from tests.service.scheduler_world import Instance
 
 MANY = CONFIG + "model_transaction_policy { decoupled: true }\n"
-BATCHED = "max_batch_size: 4\n"
-
-
-def step(model: str, taken: str, given: str) -> Step:
-    return model, {"INPUT0": taken}, {"OUTPUT0": given}
-
-
-def ensemble(*steps: Step, outputs: str = "OUTPUT0", more: str = BATCHED) -> str:
-    return ensemble_config(["INPUT0"], outputs.split(), steps, more)
-
-
 # What the first answers, however often, goes through the second.
 MANY_FIRST = ensemble(step("many", "INPUT0", "m"), step("plain", "m", "OUTPUT0"))
 

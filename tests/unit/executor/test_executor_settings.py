@@ -48,9 +48,18 @@ def test_the_environment_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings_module.visible_gpus() is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert settings_module.visible_gpus() == "1"
+
+
+def test_what_libraries_read_once_is_set_unless_the_user_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
-    settings_module.order_gpus_by_bus()
+    # Set first, so that it is as it was afterwards.
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "")
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
+    settings_module.prepare_environment()
     assert os.environ["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
 
 
 def test_settings_are_frozen() -> None:

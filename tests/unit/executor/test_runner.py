@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,31 +8,11 @@ import pytest
 
 from nereid.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid.tensor import Array
 from services.executor import runner as runner_module
-from services.executor.backends import Description, InstanceSpec
+from services.executor.backends import InstanceSpec
 from services.executor.runner import Runner
+from tests.unit.executor.doubler import Doubler
 from tests.unit.executor.onnx_models import answer_of, head, identity_config, member
-
-
-class Doubler:
-    """A model in Python: y = 2 x; it fails with what it is told to fail with."""
-
-    description = Description((), ())
-    bytes_as_text = False
-
-    def __init__(self, failure: Exception | None = None) -> None:
-        self.failure = failure
-        self.batches: list[list[float]] = []
-
-    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        self.batches.append(inputs["x"].ravel().tolist())
-        if self.failure:
-            raise self.failure
-        return [inputs["x"] * 2 for _ in outputs]
-
-    def close(self) -> None:
-        pass
 
 
 def runner(model: Doubler, max_batch_size: int = 8) -> Runner:

@@ -16,8 +16,8 @@ from nereid.slab import Segments, read
 from services.executor.backends import InstanceSpec
 from services.executor.runner import Runner
 from services.executor.slabs import Lender, Slabs
+from tests.unit.executor.doubler import Doubler
 from tests.unit.executor.onnx_models import head, identity_config, member
-from tests.unit.executor.test_runner import Doubler
 
 MIB = 1 << 20
 ELEMENTS = 50_000

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
 
 from services.gateway.http_limits import HttpLimits
-
-if TYPE_CHECKING:
-    pass
 from tests.unit.gateway.http_site import WAIT_S, read_response, request, rest, site
 
 

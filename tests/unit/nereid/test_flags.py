@@ -154,3 +154,47 @@ def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "--http-port" in text
     assert "100% of the time (default: 1.5)" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--http-prot", "8000"], ["--http-prot'; did you mean --http-port?"]),
+        (["--http-prot=1", "stray"], ["--http-prot'; did you mean --http-port?", "'stray'"]),
+        (["--stoer", "/a"], ["--stoer'; did you mean --store?"]),
+        (["stray", "-x"], ["'stray'", "'-x'"]),
+    ],
+)
+def test_what_is_unknown_is_told_with_what_may_have_been_meant(
+    argv: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        flags.read(Example, ["--repository=/a", *argv], {}, "example")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(told)
+    assert all(line.endswith(end) for line, end in zip(lines, told, strict=True)), lines
+
+
+@dataclass(frozen=True)
+class Second:
+    """Another service, whose flag of the same name means something else."""
+
+    http_port: int = flags.flag(-1, "the second's port", flags.own_port)
+    names: tuple[str, ...] = flags.flag(("a", "b"), "names", repeated=True)
+
+
+def test_of_equal_names_the_first_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        flags.read_all((Example, Second), ["--help"], {}, "example")
+    text = capsys.readouterr().out
+    assert "second's" not in text
+    assert "(default: a, b)" in text
+    with pytest.raises(SystemExit):
+        flags.read_all((Example, Second), ["--repository=/a", "--http-port=-1"], {}, "example")
+    assert "from 0 to 65535" in capsys.readouterr().err
+
+
+def test_a_fault_that_two_services_find_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        flags.refuse(["one", "two", "one"], "example")
+    assert capsys.readouterr().err.splitlines() == ["example: one", "example: two"]

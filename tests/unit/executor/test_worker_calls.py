@@ -1,83 +1,19 @@
-"""What executors make of what workers say: heads, calls to the mesh, metrics, settings."""
+"""Workers' calls to the mesh: what is asked for them, and what they are told."""
 
 from __future__ import annotations
 
 import json
 import select
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import text_format
 
-from nereid.errors import Internal, InvalidArgument, NereidError, NotFound, Unavailable
+from nereid.errors import NereidError, NotFound, Unavailable
 from nereid.messages import DECOUPLED, Answer, Fault, InferRequest, SharedMemory
-from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import kserve_pb2
 from services.executor.python_site.nereid_worker import wire
 from services.executor.workers.calls import Calls
-from services.executor.workers.custom_metrics import CustomMetrics
-from services.executor.workers.heads import Heads, fault_of
-from services.executor.workers.settings import settings_of
-from services.executor.workers.told import Listener
-
-# ---- heads
-
-
-def test_a_head_is_what_the_worker_says_of_its_outputs() -> None:
-    heads = Heads("m", "3")
-    meta = json.dumps([["Y", "FP32", [2, 2]], ["Z", "BYTES", [1]]]).encode()
-    head = heads.head(meta, [16, 9])
-    response = kserve_pb2.ModelInferResponse.FromString(head)
-    assert (response.model_name, response.model_version) == ("m", "3")
-    assert [(each.name, each.datatype, list(each.shape)) for each in response.outputs] == [
-        ("Y", "FP32", [2, 2]),
-        ("Z", "BYTES", [1]),
-    ]
-    assert heads.head(meta, [16, 5]) is head
-
-
-def test_a_head_may_have_parameters() -> None:
-    meta = json.dumps({"outputs": [], "parameters": {"a": True, "b": "c"}}).encode()
-    response = kserve_pb2.ModelInferResponse.FromString(Heads("m", "1").head(meta, []))
-    assert response.parameters["a"].bool_param
-    assert response.parameters["b"].string_param == "c"
-
-
-@pytest.mark.parametrize(
-    ("meta", "sizes"),
-    [
-        (b"[]", [4]),
-        (b'[["Y","FP32",[2]]]', [4]),
-        (b'[["Y","FP32",[2]]]', []),
-        (b'[["Y","FP33",[2]]]', [8]),
-        (b'[["Y","FP32",[-2]]]', [8]),
-        (b'[["Y","FP32"]]', [8]),
-        (b'{"outputs": []}', []),
-        (b"\xff", []),
-        (b"7", []),
-    ],
-)
-def test_outputs_that_make_no_sense(meta: bytes, sizes: list[int]) -> None:
-    heads = Heads("m", "1")
-    for _ in range(2):
-        with pytest.raises(Internal):
-            heads.head(meta, sizes)
-
-
-@pytest.mark.parametrize(
-    ("meta", "code", "message"),
-    [
-        (b'["NOT_FOUND","x"]', NotFound.code, "x"),
-        (b'["CANCELLED","x"]', 1, "x"),
-        (rb'["INTERNAL","a\ud800"]', Internal.code, r"a\ud800"),
-        (b'["HUH","x"]', Internal.code, "the model failed in a way that cannot be told"),
-        (b"7", Internal.code, "the model failed in a way that cannot be told"),
-    ],
-)
-def test_faults(meta: bytes, code: int, message: str) -> None:
-    assert fault_of(meta) == Fault(code, message, late=True)
-
 
 # ---- calls
 
@@ -330,82 +266,3 @@ def test_without_a_mesh() -> None:
     calls.hear(call(infer(), b"ab"))
     assert fetched(calls)[0][2] == ["INVALID_ARG", "there is no mesh to ask"]
     calls.close()
-
-
-# ---- metrics and logs
-
-
-def test_metrics_are_kept_by_their_holder() -> None:
-    metrics = CustomMetrics()
-    changes: list[int] = []
-    metrics.on_change = lambda: changes.append(1)
-    one, two = object(), object()
-    metrics.hear(one, ["new", 1, "c", "Counts", 0, {"a": "b"}, []])
-    metrics.hear(two, ["new", 1, "h", "Ranges", 2, {}, [1, 2]])
-    metrics.hear(one, ["value", 1, 3.5, []])
-    metrics.hear(two, ["value", 1, 9, [0, 1, 2]])
-    # Told once until somebody has read.
-    assert changes == [1]
-    told = {each.name: each for each in metrics.read().series}
-    assert (told["c"].value, dict(told["c"].labels), told["c"].kind) == (3.5, {"a": "b"}, "counter")
-    assert (list(told["h"].counts), list(told["h"].bounds)) == ([0, 1, 2], [1, 2])
-    metrics.hear(one, ["gone", 1])
-    assert changes == [1, 1]
-    metrics.forget(two)
-    assert not metrics.read().series
-
-
-def test_what_a_worker_tells_without_sense_is_passed_over(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    listener = Listener("m_0")
-    for kind, body in (
-        (wire.LOG, b"[9, 3]"),
-        (wire.LOG, b"\xff"),
-        (wire.METRIC, b'["value", 5, 1, []]'),
-        (wire.METRIC, b"[]"),
-        (wire.METRIC, b'["new", 1, "c", "", 7, {}, []]'),
-        (wire.LOG, b'[1, "beware"]'),
-    ):
-        listener.hear(kind, bytearray(body))
-    listener.forget()
-    assert [each.getMessage() for each in caplog.records] == [
-        *["m_0: its worker told what makes no sense"] * 5,
-        "m_0: beware",
-    ]
-
-
-def test_lines_keep_their_levels(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG")
-    for level in range(4):
-        Listener("m_0").hear(wire.LOG, bytearray(json.dumps([level, "x"]).encode()))
-    levels = [each.levelname for each in caplog.records]
-    assert levels == ["INFO", "WARNING", "ERROR", "DEBUG"]
-
-
-# ---- settings
-
-
-def config(**parameters: str) -> model_config_pb2.ModelConfig:
-    text = "".join(
-        f'parameters {{ key: "{key.replace("_", "-")}" value {{ string_value: "{value}" }} }} '
-        for key, value in parameters.items()
-    )
-    return text_format.Parse(f'name: "m" {text}', model_config_pb2.ModelConfig())
-
-
-def test_settings_have_defaults() -> None:
-    settings = settings_of(config(), Path("/m"), {})
-    assert (settings.start_s, settings.initialize_s, settings.execute_s) == (30, None, None)
-
-
-def test_the_models_own_settings_come_first() -> None:
-    backend = {"stub-timeout-seconds": "5", "execute-timeout-seconds": "7"}
-    settings = settings_of(config(execute_timeout_seconds="0.5"), Path("/m"), backend)
-    assert (settings.start_s, settings.initialize_s, settings.execute_s) == (5, None, 0.5)
-
-
-@pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf", ""])
-def test_times_that_are_none(value: str) -> None:
-    with pytest.raises(InvalidArgument, match="expected a number of seconds"):
-        settings_of(config(initialize_timeout_seconds=value), Path("/m"), {})
