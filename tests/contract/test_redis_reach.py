@@ -67,9 +67,7 @@ async def test_a_cluster(tmp_path: Path) -> None:
             server.command("CLUSTER", "ADDSLOTS", *map(str, range(first, first + 4096)))
         while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):
             await asyncio.sleep(0.02)
-        async with store_at(
-            patient(RedisConfig(url=f"redis+cluster://127.0.0.1:{port}"))
-        ) as store:
+        async with store_at(patient(RedisConfig(url=f"redis+cluster://127.0.0.1:{port}"))) as store:
             await until_found(store, b"a", b"1")
             await put(store, *(Store(b"%d" % n, b"v") for n in range(20)))
             assert await find(store, *(b"%d" % n for n in range(20))) == [b"v"] * 20
