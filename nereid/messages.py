@@ -105,12 +105,23 @@ class Release(NamedTuple):
     slabs: tuple[str, ...]
 
 
+class TracedTensor(NamedTuple):
+    """An input or output in a trace; data None: it is not told."""
+
+    activity: str
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes | None
+
+
 class TracedModel(NamedTuple):
     """A model's part in a request that is to be traced in a file: the model that was asked for, a
     step of an ensemble, or a model that a model has asked.
 
     context and parent are trace contexts (nereid.tracing). Times have Triton's names and are
-    nanoseconds of the scheduler's monotonic clock.
+    nanoseconds of the scheduler's monotonic clock. The gateway knows the tensors of the model that
+    was asked for.
     """
 
     context: bytes
@@ -119,6 +130,7 @@ class TracedModel(NamedTuple):
     version: int
     request_id: str
     times: tuple[tuple[str, int], ...]
+    tensors: tuple[TracedTensor, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -200,20 +200,36 @@ class TracedRequest(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[TracedModel, _Mapping]]] = ...) -> None: ...
 
 class TracedModel(_message.Message):
-    __slots__ = ("context", "parent", "name", "version", "request_id", "times")
+    __slots__ = ("context", "parent", "name", "version", "request_id", "times", "tensors")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
     context: bytes
     parent: bytes
     name: str
     version: int
     request_id: str
     times: _containers.RepeatedCompositeFieldContainer[Moment]
-    def __init__(self, context: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., times: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ...) -> None: ...
+    tensors: _containers.RepeatedCompositeFieldContainer[TracedTensor]
+    def __init__(self, context: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., times: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TracedTensor, _Mapping]]] = ...) -> None: ...
+
+class TracedTensor(_message.Message):
+    __slots__ = ("activity", "name", "datatype", "shape", "data")
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATATYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    activity: str
+    name: str
+    datatype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, activity: _Optional[str] = ..., name: _Optional[str] = ..., datatype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Moment(_message.Message):
     __slots__ = ("name", "ns")

@@ -234,7 +234,7 @@ class EnsembleVersion(ModelVersion):
         now_ns = _now_ns()
         self.statistics.record_response(run.told, answer, now_ns - run.told_ns)
         if run.entry.trace is not None:
-            run.entry.trace.responded(now_ns)
+            run.entry.trace.responded(answer, now_ns)
         run.told += 1
         run.told_ns = now_ns
 

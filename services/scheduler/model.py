@@ -108,7 +108,7 @@ class ModelVersion:
         now_ns = _now_ns()
         entry = self._validator.accept(request, on_answer, now_ns)
         if self._traces is not None and request.trace_context:
-            entry.trace = self._traces.begin(request.trace_context, now_ns)
+            entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
         try:

@@ -10,7 +10,7 @@ from services.scheduler.load_rules import QueueLimits
 from services.scheduler.model import ModelVersion
 from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.executors import Stream, executed, turn
-from tests.unit.scheduler.samples import entry_of, model_of
+from tests.unit.scheduler.samples import entry_of, model_of, request_with
 from tests.unit.spans import KeptSpans
 
 CONFIG = """
@@ -145,7 +145,7 @@ async def test_a_batch_that_makes_no_sense_still_ends_its_attempts() -> None:
 
 def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
     tracer = KeptSpans()
-    trace = SpanTraces(tracer).begin(context(1), 100)
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     asked = trace.begin_lookup()
     trace.end_lookup(100, 150, hit=True)
@@ -160,20 +160,20 @@ def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
 
 def test_a_dropped_request_says_so() -> None:
     tracer = KeptSpans()
-    trace = SpanTraces(tracer).begin(context(1), 100)
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     trace.end(entry_of(), ("m", 1), None, 200)
     assert tracer.one("m").error == "cancelled"
     assert is_sampled(tracer.one("m").context)
-    assert SpanTraces(tracer).begin(context(1, sampled=False), 100) is None
+    assert SpanTraces(tracer).begin(request_with(context(1, sampled=False)), 100) is None
 
 
 def test_a_span_shows_when_a_decoupled_models_answers_came() -> None:
     tracer = KeptSpans()
-    trace = SpanTraces(tracer).begin(context(1), 100)
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     for number in range(300):
-        trace.responded(110 + number)
+        trace.responded(Answer(0, more=True), 110 + number)
     trace.end(entry_of(), ("m", 1), Answer(0), 500)
     span = tracer.one("m")
     times = [time_ns - span.start_ns for name, time_ns in span.events if name == "response"]
