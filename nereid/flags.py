@@ -124,9 +124,10 @@ def address(text: str) -> str:
 
 
 def listening_address(interface: str, port: int) -> str:
-    """An address from an interface, which may also be unix:/path, and a port."""
+    """An address from an interface, which may also be unix:/path or [v6], and a port."""
     if interface.startswith("unix:"):
         return interface
+    interface = interface.removeprefix("[").removesuffix("]")
     return f"[{interface}]:{port}" if ":" in interface else f"{interface}:{port}"
 
 

@@ -361,6 +361,32 @@ def test_what_is_answered_later_holds_nobody_up(mesh: Mesh) -> None:
         assert [each.result() for each in held] == ["0", "1", "2"]
 
 
+def test_a_late_answer_does_not_wait_for_what_is_executed_meanwhile(
+    mesh: Mesh, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        held = pool.submit(say, mesh, "hold it")
+        until(lambda: say(mesh, "holds") == "1", "the request to be held")
+        other = pool.submit(say, mesh, f"meanwhile release {tmp_path}")
+        try:
+            assert held.result(60) == "it"
+            assert not other.done()
+        finally:
+            (tmp_path / "enough").touch()
+        assert other.result() == say(mesh, "pid")
+
+
+def test_each_request_that_threads_answer_is_answered_once_and_rightly(mesh: Mesh) -> None:
+    def ask(client: int) -> None:
+        for number in range(20):
+            text = f"{client} {number} " + "x" * (100_000 if number % 5 == 0 else client)
+            assert say(mesh, f"toss {text}") == text
+
+    with ThreadPoolExecutor(32) as pool:
+        for asked in [pool.submit(ask, client) for client in range(32)]:
+            asked.result()
+
+
 def test_what_a_worker_held_goes_with_it(mesh: Mesh) -> None:
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(refusal, mesh, "hold it")

@@ -159,6 +159,14 @@ def test_addresses_stay_as_they_are(text: str) -> None:
     assert flags.address(text) == text
 
 
+@pytest.mark.parametrize(
+    ("interface", "listens"),
+    [("0.0.0.0", "0.0.0.0:80"), ("::", "[::]:80"), ("[::1]", "[::1]:80"), ("unix:/s", "unix:/s")],
+)
+def test_an_interface_becomes_an_address(interface: str, listens: str) -> None:
+    assert flags.listening_address(interface, 80) == listens
+
+
 @pytest.mark.parametrize("text", ["x", "nan", "inf"])
 def test_bad_seconds_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):

@@ -123,6 +123,10 @@ class Serving:
             self._reader = threading.Thread(target=self._read, name="nereid", daemon=True)
             self._reader.start()
 
+    def is_reading(self) -> bool:
+        """Whether this is the thread that reads the socket, which then cannot wait for it."""
+        return threading.current_thread() is self._reader
+
     def look(self) -> None:
         """See what is there, for a model that asks in the midst of execute()."""
         if self._reader is None and self._reading.acquire(blocking=False):
