@@ -13,6 +13,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from tests import python_models
+from tests.e2e.apart import alive, workers
 from tests.e2e.mesh import Mesh, running, until
 
 pytestmark = pytest.mark.slow
@@ -20,20 +21,6 @@ pytestmark = pytest.mark.slow
 CLIENTS, KILLS, INSTANCES = 32, 100, 4
 # Past what processes hand each other inline.
 LARGE = 1 << 17
-
-
-def workers(executor: int) -> list[int]:
-    """Its workers, those that have not been buried yet among them."""
-    children = Path(f"/proc/{executor}/task").glob("*/children")
-    pids = [int(pid) for each in children for pid in each.read_text().split()]
-    return sorted(pids)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def descriptors(pid: int) -> int:
