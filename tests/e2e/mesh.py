@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import random
@@ -21,13 +22,25 @@ START_S = 60.0
 STOP_S = 45.0
 
 
-def free_port() -> int:
-    """A port that will still be free when a process listens there a little later.
+def _own_ports() -> Iterator[int]:
+    """Each of pytest's processes has ports of its own, and gives none of them out twice.
 
     The system gives those from 32768 on to whoever connects or asks for any port.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = range(10_000 + worker, 32_000, workers)
+    first = random.randrange(len(ports))
+    return itertools.cycle((*ports[first:], *ports[:first]))
+
+
+_PORTS = _own_ports()
+
+
+def free_port() -> int:
+    """A port that will still be free when a process listens there a little later."""
     while True:
-        port = random.randrange(10_000, 32_000)
+        port = next(_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("0.0.0.0", port))
             return port

@@ -24,7 +24,7 @@ input { name: "I" data_type: TYPE_UINT8 dims: -1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
 ORDERED = CONFIG.replace("{ }", "{ preserve_ordering: true }")
-LIMIT_S = 5
+LIMIT_S = 20
 REVISION = b"r" * 16
 
 
