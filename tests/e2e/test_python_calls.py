@@ -15,9 +15,9 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from tests import python_models
+from tests.e2e.commands import say
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import make_repository
-from tests.e2e.test_python_models import say
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from tritonclient.utils import InferenceServerException
 
 from tests import python_models
 from tests.e2e.apart import alive, ready, service, workers
+from tests.e2e.commands import say
 from tests.e2e.large import BRIEFLY
 from tests.e2e.mesh import Mesh, free_port, running, until
-from tests.e2e.test_python_models import say
 
 pytestmark = pytest.mark.slow
 
