@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from nereid.messages import Fault
-from nereid.model_config import parse_config
+from nereid.model_config import freeze_config, parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler import load_rules
@@ -219,3 +219,24 @@ async def test_a_session_that_was_replaced_ends() -> None:
     _, other = it.join("same")
     assert stream.finished
     assert len(other.sent) == 2
+
+
+async def test_an_instance_too_many_may_break_before_the_others_are_here() -> None:
+    it = World()
+    _, stream = it.join()
+    streams = it.open(stream)
+    assert it.served.runtime is not None
+    placed = it.loader.instance_opened(stream.sent[0].load.instance, breaking := Stream())
+    assert placed is not None
+    assert streams[0].finished
+    other = model_config_pb2.ModelConfig()
+    other.CopyFrom(it.served.runtime.config.proto)
+    # None of those that are here fits.
+    other.instance_group[0].name = "another"
+    it.loader.resize(it.served, freeze_config(other))
+    it.loader.instance_closed(placed, breaking)
+    new = [command.load.instance for command in stream.sent if command.HasField("load")][2:]
+    assert all(it.loader.instance_opened(number, Stream()) for number in new)
+    assert it.served.life.serving
+    assert it.served.runtime.instances == (2, 2)
+    assert streams[1].finished
