@@ -112,6 +112,17 @@ class Mesh:
         entries: list[dict[str, Any]] = json.loads(body)
         return entries
 
+    def counts(self, model: str) -> dict[str, int]:
+        """How often each thing happened to a model, by its statistics."""
+        _, reply = self.get(f"/v2/models/{model}/stats")
+        (stats,) = json.loads(reply)["model_stats"]
+        counts = {
+            name: int(each.get("count", 0)) for name, each in stats["inference_stats"].items()
+        }
+        for name in ("execution_count", "inference_count"):
+            counts[name] = int(stats.get(name, 0))
+        return counts
+
     def await_settled(self, instances: int = 1) -> None:
         """Until no model is loading and so many executors serve."""
 

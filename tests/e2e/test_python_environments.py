@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests import python_models
+from tests.e2e.commands import refusal, say
 from tests.e2e.mesh import running
-from tests.e2e.test_python_models import refusal, say
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ import pytest
 import tritonclient.grpc
 
 from tests.certificates import Authority, Identity
+from tests.e2e.apart import ready, service
 from tests.e2e.mesh import ask, free_port, until
 from tests.e2e.models import save_multiplier
-from tests.e2e.test_by_hand import ready, service
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,6 @@ from tritonclient.utils import InferenceServerException
 from tests import python_models
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import make_repository
-from tests.e2e.test_python_calls import CALLER
 from tests.ensembles import ensemble_config, save_ensemble
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def words(text: str, kind: Any = grpcclient) -> Any:
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     root = make_repository(tmp_path_factory.mktemp("repository"))
     python_models.save(root, "talk", python_models.TALK)
-    python_models.save(root, "caller", CALLER % 1)
+    python_models.save(root, "caller", python_models.CALLER % 1)
     python_models.save(root, "repeat", python_models.REPEAT)
     steps = [
         ("doubler", {"INPUT0": "I"}, {"OUTPUT0": "M"}),

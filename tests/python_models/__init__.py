@@ -34,6 +34,14 @@ output [
 instance_group [{ count: 1 kind: KIND_CPU }]
 """
 
+# Of so many instances.
+CALLER = """
+backend: "python"
+input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+instance_group [{ count: %d kind: KIND_CPU }]
+"""
+
 REPEAT = """
 backend: "python"
 max_batch_size: 0
