@@ -38,8 +38,11 @@ def ready(port: int, model: str) -> bool:
 
 def workers(executor: int) -> list[int]:
     """Its workers, those that have not been buried yet among them."""
-    children = Path(f"/proc/{executor}/task").glob("*/children")
-    pids = [int(pid) for each in children for pid in each.read_text().split()]
+    pids: list[int] = []
+    for each in Path(f"/proc/{executor}/task").glob("*/children"):
+        # Threads come and go.
+        with contextlib.suppress(OSError):
+            pids += map(int, each.read_text().split())
     return sorted(pids)
 
 

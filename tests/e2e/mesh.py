@@ -168,8 +168,7 @@ class Mesh:
             os.kill(pid, signal.SIGSTOP)
         try:
             # A thread at work stops a little later.
-            threads = [each for pid in pids for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-            until(lambda: all(") T " in each.read_text() for each in threads), "it to stop")
+            until(lambda: all(map(_is_stopped, pids)), "it to stop")
             yield
         finally:
             for pid in pids:
@@ -179,6 +178,15 @@ class Mesh:
         """SIGTERM, as a container engine would; the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_S)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether all its threads are; one that ended meanwhile is nobody's."""
+    for each in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if ") T " not in each.read_text():
+                return False
+    return True
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     save_ensemble(root / "models", "whole", whole)
     flags = (f"--join={request.param}", "--cache-config=local,size=10000000")
     # Neither a busy machine nor a slow start shall look like a miss.
-    with running(root / "models", root / "log", *flags, "--cache-timeout-ms=2000") as mesh:
+    with running(root / "models", root / "log", *flags, "--cache-timeout-ms=10000") as mesh:
         warm(mesh, "triple")
         yield mesh
 
@@ -69,7 +69,7 @@ def warm(mesh: Mesh, model: str, value: int = 999) -> None:
         infer(mesh, model, value)
         return bool(mesh.counts(model)["cache_hit"] > before)
 
-    until(hit, "the first hit", 10)
+    until(hit, "the first hit")
 
 
 def infer(
@@ -181,7 +181,7 @@ def test_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> N
     models = tmp_path / "models"
     write_model(models, "same", 3)
     write_model(models, "changed", 3)
-    flags = (f"--cache-address={address}", "--cache-timeout-ms=2000")
+    flags = (f"--cache-address={address}", "--cache-timeout-ms=10000")
     with cache_service(address) as cache:
         with running(models, tmp_path / "log1", *flags) as mesh:
             for name in ("same", "changed"):
@@ -210,7 +210,7 @@ def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> N
         config = f"--cache-config=redis,url={server.url},password={password}"
         with running(
             tmp_path / "models", tmp_path / "log", f"--join={join}", config,
-            "--cache-timeout-ms=2000",
+            "--cache-timeout-ms=10000",
         ) as mesh:  # fmt: skip
             warm(mesh, "triple")
             children = [pid for name in _MODULES for pid in mesh.children(name)]
@@ -229,7 +229,7 @@ def test_an_ensemble_is_kept_until_a_model_of_it_changes(tmp_path: Path) -> None
     save_ensemble(root, "inner", config)
     outer = [("inner", {"X": "I"}, {"O": "O"})]
     save_ensemble(root, "outer", ensemble_config(["I INT64 1"], ["O INT64 1"], outer, _CACHED))
-    flags = ("--cache-config=local,size=10000000", "--cache-timeout-ms=2000")
+    flags = ("--cache-config=local,size=10000000", "--cache-timeout-ms=10000")
     control = ("--model-control-mode=explicit", "--load-model=outer")
     with running(root, tmp_path / "log", *flags, *control) as mesh:
         warm(mesh, "outer", 1)

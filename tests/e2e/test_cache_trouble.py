@@ -1,7 +1,7 @@
 """Clients of the whole mesh while the Redis behind its cache is paused, killed, full and flushed.
 
-Redis may take ten seconds for what it is asked, the cache a fifth of one: a client that waited for
-Redis instead of for the cache's limit would be seen.
+Redis may take a minute for what it is asked, the cache a fifth of a second: a client that waited
+for Redis instead of for the cache's limit would be seen.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.slow
 
 _CLIENTS = 32
 _KEYS = 48
-_REDIS_MS = 10_000
+_REDIS_MS = 60_000
 _CACHE_MS = 200
 # The cache's limit, the model's microseconds, and a machine that is busy with other things.
-_LATEST_S = _CACHE_MS / 1000 + 3
+_LATEST_S = _CACHE_MS / 1000 + 20
 
 
 class Crowd:

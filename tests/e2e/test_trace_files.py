@@ -189,8 +189,9 @@ def test_what_a_model_asks_of_another(traced: Traced) -> None:
     root, asked = traced.of("asks")
     assert (root.model, asked.model) == ("caller", "talk")
     asked.check(*QUEUE, *COMPUTE, "REQUEST_END")
-    assert root.times["COMPUTE_START"] <= asked.times["REQUEST_START"]
-    assert asked.times["REQUEST_END"] <= root.times["COMPUTE_END"]
+    # Its computing is placed by an estimate of the ways there and back.
+    assert root.times["QUEUE_START"] <= asked.times["REQUEST_START"]
+    assert asked.times["REQUEST_END"] <= root.times["REQUEST_END"]
     # That one was not handed the trace.
     assert [part.model for part in traced.of("untold")] == ["caller"]
 

@@ -18,8 +18,8 @@ def save(root: Path, model: str, config: str = "", name: str = "") -> Path:
     return directory
 
 
-# A batch may take a second.
-LIMIT = 'parameters { key: "execute-timeout-seconds" value { string_value: "1" } }\n'
+# A batch may take three seconds.
+LIMIT = 'parameters { key: "execute-timeout-seconds" value { string_value: "3" } }\n'
 
 TALK = """
 backend: "python"
