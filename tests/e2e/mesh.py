@@ -112,6 +112,17 @@ class Mesh:
         entries: list[dict[str, Any]] = json.loads(body)
         return entries
 
+    def counts(self, model: str) -> dict[str, int]:
+        """How often each thing happened to a model, by its statistics."""
+        _, reply = self.get(f"/v2/models/{model}/stats")
+        (stats,) = json.loads(reply)["model_stats"]
+        counts = {
+            name: int(each.get("count", 0)) for name, each in stats["inference_stats"].items()
+        }
+        for name in ("execution_count", "inference_count"):
+            counts[name] = int(stats.get(name, 0))
+        return counts
+
     def await_settled(self, instances: int = 1) -> None:
         """Until no model is loading and so many executors serve."""
 
@@ -157,8 +168,7 @@ class Mesh:
             os.kill(pid, signal.SIGSTOP)
         try:
             # A thread at work stops a little later.
-            threads = [each for pid in pids for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-            until(lambda: all(") T " in each.read_text() for each in threads), "it to stop")
+            until(lambda: all(map(_is_stopped, pids)), "it to stop")
             yield
         finally:
             for pid in pids:
@@ -168,6 +178,15 @@ class Mesh:
         """SIGTERM, as a container engine would; the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_S)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether all its threads are; one that ended meanwhile is nobody's."""
+    for each in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if ") T " not in each.read_text():
+                return False
+    return True
 
 
 @contextlib.contextmanager

@@ -240,3 +240,29 @@ async def test_an_instance_too_many_may_break_before_the_others_are_here() -> No
     assert it.served.life.serving
     assert it.served.runtime.instances == (2, 2)
     assert streams[1].finished
+
+
+async def test_an_instance_that_is_to_go_after_its_batch_does_not_count_as_one_that_stays() -> None:
+    it = World(WRITTEN.replace("count: 2", "count: 1"))
+    _, stream = it.join()
+    (old,) = it.open(stream)
+    runtime = it.served.runtime
+    assert runtime is not None
+    one = runtime.config
+    other = model_config_pb2.ModelConfig()
+    other.CopyFrom(one.proto)
+    other.instance_group[0].name = "another"
+    # The only instance is busy while it is exchanged, and while that is undone.
+    placed = it.loader.instances.placed[stream.sent[0].load.instance]
+    placed.instance.open_members = 1
+    for config in (freeze_config(other), one):
+        loads = len(stream.sent)
+        it.loader.resize(it.served, config)
+        for command in stream.sent[loads:]:
+            if command.HasField("load"):
+                assert it.loader.instance_opened(command.load.instance, Stream())
+    placed.instance.open_members = 0
+    placed.instance.on_idle()
+    assert old.finished
+    assert runtime.instances == (1, 1)
+    assert it.served.life.serving
