@@ -40,6 +40,7 @@ _OFF: Final = "OFF"
 TIMESTAMPS: Final = "TIMESTAMPS"
 TENSORS: Final = "TENSORS"
 LEVELS: Final = (TIMESTAMPS, TENSORS)
+_OLDER_LEVELS: Final = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
 FILE_MODE: Final = "triton"
 SPAN_MODE: Final = "opentelemetry"
 _LARGEST_RATE: Final = (1 << 32) - 1
@@ -199,9 +200,10 @@ def trace_rule(levels: Sequence[str], rate: int, count: int, log_frequency: int)
 
 
 def _level(text: str) -> str:
-    if text not in (_OFF, *LEVELS):
+    level = _OLDER_LEVELS.get(text.upper(), text.upper())
+    if level not in (_OFF, *LEVELS):
         raise ValueError(f"expected a level: {', '.join((_OFF, *LEVELS))}")
-    return text
+    return level
 
 
 def _mode(text: str) -> str:
@@ -288,6 +290,15 @@ def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
     return TraceConfig(**values, resource=tuple(resource.items()))
 
 
+_OLDER: Final = {
+    "--trace-file": "triton,file=",
+    "--trace-level": "level=",
+    "--trace-rate": "rate=",
+    "--trace-count": "count=",
+    "--trace-log-frequency": "triton,log-frequency=",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings:
     """The flag that every service's settings have for traces."""
@@ -295,7 +306,7 @@ class TraceSettings:
     trace_config: tuple[str, ...] = flag(
         (), "setting=value (rate, level, count, mode), triton,setting=value (file,"
         " log-frequency) or opentelemetry,setting=value (url, resource, bsp_...); may be given"
-        " several times", _checked, repeated=True,
+        " several times", _checked, older=_OLDER, repeated=True,
     )  # fmt: skip
 
 

@@ -74,8 +74,7 @@ class ModelVersion:
         self._router: Router[Instance] = Router()
         keeps_order = config.batching is not None and config.batching.preserve_ordering
         self._order = ReplyOrder[tuple[Entry, Answer]]() if keeps_order else None
-        # All that is accepted and not answered, in order of arrival.
-        self._open: dict[Entry, None] = {}
+        self._open: dict[Entry, None] = {}  # accepted and not answered, in order of arrival
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._turn_due = False
@@ -316,7 +315,8 @@ class ModelVersion:
             _log.exception("a batch of %r cannot be sent", self)
             self._router.release(instance)
             error = Internal("the batch cannot be sent to an executor", late=True)
-            self._fail_open(batch.entries, error, now_ns)
+            # Later: who submits one of them right now does not know yet that it is under way.
+            self._loop.call_soon(self._fail_open, batch.entries, error, now_ns)
         return instance
 
     def _timer_fired(self) -> None:

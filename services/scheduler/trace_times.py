@@ -99,6 +99,7 @@ class TimedEntry:
 
     __slots__ = (
         "_answered",
+        "_below",
         "_models",
         "_owner",
         "_received_ns",
@@ -121,6 +122,8 @@ class TimedEntry:
         self._started_ns = 0
         # Of a root: what was below it.
         self._models: list[TracedModel] = []
+        # By the contexts of entries that asked: when they first did, and were last answered.
+        self._below: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
         # Its answers are shown as they come.
         self._answered = False
@@ -174,8 +177,16 @@ class TimedEntry:
             self._owner.forget(self)
             if answer is not None:
                 answer.trace = (told, *self._models)
-        elif len(self._root._models) < _MOST_MODELS:  # noqa: SLF001
-            self._root._models.append(told)  # noqa: SLF001
+        else:
+            self._root._add(told)  # noqa: SLF001
+
+    def _add(self, model: TracedModel) -> None:
+        """Of a root: what was below it."""
+        if len(self._models) < _MOST_MODELS:
+            self._models.append(model)
+            (_, asked_ns), *_, (_, answered_ns) = model.times
+            first_ns, last_ns = self._below.get(model.parent, (asked_ns, answered_ns))
+            self._below[model.parent] = min(first_ns, asked_ns), max(last_ns, answered_ns)
 
     def show(
         self,
@@ -215,6 +226,13 @@ class TimedEntry:
             took_ns = input_ns + execution.compute_infer_ns + output_ns
             away_ns = max(0, execution.finished_ns - started_ns - took_ns) // 2
             started_ns, ended_ns = started_ns + away_ns, execution.finished_ns - away_ns
+            # But that is a guess, and what it asked of others it asked in between.
+            first_ns, last_ns = (self._root or self)._below.get(  # noqa: SLF001
+                self.context, (started_ns, ended_ns)
+            )
+            late_ns = max(0, last_ns - ended_ns) or min(0, first_ns - started_ns)
+            late_ns = max(-away_ns, min(late_ns, away_ns))
+            started_ns, ended_ns = started_ns + late_ns, ended_ns + late_ns
         input_end_ns = min(started_ns + input_ns, ended_ns)
         return (
             ("COMPUTE_START", started_ns),

@@ -15,22 +15,15 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from tests import python_models
+from tests.e2e.commands import say
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import make_repository
-from tests.e2e.test_python_models import say
 
 pytestmark = pytest.mark.slow
 
-CALLER = """
-backend: "python"
-input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
-output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
-instance_group [{ count: %d kind: KIND_CPU }]
-"""
-
 
 # Long after a client's deadline, on a busy machine as well.
-_LIMIT = python_models.LIMIT.replace('"1"', '"60"')
+_LIMIT = python_models.LIMIT.replace('"3"', '"60"')
 
 CIRCLE = """
 platform: "ensemble"
@@ -51,12 +44,12 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     python_models.save(root, "talk", python_models.TALK, "spare")
     python_models.save(root, "talk", python_models.TALK + _LIMIT, "impatient")
     python_models.save(root, "stream")
-    python_models.save(root, "caller", CALLER % 1)
-    python_models.save(root, "caller", CALLER % 1, "other")
-    python_models.save(root, "caller", CALLER % 2, "pair")
-    python_models.save(root, "asker", CALLER % 1)
-    python_models.save(root, "asker", CALLER % 1, "asked")
-    python_models.save(root, "asker", CALLER % 1 + _LIMIT, "relayed")
+    python_models.save(root, "caller", python_models.CALLER % 1)
+    python_models.save(root, "caller", python_models.CALLER % 1, "other")
+    python_models.save(root, "caller", python_models.CALLER % 2, "pair")
+    python_models.save(root, "asker", python_models.CALLER % 1)
+    python_models.save(root, "asker", python_models.CALLER % 1, "asked")
+    python_models.save(root, "asker", python_models.CALLER % 1 + _LIMIT, "relayed")
     (root / "circle" / "1").mkdir(parents=True)
     (root / "circle" / "config.pbtxt").write_text(CIRCLE)
     log = tmp_path_factory.mktemp("mesh") / "log"

@@ -17,7 +17,6 @@ from tritonclient.utils import InferenceServerException
 from tests import python_models
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import make_repository
-from tests.e2e.test_python_calls import CALLER
 from tests.ensembles import ensemble_config, save_ensemble
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def words(text: str, kind: Any = grpcclient) -> Any:
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     root = make_repository(tmp_path_factory.mktemp("repository"))
     python_models.save(root, "talk", python_models.TALK)
-    python_models.save(root, "caller", CALLER % 1)
+    python_models.save(root, "caller", python_models.CALLER % 1)
     python_models.save(root, "repeat", python_models.REPEAT)
     steps = [
         ("doubler", {"INPUT0": "I"}, {"OUTPUT0": "M"}),
@@ -190,8 +189,9 @@ def test_what_a_model_asks_of_another(traced: Traced) -> None:
     root, asked = traced.of("asks")
     assert (root.model, asked.model) == ("caller", "talk")
     asked.check(*QUEUE, *COMPUTE, "REQUEST_END")
-    assert root.times["COMPUTE_START"] <= asked.times["REQUEST_START"]
-    assert asked.times["REQUEST_END"] <= root.times["COMPUTE_END"]
+    # Its computing is placed by an estimate of the ways there and back.
+    assert root.times["QUEUE_START"] <= asked.times["REQUEST_START"]
+    assert asked.times["REQUEST_END"] <= root.times["REQUEST_END"]
     # That one was not handed the trace.
     assert [part.model for part in traced.of("untold")] == ["caller"]
 

@@ -15,9 +15,9 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from tests import python_models
+from tests.e2e.commands import say
 from tests.e2e.mesh import Mesh, free_port, running, until
 from tests.e2e.models import make_repository, save_scaler
-from tests.e2e.test_python_models import say
 from tests.ensembles import ensemble_config, save_ensemble
 from tests.otlp_receiver import Receiver, Tree, receiver
 

@@ -19,8 +19,8 @@ FIRST, SECOND = (b"\0" + bytes([number]) * 24 + b"\1" for number in (1, 2))
 COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
 
-def begun(traces: TimeTraces, context: bytes, **more: Any) -> EntryTrace:
-    trace = traces.begin(request_with(context, **more), 100)
+def begun(traces: TimeTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> EntryTrace:
+    trace = traces.begin(request_with(context, **more), now_ns)
     assert trace is not None
     return trace
 
@@ -81,6 +81,36 @@ def test_times_are_in_order_whatever_the_instance_says(
     entry.execution = execution
     (told,) = ended(trace, entry, 310)
     assert told.times[2:-1] == tuple(zip(COMPUTE, times, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("asked", "times"),
+    [
+        # 40 ns of 100 went to the ways there and back: half of them to each, if nothing is known.
+        ([], (220, 280)),
+        ([(230, 270)], (220, 280)),
+        ([(205, 230)], (205, 265)),
+        ([(230, 240), (250, 295)], (235, 295)),
+        # What asks when it has been executed, as models do that keep their requests.
+        ([(230, 400)], (240, 300)),
+        ([(150, 250)], (200, 260)),
+    ],
+)
+def test_what_a_model_asks_of_others_it_asks_while_it_is_executed(
+    asked: list[tuple[int, int]], times: tuple[int, int]
+) -> None:
+    traces = TimeTraces()
+    root = begun(traces, FIRST)
+    step = begun(traces, root.begin_steps())
+    context = step.begin_attempt(200)
+    for asked_ns, answered_ns in asked:
+        ended(begun(traces, context, now_ns=asked_ns), entry_of(), answered_ns)
+    entry = entry_of()
+    entry.execution = executed(10, 30, 20, finished_ns=300)
+    ended(step, entry, 410, "step")
+    (told,) = (each for each in ended(root, entry_of(), 420, "root") if each.name == "step")
+    shown = dict(told.times)
+    assert (shown["COMPUTE_START"], shown["COMPUTE_END"]) == times
 
 
 def test_what_was_not_executed_has_no_times_of_it() -> None:
