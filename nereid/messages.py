@@ -169,6 +169,7 @@ class CachedModels(NamedTuple):
 class TraceRule(NamedTuple):
     """Which requests are traced that nobody asked to trace: every rate-th of them, limit in all
     (-1: without a limit). In files, so many to each (0: all to one), with times, tensors or both.
+    turn: tells apart equal limits that were set one after the other.
     """
 
     on: bool
@@ -177,6 +178,7 @@ class TraceRule(NamedTuple):
     log_frequency: int = 0
     times: bool = True
     tensors: bool = False
+    turn: int = 0
 
 
 class TraceRules(NamedTuple):

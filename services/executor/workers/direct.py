@@ -168,11 +168,12 @@ class DirectServer:
         self._write(replies, under_way, answers)
         if held:
             self._sent.deliver()
+        ended_ns = perf_counter_ns()
         executed = pb.Executed(
             id=number,
             compute_input_ns=begun_ns - started_ns,
             compute_infer_ns=ran_ns - begun_ns,
-            compute_output_ns=perf_counter_ns() - ran_ns,
+            compute_output_ns=ended_ns - ran_ns,
         )
         if held and None in answers:
             self._late[number] = under_way
@@ -187,7 +188,8 @@ class DirectServer:
         self._current = None
         if batch.traced and self._traces:
             contexts = [context.hex() for context in sampled(members)]
-            times = [started_ns, begun_ns, ran_ns, perf_counter_ns()]
+            # To when it was about to be sent, or it would end after what it is a part of.
+            times = [started_ns, begun_ns, ran_ns, ended_ns]
             serving.tell(wire.TRACED, [contexts, times])
 
     def _take(self, number: int, replies: Sequence[wire.Reply]) -> None:
