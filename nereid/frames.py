@@ -204,6 +204,7 @@ def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
     message.on, message.rate, message.count = rule.on, rule.rate, rule.limit
     message.log_frequency = rule.log_frequency
     message.without_times, message.tensors = not rule.times, rule.tensors
+    message.turn = rule.turn
 
 
 def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
@@ -236,6 +237,7 @@ def _read_rule(message: pb.TraceRule) -> TraceRule:
         message.log_frequency,
         not message.without_times,
         message.tensors,
+        message.turn,
     )
 
 

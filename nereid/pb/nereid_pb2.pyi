@@ -263,20 +263,22 @@ class TraceRules(_message.Message):
     def __init__(self, default_rule: _Optional[_Union[TraceRule, _Mapping]] = ..., models: _Optional[_Mapping[str, TraceRule]] = ...) -> None: ...
 
 class TraceRule(_message.Message):
-    __slots__ = ("on", "rate", "count", "log_frequency", "without_times", "tensors")
+    __slots__ = ("on", "rate", "count", "log_frequency", "without_times", "tensors", "turn")
     ON_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     LOG_FREQUENCY_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_TIMES_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     on: bool
     rate: int
     count: int
     log_frequency: int
     without_times: bool
     tensors: bool
-    def __init__(self, on: bool = ..., rate: _Optional[int] = ..., count: _Optional[int] = ..., log_frequency: _Optional[int] = ..., without_times: bool = ..., tensors: bool = ...) -> None: ...
+    turn: int
+    def __init__(self, on: bool = ..., rate: _Optional[int] = ..., count: _Optional[int] = ..., log_frequency: _Optional[int] = ..., without_times: bool = ..., tensors: bool = ..., turn: _Optional[int] = ...) -> None: ...
 
 class LogRules(_message.Message):
     __slots__ = ("verbose", "info", "warning", "error", "format")

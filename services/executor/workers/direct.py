@@ -153,7 +153,9 @@ class DirectServer:
         under_way = UnderWay(execution, [None] * len(members))
         self._current = under_way
         latest_us = self._admit(members, under_way)
-        serving.note(number, time.monotonic_ns() + latest_us * 1000 if latest_us else 0)
+        if latest_us:
+            under_way.until_ns = time.monotonic_ns() + latest_us * 1000
+        serving.note(number)
         begun_ns = perf_counter_ns()
         self._sent.lend_pen()
         replies: Sequence[wire.Reply] = serving.executed(execution)
@@ -162,18 +164,16 @@ class DirectServer:
         held = bool(execution.held)
         execution.settle(replies)
         execution.let_go()
-        if latest_us:
-            # What the model asks from now on is not for this batch.
-            serving.note(number)
         answers = under_way.answers
         self._write(replies, under_way, answers)
         if held:
             self._sent.deliver()
+        ended_ns = perf_counter_ns()
         executed = pb.Executed(
             id=number,
             compute_input_ns=begun_ns - started_ns,
             compute_infer_ns=ran_ns - begun_ns,
-            compute_output_ns=perf_counter_ns() - ran_ns,
+            compute_output_ns=ended_ns - ran_ns,
         )
         if held and None in answers:
             self._late[number] = under_way
@@ -188,7 +188,8 @@ class DirectServer:
         self._current = None
         if batch.traced and self._traces:
             contexts = [context.hex() for context in sampled(members)]
-            times = [started_ns, begun_ns, ran_ns, perf_counter_ns()]
+            # To when it was about to be sent, or it would end after what it is a part of.
+            times = [started_ns, begun_ns, ran_ns, ended_ns]
             serving.tell(wire.TRACED, [contexts, times])
 
     def _take(self, number: int, replies: Sequence[wire.Reply]) -> None:
@@ -221,6 +222,22 @@ class DirectServer:
             stream.send(partial(pb.Executed(id=number), under_way.take()))
         if not under_way.open:
             del self._late[number]
+
+    def asker(self, batch: int | None) -> dict[str, Any]:
+        """For whose sake a thread asks other models. batch: what it executes, if it is known to;
+        None: it is the main one.
+
+        Other threads may ask for any request that is open. Which one is not guessed: a request that
+        is taken for another's would be refused for rings in which it has no part.
+        """
+        current, late = self._current, list(self._late.values())
+        sure = not late or batch is None
+        if current is not None:
+            sure = sure or batch == current.execution.number
+            late = [current] if sure else [current, *late]
+        untils = [each.until_ns for each in late]
+        until_ns = max(untils) if untils and all(untils) else 0
+        return {"until_ns": until_ns, "sure": sure}
 
     def _look(self) -> None:
         """See what has become of requests; for a model that asks, from any of its threads."""

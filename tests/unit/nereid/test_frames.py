@@ -188,7 +188,7 @@ def test_the_cached_models_travel_beside_answers() -> None:
 
 def test_what_clients_changed_travels_beside_answers() -> None:
     codec = AnswerCodec()
-    own = TraceRule(False, 0, 5, log_frequency=7, times=False, tensors=True)
+    own = TraceRule(False, 0, 5, log_frequency=7, times=False, tensors=True, turn=4)
     rules = TraceRules(TraceRule(on=True, rate=2**32 - 1, limit=-1), (("m", own),))
     logs = LogRules(verbose=2, info=False, warning=True, error=False, format="json")
     stale = TraceRules(own, (("n", own),))

@@ -1,3 +1,5 @@
+"""Requests on their way from a gateway to a model that may not be there yet."""
+
 import asyncio
 import gc
 import time
