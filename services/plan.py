@@ -125,7 +125,8 @@ def main() -> None:
         flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
     mesh = _Mesh(serve, gateway, scheduler, executor, cache)
     edges = mesh.edges()
-    flags.refuse(_port_faults([edge for edge in edges.values() if edge]), _PROGRAM)
+    shared = gateway.http_at if gateway.reuse_http_port else ""
+    flags.refuse(_port_faults([edge for edge in edges.values() if edge], shared), _PROGRAM)
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     plan = {"children": children, "exit_timeout_s": serve.exit_timeout_secs, "log": log, **edges}
@@ -157,20 +158,23 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
     return [each for each in first if each.partition("=")[0] not in names] + last
 
 
-def _port_faults(addresses: list[str]) -> list[str]:
+def _port_faults(addresses: list[str], shared: str) -> list[str]:
     twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
     if twice:
         return [f"cannot listen on {each} twice" for each in sorted(twice)]
-    return [fault for address in addresses for fault in _port_fault(address)]
+    return [
+        fault for address in addresses for fault in _port_fault(address, shared=address == shared)
+    ]
 
 
-def _port_fault(address: str) -> list[str]:
+def _port_fault(address: str, *, shared: bool) -> list[str]:
     if unix_path(address) is not None:
         return []
     host, port = host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
         try:
             probe.bind((host, port))
         except OSError as error:
