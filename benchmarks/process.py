@@ -176,7 +176,7 @@ class ServerProcess:
         """CPU seconds used so far, by process name; equal names add up."""
         used: Counter[str] = Counter()
         for stat in _tree(self._root.pid):
-            used[_name_of(stat.pid)] += stat.cpu_s  # type: ignore[assignment]
+            used[_name_of(stat.pid)] += stat.cpu_s  # type: ignore[assignment]  # Counter is typed for integers
         return used
 
     def stop(self) -> None:

@@ -35,6 +35,8 @@ class Flag:
     help: str
     parse: Parse
     aliases: tuple[str, ...] = ()
+    # Flags of older versions, and what to put before their values; the newer form wins.
+    older: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Given several times, the values gather in a tuple; in the environment they are separated by ;
     # or stand in a list in JSON.
     repeated: bool = False
@@ -50,12 +52,13 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     parse: Parse = str,
     *,
     aliases: tuple[str, ...] = (),
+    older: Mapping[str, str] | None = None,
     repeated: bool = False,
     bare: str | None = None,
     secret: bool = False,
 ) -> Any:
     """A dataclass field that is read from --its-name. A default of `...` makes it required."""
-    metadata = {"flag": Flag(help, parse, aliases, repeated, bare, secret)}
+    metadata = {"flag": Flag(help, parse, aliases, older or {}, repeated, bare, secret)}
     if default is ...:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -121,9 +124,10 @@ def address(text: str) -> str:
 
 
 def listening_address(interface: str, port: int) -> str:
-    """An address from an interface, which may also be unix:/path, and a port."""
+    """An address from an interface, which may also be unix:/path or [v6], and a port."""
     if interface.startswith("unix:"):
         return interface
+    interface = interface.removeprefix("[").removesuffix("]")
     return f"[{interface}]:{port}" if ":" in interface else f"{interface}:{port}"
 
 
@@ -159,10 +163,11 @@ def read_all(
         fields.setdefault(field.name, field)
     parser = _parser(list(fields.values()), classes[0].__doc__, program)
     given, surplus = parser.parse_known_args(argv)
+    _tell_of_older(given, fields.values(), program)
     faults = _unknown(surplus, fields.values())
     values: dict[str, Any] = {}
     for field in fields.values():
-        texts, source = _texts(field, vars(given)[field.name], environ)
+        texts, source = _texts(field, _given(given, field), environ)
         if texts is not None:
             values |= _parsed(field, texts, source, faults)
         elif field.default is dataclasses.MISSING:
@@ -178,9 +183,31 @@ def read_all(
     return results
 
 
+def _tell_of_older(
+    given: argparse.Namespace, fields: Iterable[dataclasses.Field[Any]], program: str
+) -> None:
+    for field in fields:
+        for text in vars(given).get(_older(field)) or ():
+            said = f"{flag_name(field)} {text}"
+            sys.stderr.write(f"{program}: warning: a flag of older versions, read as {said}\n")
+
+
+def _given(given: argparse.Namespace, field: dataclasses.Field[Any]) -> list[str] | None:
+    """What the command line says of a field, the older form first; None: nothing."""
+    values = vars(given)
+    return [*(values.get(_older(field)) or ()), *(values[field.name] or ())] or None
+
+
+def _older(field: dataclasses.Field[Any]) -> str:
+    return f"older {field.name}"
+
+
 def _unknown(surplus: Sequence[str], fields: Iterable[dataclasses.Field[Any]]) -> list[str]:
     """What is no flag, with what may have been meant; not the value that stands behind it."""
-    names = [name for f in fields for name in (flag_name(f), *f.metadata["flag"].aliases)]
+    names: list[str] = []
+    for field in fields:
+        option: Flag = field.metadata["flag"]
+        names += (flag_name(field), *option.aliases, *option.older)
     faults: list[str] = []
     awaits_value = False
     for text in surplus:
@@ -279,6 +306,15 @@ def _parser(
             metavar=field.name.upper(),
             help=(option.help + shown).replace("%", "%%"),
         )
+        for name, prefix in option.older.items():
+            parser.add_argument(
+                name,
+                dest=_older(field),
+                action="append",
+                type=prefix.__add__,
+                metavar="VALUE",
+                help=f"of older versions: {flag_name(field)} {prefix}VALUE",
+            )
     return parser
 
 

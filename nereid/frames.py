@@ -21,6 +21,7 @@ from nereid.messages import (
     Release,
     SharedMemory,
     TracedModel,
+    TracedTensor,
     TraceRule,
     TraceRules,
 )
@@ -106,7 +107,8 @@ class AnswerCodec:
     def size_bytes(self, item: FromScheduler) -> int:
         if not isinstance(item, Answer):
             return 0
-        return len(item.head) + sum(map(len, item.payloads))
+        size = len(item.head) + sum(map(len, item.payloads))
+        return size + _size_of_trace(item.trace) if item.trace else size
 
     def encode(self, items: list[FromScheduler]) -> bytes:
         try:
@@ -159,14 +161,21 @@ def _write_notice(item: Notice, frame: pb.AnswerFrame) -> None:
         write_log_rules(item, frame.log_rules)
 
 
+def _size_of_trace(models: Iterable[TracedModel]) -> int:
+    return sum(len(tensor.data or b"") for model in models for tensor in model.tensors)
+
+
 def _write_trace(models: Iterable[TracedModel], message: pb.TracedRequest) -> None:
     for model in models:
-        context, parent, name, version, request_id, times = model
+        context, parent, name, version, request_id, times, tensors = model
         written = message.models.add(
             context=context, parent=parent, name=name, version=version, request_id=request_id
         )
         for moment, ns in times:
             written.times.add(name=moment, ns=ns)
+        for tensor in tensors:
+            # Without the data, if there is None.
+            written.tensors.add(**tensor._asdict())
 
 
 def _read_trace(message: pb.TracedRequest) -> tuple[TracedModel, ...]:
@@ -178,8 +187,16 @@ def _read_trace(message: pb.TracedRequest) -> tuple[TracedModel, ...]:
             model.version,
             model.request_id,
             tuple((moment.name, moment.ns) for moment in model.times),
+            tuple(map(_read_traced_tensor, model.tensors)),
         )
         for model in message.models
+    )
+
+
+def _read_traced_tensor(message: pb.TracedTensor) -> TracedTensor:
+    data = message.data if message.HasField("data") else None
+    return TracedTensor(
+        message.activity, message.name, message.datatype, tuple(message.shape), data
     )
 
 
@@ -187,6 +204,7 @@ def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
     message.on, message.rate, message.count = rule.on, rule.rate, rule.limit
     message.log_frequency = rule.log_frequency
     message.without_times, message.tensors = not rule.times, rule.tensors
+    message.turn = rule.turn
 
 
 def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
@@ -219,6 +237,7 @@ def _read_rule(message: pb.TraceRule) -> TraceRule:
         message.log_frequency,
         not message.without_times,
         message.tensors,
+        message.turn,
     )
 
 

@@ -72,7 +72,8 @@ class InferRequest:
     fault: Fault | None = None
     # Over all of the request that its answer depends on; empty: the scheduler did not ask for it.
     digest: bytes = b""
-    # The instance (its number) whose model asks; 0: a client does.
+    # The instance (its number) whose model asks; 0: a client does, or nobody knows for which
+    # of its requests the model does.
     caller: int = 0
     # How many models' requests stand behind this one; the scheduler's own, it does not travel.
     depth: int = 0
@@ -105,12 +106,23 @@ class Release(NamedTuple):
     slabs: tuple[str, ...]
 
 
+class TracedTensor(NamedTuple):
+    """An input or output in a trace; data None: it is not told."""
+
+    activity: str
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes | None
+
+
 class TracedModel(NamedTuple):
     """A model's part in a request that is to be traced in a file: the model that was asked for, a
     step of an ensemble, or a model that a model has asked.
 
     context and parent are trace contexts (nereid.tracing). Times have Triton's names and are
-    nanoseconds of the scheduler's monotonic clock.
+    nanoseconds of the scheduler's monotonic clock. The gateway knows the tensors of the model that
+    was asked for.
     """
 
     context: bytes
@@ -119,6 +131,7 @@ class TracedModel(NamedTuple):
     version: int
     request_id: str
     times: tuple[tuple[str, int], ...]
+    tensors: tuple[TracedTensor, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -156,6 +169,7 @@ class CachedModels(NamedTuple):
 class TraceRule(NamedTuple):
     """Which requests are traced that nobody asked to trace: every rate-th of them, limit in all
     (-1: without a limit). In files, so many to each (0: all to one), with times, tensors or both.
+    turn: tells apart equal limits that were set one after the other.
     """
 
     on: bool
@@ -164,6 +178,7 @@ class TraceRule(NamedTuple):
     log_frequency: int = 0
     times: bool = True
     tensors: bool = False
+    turn: int = 0
 
 
 class TraceRules(NamedTuple):

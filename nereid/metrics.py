@@ -184,17 +184,18 @@ PENDING: Final = _gauge(
     *_MODEL,
 )
 LOAD_DURATION: Final = _gauge("nv_model_load_duration_secs", "Model load time in seconds", *_MODEL)
+_MICROS: Final = "duration in microseconds"
 _PHASES: Final = {
-    "request": "inference request (includes cached requests)",
-    "queue": "inference queuing (includes cached requests)",
-    "compute_input": "compute input (does not include cached requests)",
-    "compute_infer": "compute inference (does not include cached requests)",
-    "compute_output": "inference compute output (does not include cached requests)",
+    "request": f"inference request {_MICROS} (includes cached requests)",
+    "queue": f"inference queuing {_MICROS} (includes cached requests)",
+    "compute_input": f"compute input {_MICROS} (does not include cached requests)",
+    "compute_infer": f"compute inference {_MICROS} (does not include cached requests)",
+    "compute_output": f"inference compute output {_MICROS} (does not include cached requests)",
 }
 DURATIONS: Final = {
     phase: _counter(
         f"nv_inference_{phase}_duration_us",
-        f"Cumulative {what} duration in microseconds",
+        f"Cumulative {what}",
         *_DEVICE,
     )
     for phase, what in _PHASES.items()
@@ -203,7 +204,7 @@ SUMMARIES: Final = {
     phase: Family(
         f"nv_inference_{phase}_summary_us",
         "summary",
-        f"Summary of {what} duration in microseconds",
+        f"Summary of {what}",
         _MODEL,
     )
     for phase, what in _PHASES.items()

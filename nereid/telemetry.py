@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.flags import boolean, choice, flag, integer
@@ -26,6 +27,16 @@ _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRI
 
 
 LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
+
+
+def _appendable(path: str) -> str:
+    """A file that can be written to; it is made if need be."""
+    try:
+        if path:
+            Path(path).open("a").close()
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    return path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +54,7 @@ class LogSettings:
         "text: a line for people; json: an object a line; default, ISO8601: Triton's two forms",
         choice(*LOG_FORMATS),
     )
+    log_file: str = flag("", "append the log to this file, instead of standard error", _appendable)
 
 
 def rules_of(settings: LogSettings) -> LogRules:
@@ -62,7 +74,10 @@ def about(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
-    """Have this process log as it was told to, to standard error; service names it in each line."""
+    """Have this process log where and as it was told to; service names it in each line."""
+    if stream is None and settings.log_file:
+        # Open for good. All services of a host may share it: what is appended stays whole.
+        stream = Path(settings.log_file).open("a", encoding="utf-8")  # noqa: SIM115
     handler = _Handler(stream or sys.stderr)
     handler.service = service
     logging.basicConfig(handlers=[handler], force=True)

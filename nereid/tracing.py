@@ -14,20 +14,33 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from google.protobuf.message import DecodeError
+
 from nereid.flags import flag, integer
-from nereid.messages import TraceRule
+from nereid.messages import TracedTensor, TraceRule
+from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
+    _Told = Iterable[
+        kserve_pb2.ModelInferRequest.InferInputTensor
+        | kserve_pb2.ModelInferResponse.InferOutputTensor
+    ]
+
 CONTEXT_BYTES: Final = 26
+# Of a tensor in a trace; the data of larger ones is left out.
+LARGEST_TENSOR_BYTES: Final = 1 << 20
 _VERSION: Final = b"\x00"
 _SAMPLED: Final = b"\x01"
+# Among the flags, and from gateway to scheduler only: the trace shows tensors.
+_WITH_TENSORS: Final = 0x80
 _OFF: Final = "OFF"
 TIMESTAMPS: Final = "TIMESTAMPS"
 TENSORS: Final = "TENSORS"
 LEVELS: Final = (TIMESTAMPS, TENSORS)
+_OLDER_LEVELS: Final = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
 FILE_MODE: Final = "triton"
 SPAN_MODE: Final = "opentelemetry"
 _LARGEST_RATE: Final = (1 << 32) - 1
@@ -49,6 +62,16 @@ def child_of(context: bytes) -> bytes:
     """The context of a new, sampled span below this one; below none, of a new trace's root."""
     trace_id = context[1:17] if len(context) == CONTEXT_BYTES else secrets.token_bytes(16)
     return _VERSION + trace_id + secrets.token_bytes(8) + _SAMPLED
+
+
+def with_tensors(context: bytes) -> bytes:
+    """The context of a request whose trace shows tensors, not for the eyes of others."""
+    return context[:25] + bytes((context[25] | _WITH_TENSORS,))
+
+
+def shows_tensors(context: bytes) -> bool:
+    """Whether with_tensors has made this."""
+    return len(context) == CONTEXT_BYTES and bool(context[25] & _WITH_TENSORS)
 
 
 def epoch_offset_ns() -> int:
@@ -97,6 +120,31 @@ class Tracer(Protocol):
 
     def close(self) -> None:
         """Send what is left, within a bounded time; call off the event loop."""
+
+
+# ---- tensors
+
+
+def inputs_shown(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
+    """A request's inputs, by its head and their bytes; None: these are not told."""
+    try:
+        told = kserve_pb2.ModelInferRequest.FromString(head).inputs
+    except DecodeError:
+        return ()
+    return _shown("TENSOR_QUEUE_INPUT", told, data)
+
+
+def outputs_shown(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
+    """Likewise an answer's outputs."""
+    told = kserve_pb2.ModelInferResponse.FromString(head).outputs
+    return _shown("TENSOR_BACKEND_OUTPUT", told, data)
+
+
+def _shown(activity: str, told: _Told, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
+    return (
+        TracedTensor(activity, tensor.name, tensor.datatype, tuple(tensor.shape), each)
+        for tensor, each in zip(told, data, strict=False)
+    )
 
 
 # ---- settings
@@ -152,9 +200,10 @@ def trace_rule(levels: Sequence[str], rate: int, count: int, log_frequency: int)
 
 
 def _level(text: str) -> str:
-    if text not in (_OFF, *LEVELS):
+    level = _OLDER_LEVELS.get(text.upper(), text.upper())
+    if level not in (_OFF, *LEVELS):
         raise ValueError(f"expected a level: {', '.join((_OFF, *LEVELS))}")
-    return text
+    return level
 
 
 def _mode(text: str) -> str:
@@ -241,6 +290,15 @@ def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
     return TraceConfig(**values, resource=tuple(resource.items()))
 
 
+_OLDER: Final = {
+    "--trace-file": "triton,file=",
+    "--trace-level": "level=",
+    "--trace-rate": "rate=",
+    "--trace-count": "count=",
+    "--trace-log-frequency": "triton,log-frequency=",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings:
     """The flag that every service's settings have for traces."""
@@ -248,7 +306,7 @@ class TraceSettings:
     trace_config: tuple[str, ...] = flag(
         (), "setting=value (rate, level, count, mode), triton,setting=value (file,"
         " log-frequency) or opentelemetry,setting=value (url, resource, bsp_...); may be given"
-        " several times", _checked, repeated=True,
+        " several times", _checked, older=_OLDER, repeated=True,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nereid import flags
 from nereid.rpc.address import host_and_port, unix_path
@@ -21,6 +21,10 @@ from services.executor.service import offered_gpus
 from services.executor.settings import ExecutorSettings, prepare_environment
 from services.gateway.settings import GatewaySettings
 from services.scheduler.settings import Settings as SchedulerSettings
+from services.triton_flags import TritonFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PROGRAM = "nereid serve"
 
@@ -114,26 +118,46 @@ class _Mesh:
             "metrics_address": gateway.metrics_at if gateway.allow_metrics else None,
         }
 
+    def shared(self) -> set[str]:
+        """Those of them that other processes may have as well."""
+        gateway = self.gateway
+        http = {gateway.http_at} if gateway.reuse_http_port else set()
+        return http | ({gateway.grpc_at} if gateway.reuse_grpc_port else set())
+
 
 def main() -> None:
     """Print the plan for the runtime directory argv[1] and the flags after it."""
     directory, *argv = sys.argv[1:]
     prepare_environment()
-    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
-    serve, gateway, executor, scheduler, cache = flags.read_all(classes, argv, os.environ, _PROGRAM)
-    if cache.cache_config and scheduler.cache_address is not None:
-        flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
-    mesh = _Mesh(serve, gateway, scheduler, executor, cache)
-    edges = mesh.edges()
-    shared = gateway.http_at if gateway.reuse_http_port else ""
-    flags.refuse(_port_faults([edge for edge in edges.values() if edge], shared), _PROGRAM)
+    mesh = _read(argv)
+    gateway, edges = mesh.gateway, mesh.edges()
+    flags.refuse(_port_faults([edge for edge in edges.values() if edge], mesh.shared()), _PROGRAM)
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
-    plan = {"children": children, "exit_timeout_s": serve.exit_timeout_secs, "log": log, **edges}
+    limit_s = mesh.serve.exit_timeout_secs
+    plan = {"children": children, "exit_timeout_s": limit_s, "log": log, **edges}
     plan["https"] = (
         "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
     )
     sys.stdout.write(json.dumps(plan))
+
+
+def _read(argv: Sequence[str]) -> _Mesh:
+    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
+    serve, gateway, executor, scheduler, cache, triton = flags.read_all(
+        (*classes, TritonFlags), argv, os.environ, _PROGRAM
+    )
+    if triton.response_cache_byte_size is not None:
+        if cache.cache_config:
+            flags.refuse(["--response-cache-byte-size: --cache-config says it all"], _PROGRAM)
+        size = f"local,size={triton.response_cache_byte_size}"
+        cache = dataclasses.replace(cache, cache_config=(size,))
+    if cache.cache_config and scheduler.cache_address is not None:
+        flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    idle = triton.without_effect()
+    if idle:
+        sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(idle)}\n")
+    return _Mesh(serve, gateway, scheduler, executor, cache)
 
 
 def _child(
@@ -158,23 +182,21 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
     return [each for each in first if each.partition("=")[0] not in names] + last
 
 
-def _port_faults(addresses: list[str], shared: str) -> list[str]:
+def _port_faults(addresses: list[str], shared: set[str]) -> list[str]:
     twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
     if twice:
         return [f"cannot listen on {each} twice" for each in sorted(twice)]
-    return [
-        fault for address in addresses for fault in _port_fault(address, shared=address == shared)
-    ]
+    return [fault for at in addresses for fault in _port_fault(at, reuse=at in shared)]
 
 
-def _port_fault(address: str, *, shared: bool) -> list[str]:
+def _port_fault(address: str, *, reuse: bool) -> list[str]:
     if unix_path(address) is not None:
         return []
     host, port = host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse)
         try:
             probe.bind((host, port))
         except OSError as error:

@@ -69,8 +69,18 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         self._arrived = threading.Condition()
         self._spans: list[Seen] = []
         self.url = ""
+        # What it says instead of thanks; cleared, it says nothing at all.
+        self.refusal: grpc.StatusCode | None = None
+        self.answers = threading.Event()
+        self.answers.set()
+        # Somebody has called.
+        self.called = threading.Event()
 
     def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self.called.set()
+        if self.refusal is not None:
+            context.abort(self.refusal, "no")
+        self.answers.wait(WAIT_S)
         with self._arrived:
             for resource in request.resource_spans:
                 service = _plain(resource.resource.attributes)["service.name"]

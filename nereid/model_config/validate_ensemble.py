@@ -12,6 +12,8 @@ from nereid.errors import InvalidArgument
 from nereid.model_config.backends import ENSEMBLE_PLATFORM
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nereid.pb.model_config_pb2 import ModelConfig, ModelEnsembling
 
 
@@ -82,9 +84,9 @@ def _link(name: str, index: int, step: ModelEnsembling.Step, graph: _Graph) -> N
             source.users.append(tensor)
 
 
-def _values(mapping: object) -> list[str]:
+def _values(mapping: Mapping[str, str]) -> list[str]:
     """A map field's values, ordered by key: the messages must not depend on chance."""
-    return [value for _, value in sorted(dict(mapping).items())]  # type: ignore[call-overload]
+    return [value for _, value in sorted(mapping.items())]
 
 
 def _spread_from_inputs(config: ModelConfig, graph: _Graph) -> None:

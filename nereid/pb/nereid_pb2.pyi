@@ -200,20 +200,36 @@ class TracedRequest(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[TracedModel, _Mapping]]] = ...) -> None: ...
 
 class TracedModel(_message.Message):
-    __slots__ = ("context", "parent", "name", "version", "request_id", "times")
+    __slots__ = ("context", "parent", "name", "version", "request_id", "times", "tensors")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
     context: bytes
     parent: bytes
     name: str
     version: int
     request_id: str
     times: _containers.RepeatedCompositeFieldContainer[Moment]
-    def __init__(self, context: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., times: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ...) -> None: ...
+    tensors: _containers.RepeatedCompositeFieldContainer[TracedTensor]
+    def __init__(self, context: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., times: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TracedTensor, _Mapping]]] = ...) -> None: ...
+
+class TracedTensor(_message.Message):
+    __slots__ = ("activity", "name", "datatype", "shape", "data")
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATATYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    activity: str
+    name: str
+    datatype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, activity: _Optional[str] = ..., name: _Optional[str] = ..., datatype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Moment(_message.Message):
     __slots__ = ("name", "ns")
@@ -247,20 +263,22 @@ class TraceRules(_message.Message):
     def __init__(self, default_rule: _Optional[_Union[TraceRule, _Mapping]] = ..., models: _Optional[_Mapping[str, TraceRule]] = ...) -> None: ...
 
 class TraceRule(_message.Message):
-    __slots__ = ("on", "rate", "count", "log_frequency", "without_times", "tensors")
+    __slots__ = ("on", "rate", "count", "log_frequency", "without_times", "tensors", "turn")
     ON_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     LOG_FREQUENCY_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_TIMES_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     on: bool
     rate: int
     count: int
     log_frequency: int
     without_times: bool
     tensors: bool
-    def __init__(self, on: bool = ..., rate: _Optional[int] = ..., count: _Optional[int] = ..., log_frequency: _Optional[int] = ..., without_times: bool = ..., tensors: bool = ...) -> None: ...
+    turn: int
+    def __init__(self, on: bool = ..., rate: _Optional[int] = ..., count: _Optional[int] = ..., log_frequency: _Optional[int] = ..., without_times: bool = ..., tensors: bool = ..., turn: _Optional[int] = ...) -> None: ...
 
 class LogRules(_message.Message):
     __slots__ = ("verbose", "info", "warning", "error", "format")

@@ -34,7 +34,7 @@ _LIMITS = Limits(trusting=True)
 
 
 class BlockingStream:
-    """Used by one thread; only `close` and `glance` may come from any."""
+    """Used by one thread at a time; only `close` and `glance` may come from any."""
 
     def __init__(  # noqa: PLR0913 - each is somebody's need
         self,

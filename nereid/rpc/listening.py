@@ -102,17 +102,17 @@ class UnixClaim:
             raise OSError(errno.EEXIST, f"{path} is there and no socket")
         if not _stale(path):
             raise OSError(errno.EADDRINUSE, f"{path} is in use")
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)  # noqa: PTH108 (likewise)
 
     def made(self) -> None:
         """Our socket is there now."""
-        self._inode = os.stat(self._path).st_ino  # noqa: PTH116
+        self._inode = os.stat(self._path).st_ino  # noqa: PTH116 (likewise)
 
     def release(self) -> None:
         """Remove the socket, if it still is ours."""
         with contextlib.suppress(OSError):
-            if self._inode == os.stat(self._path).st_ino:  # noqa: PTH116
-                os.unlink(self._path)  # noqa: PTH108
+            if self._inode == os.stat(self._path).st_ino:  # noqa: PTH116 (likewise)
+                os.unlink(self._path)  # noqa: PTH108 (likewise)
 
 
 def _stale(path: str) -> bool:

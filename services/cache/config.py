@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.flags import boolean, integer, seconds
 
@@ -126,7 +126,7 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
     name = names.pop() if names else "local"
     known = _KINDS[name]
     faults = []
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
     for written, text in _options(texts):
         option = _TRITON_NAMES.get(written, written) if name == "redis" else written
         if option not in known:
@@ -144,7 +144,7 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
         values.setdefault("password", environ.get(PASSWORD_VARIABLE, ""))
     if faults:
         raise ValueError("\n".join(faults))
-    return RedisConfig(**values) if name == "redis" else LocalConfig(**values)  # type: ignore[arg-type]
+    return RedisConfig(**values) if name == "redis" else LocalConfig(**values)
 
 
 def _options(texts: Sequence[str]) -> list[tuple[str, str]]:

@@ -66,7 +66,7 @@ def make_client(config: RedisConfig) -> Any:
         "username": config.sentinel_user or None,
         "password": config.sentinel_password or None,
     }
-    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis has no types for it
         [_address(each, _SENTINEL_PORT) for each in hosts.split(",")],
         sentinel_kwargs=options | own,
         **options,

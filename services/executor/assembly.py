@@ -191,7 +191,7 @@ def stack(signature: Signature, gathered: Gathered) -> dict[str, Array]:
 def _join(raws: tuple[Raw, ...]) -> Raw:
     if isinstance(raws[0], list):
         return list(chain.from_iterable(raws))
-    return b"".join(raws)  # type: ignore[arg-type]
+    return b"".join(raws)  # type: ignore[arg-type]  # a column is of one kind
 
 
 def split(

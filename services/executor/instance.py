@@ -235,7 +235,7 @@ class Instance:
             if time.monotonic() - began > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
             # Many instances lose their streams at once; they shall not come back at once.
-            self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _serve_one_way_or_other(self, model: RequestModel, runner: RequestRunner) -> None:

@@ -279,7 +279,7 @@ def _written(tensors: Sequence[TensorDescription]) -> list[pb.TensorDescription]
     return [
         pb.TensorDescription(
             name=tensor.name,
-            data_type=CONFIG_NUMBER[tensor.datatype],  # type: ignore[arg-type]
+            data_type=CONFIG_NUMBER[tensor.datatype],  # type: ignore[arg-type]  # an enum's number
             dims=tensor.dims or (),
             unknown_rank=tensor.dims is None,
             optional=tensor.optional,

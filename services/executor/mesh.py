@@ -19,7 +19,7 @@ from nereid.errors import DeadlineExceeded, NereidError, Unavailable, error_of
 from nereid.frames import AnswerCodec, RequestCodec
 from nereid.messages import Answer, CachedModels, Cancel, Flow, Release, SharedMemory, fault_of
 from nereid.paths import DOMAIN_KEY, INFER_PATH, SCHEDULER
-from nereid.slab import LostError, read
+from nereid.slab import LostError, exists, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,32 @@ _log = logging.getLogger(__name__)
 _UNREACHABLE: Final = "the scheduler cannot be reached"
 # Of loads and unloads, which take as long as they take, there is no limit.
 _SHORT_CALL_S: Final = 30.0
+_MOST_LOST: Final = 2
 _SHORT_CALLS: Final = frozenset({"ModelReady"})
+
+
+class _Pending:
+    """A request under way."""
+
+    __slots__ = ("answers", "lost", "on_answer", "request", "timer")
+
+    def __init__(self, request: InferRequest, on_answer: OnAnswer) -> None:
+        self.request = request
+        self.on_answer = on_answer
+        # How many it has had; there is more to come.
+        self.answers = 0
+        # How often its answer was lost with the executor that had made it.
+        self.lost = 0
+        # Rings at the deadline.
+        self.timer: asyncio.TimerHandle | None = None
+
+    def end(self, answer: Answer | None) -> None:
+        """The last there is to tell; None: nobody wants to know."""
+        if self.timer is not None:
+            # Else the request, and its tensors, would stay in memory until then.
+            self.timer.cancel()
+        if answer is not None:
+            self.on_answer(answer)
 
 
 class _Codec:
@@ -65,7 +90,7 @@ class Mesh:
         self._greeted = False
         self._shared = False
         self._last_id = 0
-        self._pending: dict[int, tuple[InferRequest, OnAnswer]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -106,10 +131,10 @@ class Mesh:
         if self._closed:
             on_answer(Answer(request.id, error=fault_of(Unavailable(_UNREACHABLE))))
             return
-        self._pending[request.id] = request, on_answer
+        self._pending[request.id] = pending = _Pending(request, on_answer)
         if request.deadline is not None:
             left_s = max(0.0, request.deadline - time.monotonic())
-            self._loop.call_later(left_s, self._expire, request)
+            pending.timer = self._loop.call_later(left_s, self._expire, request)
         if self._link is None:
             self._open()
         elif self._greeted:
@@ -132,8 +157,8 @@ class Mesh:
         self._shared = bool(self._domain) and greeting.memory_domain == self._domain
         if not self._greeted:
             self._greeted = True
-            for request, _ in list(self._pending.values()):
-                self._send(request)
+            for pending in list(self._pending.values()):
+                self._send(pending.request)
 
     def _send(self, request: InferRequest) -> None:
         assert self._link is not None, "the scheduler spoke before it was dialled"  # noqa: S101
@@ -153,10 +178,10 @@ class Mesh:
         self._fail_all()
 
     def _fail_all(self) -> None:
-        pending, self._pending = self._pending, {}
+        failed, self._pending = self._pending, {}
         fault = fault_of(Unavailable(_UNREACHABLE))
-        for request, on_answer in pending.values():
-            on_answer(Answer(request.id, error=fault))
+        for pending in failed.values():
+            pending.end(Answer(pending.request.id, error=fault))
 
     def _on_items(self, items: list[FromScheduler]) -> None:
         for item in items:
@@ -169,12 +194,28 @@ class Mesh:
 
     def _on_answer(self, answer: Answer) -> None:
         pending = self._pending.get(answer.id)
-        if not answer.more:
-            self._pending.pop(answer.id, None)
-        if pending is not None:
-            pending[1](answer)
-        elif answer.slab:
-            self._release(answer.slab)
+        if pending is None:
+            if answer.slab:
+                self._release(answer.slab)
+            return
+        if answer.more:
+            pending.answers += 1
+            pending.on_answer(answer)
+        elif not answer.slab or exists(answer.slab) or not self._ask_again(pending, answer.slab):
+            del self._pending[answer.id]
+            pending.end(answer)
+
+    def _ask_again(self, pending: _Pending, slab: str) -> bool:
+        """The executor died between its answer and our look at it; False: that is the answer."""
+        pending.lost += 1
+        if pending.answers or pending.lost > _MOST_LOST:
+            return False
+        _log.warning(
+            "the answer to a model's request was lost with its executor: it is asked again"
+        )
+        self._release(slab)
+        self._send(pending.request)
+        return True
 
     def _release(self, slab: str) -> None:
         if self._greeted and self._link is not None:
@@ -183,10 +224,12 @@ class Mesh:
     def tell(self, request: InferRequest, kind: str) -> None:
         """What has become of a request at its asker's; on the loop."""
         if kind == "cancel":
-            known = self._pending.pop(request.id, None) is not None
+            pending = self._pending.pop(request.id, None)
+            if pending is not None:
+                pending.end(None)
         else:
-            known = request.id in self._pending
-        if known and self._greeted and self._link is not None:
+            pending = self._pending.get(request.id)
+        if pending is not None and self._greeted and self._link is not None:
             if kind == "cancel":
                 self._link.send(Cancel(request.id))
             else:
@@ -197,7 +240,7 @@ class Mesh:
         if pending is not None:
             self.tell(request, "cancel")
             late = DeadlineExceeded("the deadline of the requests that it is for passed", late=True)
-            pending[1](Answer(request.id, error=fault_of(late)))
+            pending.on_answer(Answer(request.id, error=fault_of(late)))
 
     # ---- calls
 

@@ -105,7 +105,7 @@ class ExecutorService:
                 if tell != told:
                     told = tell
                     _log.log(tell[0], "the scheduler cannot be joined: %s", tell[1])
-            await _first(self._leaving, timeout_s=pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            await _first(self._leaving, timeout_s=pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return True
 

@@ -7,6 +7,7 @@ import secrets
 import socket
 import sys
 from dataclasses import dataclass
+from math import ceil
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -39,6 +40,14 @@ def _gpus(text: str) -> str:
     ):
         raise ValueError("expected all, none, or GPUs' numbers such as 0,2")
     return text
+
+
+def _milliseconds(text: str) -> int:
+    """Triton's may have a fraction."""
+    try:
+        return ceil(flags.seconds(text))
+    except ValueError:
+        raise ValueError("expected a number of milliseconds, not negative") from None
 
 
 def _path_mapping(text: str) -> PathMapping:
@@ -74,7 +83,7 @@ class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSetti
         4, "how many instances may be loading at a time", flags.integer(1)
     )
     metrics_interval_ms: int = flag(
-        2000, "how often to tell of CPU, memory and GPUs; 0: never", flags.integer(0)
+        2000, "how often to tell of CPU, memory and GPUs; 0: never", _milliseconds
     )
     metrics_port: int = flag(
         -1, "a port for this executor's own /metrics; -1: none", flags.own_port

@@ -10,24 +10,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from google.protobuf.message import DecodeError
-
-from nereid.pb import kserve_pb2
-from nereid.tracing import child_of, is_sampled
+from nereid.tracing import (
+    LARGEST_TENSOR_BYTES,
+    child_of,
+    inputs_shown,
+    is_sampled,
+    outputs_shown,
+    with_tensors,
+)
 from services.gateway.slabs import tensor_bytes
-from services.gateway.trace_text import LARGEST_BYTES, Trace, TracedTensor
+from services.gateway.trace_text import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from nereid.messages import Answer, InferRequest, TracedModel, TraceRules
+    from nereid.messages import Answer, InferRequest, TracedModel, TracedTensor, TraceRules
     from nereid.tracing import Sampler
     from services.gateway.data_plane import UnderWay
     from services.gateway.sampling import Sampling
 
     OnAnswer = Callable[[Answer], None]
-    _Told = kserve_pb2.ModelInferRequest.InferInputTensor
-    _Answered = kserve_pb2.ModelInferResponse.InferOutputTensor
 
 _now_ns = time.monotonic_ns
 _RECEIVED: Final = {
@@ -123,8 +125,11 @@ class _Traced:
 
     def receive(self, protocol: str, received_ns: int) -> None:
         """It came by this protocol, at this time, and leaves for the mesh now."""
+        request = self._request
         if self._sampler.rule.tensors:
-            self._tensors += _inputs(self._request)
+            request.trace_context = with_tensors(request.trace_context)
+            data = [_copy(tensor_bytes(request, each)) for each in request.payloads]
+            self._tensors += inputs_shown(request.head, data)
         self._sent_ns = _now_ns()
         start, end = _RECEIVED[protocol]
         self._sent = _SENT[protocol]
@@ -136,7 +141,7 @@ class _Traced:
         shown = bool(answer.head or answer.error or not answer.more)
         shown = shown and (not answer.more or len(self._moments) < 3 * _MOST_ANSWERS)
         if shown and answer.head and self._sampler.rule.tensors and answer.error is None:
-            self._tensors += _outputs(answer)
+            self._tensors += outputs_shown(answer.head, map(_copy, answer.payloads))
         try:
             self._on_answer(answer)
         finally:
@@ -185,25 +190,7 @@ def moved(
     )
 
 
-def _inputs(request: InferRequest) -> Iterable[TracedTensor]:
-    try:
-        told = kserve_pb2.ModelInferRequest.FromString(request.head).inputs
-    except DecodeError:
-        return ()
-    payloads = [tensor_bytes(request, each) for each in request.payloads]
-    return _tensors("TENSOR_QUEUE_INPUT", told, payloads)
-
-
-def _outputs(answer: Answer) -> Iterable[TracedTensor]:
-    told = kserve_pb2.ModelInferResponse.FromString(answer.head).outputs
-    return _tensors("TENSOR_BACKEND_OUTPUT", told, answer.payloads)
-
-
-def _tensors(
-    activity: str, told: Iterable[_Told | _Answered], payloads: Iterable[object]
-) -> Iterable[TracedTensor]:
-    """Copies of tensors, since their memory is used again; the largest without their data."""
-    for tensor, payload in zip(told, payloads, strict=False):
-        assert isinstance(payload, bytes | memoryview), "a reference to nowhere"  # noqa: S101
-        data = bytes(payload) if len(payload) <= LARGEST_BYTES else None
-        yield TracedTensor(activity, tensor.name, tensor.datatype, tuple(tensor.shape), data)
+def _copy(payload: object) -> bytes | None:
+    """A tensor's bytes, since their memory is used again; None of the largest."""
+    assert isinstance(payload, bytes | memoryview), "a reference to nowhere"  # noqa: S101
+    return bytes(payload) if len(payload) <= LARGEST_TENSOR_BYTES else None

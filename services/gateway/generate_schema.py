@@ -136,7 +136,10 @@ def write(answer: Answer, head: HeadMembers, request_id: str) -> bytes:
     document: dict[str, Any] = {}
     strict = True
     for tensor, payload in zip(tensors, answer.payloads, strict=True):
-        data, told_strictly = json_tensor.from_raw(payload, tensor["datatype"])  # type: ignore[arg-type]
+        data, told_strictly = json_tensor.from_raw(
+            payload,  # type: ignore[arg-type]  # references were resolved
+            tensor["datatype"],
+        )
         document[tensor["name"]] = data[0] if len(data) == 1 else data
         strict = strict and told_strictly
     document |= members.get(_PARAMETERS, {})

@@ -74,7 +74,7 @@ class HttpEncoder:
             else:
                 inline = True
                 told["data"], told_strictly = json_tensor.from_raw(
-                    payload,  # type: ignore[arg-type]
+                    payload,  # type: ignore[arg-type]  # references were resolved
                     told["datatype"],
                 )
                 strict = strict and told_strictly
@@ -85,7 +85,7 @@ class HttpEncoder:
             if len(self._tails) >= TABLE_LIMIT:
                 self._tails.clear()
             self._tails[key] = tail
-        return tail, binary  # type: ignore[return-value]
+        return tail, binary  # type: ignore[return-value]  # likewise
 
     def describe(self, data: bytes) -> HeadMembers:
         """What an answer's head says."""

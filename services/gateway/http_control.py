@@ -17,12 +17,13 @@ from services.gateway.http_routes import Kind, Route
 from services.gateway.http_settings import HttpSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
 
     from services.gateway.data_plane import DataPlane
 
-    Handler = Callable[[HttpCall, Route], Awaitable[None]]
-    Spawn = Callable[[HttpCall, Coroutine[Any, Any, None]], None]
+    Work = Coroutine[Any, Any, None]
+    Handler = Callable[[HttpCall, Route], Work]
+    Spawn = Callable[[HttpCall, Work], None]
 
 EXITING: Final = "Server exiting"
 
@@ -67,7 +68,7 @@ class HttpControl:
         elif call.method not in (allowed := _METHODS.get(kind, _GET)):
             call.refuse_method(TEXT if kind in _TEXT_KINDS else JSON, *allowed)
         elif kind in self._handlers:
-            spawn(call, self._handlers[kind](call, route))  # type: ignore[arg-type]
+            spawn(call, self._handlers[kind](call, route))
         else:
             self._answer_here(call, route)
 

@@ -16,7 +16,7 @@ from services.gateway import control_json, json_text
 from services.gateway.http_routes import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from services.gateway.control import Control
     from services.gateway.http_call import HttpCall
@@ -33,7 +33,7 @@ class HttpRepository:
     def __init__(self, control: Control) -> None:
         self._control = control
 
-    def handlers(self) -> dict[Kind, Callable[[HttpCall, Route], Awaitable[None]]]:
+    def handlers(self) -> dict[Kind, Callable[[HttpCall, Route], Coroutine[Any, Any, None]]]:
         """By route."""
         return {
             Kind.REPOSITORY_INDEX: self._index,

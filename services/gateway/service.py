@@ -223,6 +223,7 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
         read_timeout_s=settings.http_request_timeout_secs,
         max_connections=settings.max_connections,
         max_unsent_bytes=_MOST_UNSENT_BYTES,
+        reuse_port=settings.reuse_grpc_port,
     )
     if settings.grpc_engine == "nereid":
         return rpc.Server(handlers, options)

@@ -84,6 +84,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     allow_grpc: bool = flag(True, "serve gRPC", flags.boolean)
     grpc_address: str = flag("0.0.0.0", "the interface of the gRPC port, or unix:/path")
     grpc_port: int = flag(8001, "the gRPC port; 0 takes a free one", flags.port)
+    reuse_grpc_port: bool = flag(False, "let other processes share the gRPC port", flags.boolean)
     grpc_engine: str = flag(
         "nereid", "what speaks gRPC on the edge: nereid or grpcio", flags.choice("nereid", "grpcio")
     )

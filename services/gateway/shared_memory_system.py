@@ -19,7 +19,7 @@ from nereid.errors import Internal, InvalidArgument
 if TYPE_CHECKING:
     from services.gateway.shared_memory import Registration
 
-_FOLDER: Final = "/dev/shm/"  # noqa: S108
+_FOLDER: Final = "/dev/shm/"  # noqa: S108 - clients say which file there
 _LONGEST_NAME: Final = 255
 # O_NONBLOCK: opening somebody's FIFO or device must not wait.
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Traces on their way to the thread, and the text that waits to be written.
+# Traces on their way to the thread, their tensors, and the text that waits to be written.
 _MOST_WAITING: Final = 4096
+_MOST_TENSOR_BYTES: Final = 64 << 20
 _MOST_TEXT: Final = 16 << 20
 # How long a trace may wait for others to be written with.
 _PAUSE_S: Final = 0.5
@@ -128,13 +130,26 @@ class TraceFiles:
         self._begun = False
         self._next_number = 0
         self._lost = 0
+        # Of tensors: what has been handed over, and what the thread has taken of it.
+        self._given_bytes = 0
+        self._taken_bytes = 0
         self._next_line_s = 0.0
         self._queue: Queue[_Act | None] = Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name="trace files", daemon=True)
         self._thread.start()
 
     def take(self, sampler: Sampler, trace: Trace | None) -> None:
-        self._put(lambda batches: batches.take(sampler, trace))
+        size_bytes = 0 if trace is None else _size_bytes(trace)
+        if size_bytes and self._given_bytes - self._taken_bytes + size_bytes > _MOST_TENSOR_BYTES:
+            self._lost += 1
+            trace, size_bytes = None, 0
+
+        def act(batches: Batches) -> Iterator[Write]:
+            self._taken_bytes += size_bytes
+            return batches.take(sampler, trace)
+
+        if self._put(act):
+            self._given_bytes += size_bytes
 
     def follow(self, samplers: Sequence[Sampler]) -> None:
         self._put(lambda batches: batches.follow(samplers))
@@ -146,11 +161,13 @@ class TraceFiles:
             return
         self._thread.join(_CLOSE_S)
 
-    def _put(self, act: _Act) -> None:
+    def _put(self, act: _Act) -> bool:
         try:
             self._queue.put_nowait(act)
         except Full:
             self._lost += 1
+            return False
+        return True
 
     # ---- in the thread
 
@@ -188,13 +205,13 @@ class TraceFiles:
         if numbered:
             path = self._path.with_name(f"{self._path.name}.{self._next_number}")
             self._next_number += 1
-            path.write_bytes(b"[%b]" % told)
+            _write_whole(path, b"[%b]" % told)
         elif self._begun and self._path.exists():
             with self._path.open("r+b") as file:
                 file.seek(-1, 2)
                 file.write(b",%b]" % told)
         else:
-            self._path.write_bytes(b"[%b]" % told)
+            _write_whole(self._path, b"[%b]" % told)
             self._begun = True
 
     def _complain(self, what: str) -> None:
@@ -203,3 +220,15 @@ class TraceFiles:
             self._next_line_s = now_s + _PAUSE_BETWEEN_LINES_S
             self._lost = 0
             _log.warning("traces: %s", what)
+
+
+def _size_bytes(trace: Trace) -> int:
+    below = (model.tensors for model in trace.models)
+    return sum(len(each.data or b"") for each in chain(trace.tensors, *below))
+
+
+def _write_whole(path: Path, told: bytes) -> None:
+    """Write a file that nobody sees before it is whole."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(told)
+    part.replace(path)

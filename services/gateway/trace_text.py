@@ -18,27 +18,19 @@ from nereid.tensor import NUMPY_TYPE, split_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nereid.messages import TracedModel, TraceRule
+    from nereid.messages import TracedModel, TracedTensor, TraceRule
 
-# Of a tensor; the data of larger ones is left out.
-LARGEST_BYTES: Final = 1 << 20
 _FLOAT: Final = frozenset({"FP16", "FP32", "FP64"})
 _TOLD: Final = NUMPY_TYPE.keys() - {"BF16"}
+# REQUEST_START, QUEUE_START.
+_UP_TO_QUEUE: Final = 2
 _at_ns = itemgetter(1)
 
 
-class TracedTensor(NamedTuple):
-    """An input or output; data None: it is not told."""
-
-    activity: str
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: bytes | None
-
-
 class Trace(NamedTuple):
-    """A request: the models that took part, the one asked for first, and what the gateway saw."""
+    """A request: the models that took part, the one asked for first, and what the gateway saw,
+    whose tensors are that model's.
+    """
 
     models: Sequence[TracedModel]
     moments: Sequence[tuple[str, int]]
@@ -56,13 +48,29 @@ def text_of(trace: Trace, rule: TraceRule, first_id: int) -> str:
         # What the gateway saw first stands before all else: readers go by it.
         told += _moments(first_id, trace.moments[:2])
         told.append(_model(root, first_id, None))
-        told += _moments(first_id, sorted((*root.times, *trace.moments[2:]), key=_at_ns))
-        for model in others:
-            told.append(_model(model, ids[model.context], ids.get(model.parent, first_id)))
-            told += _moments(ids[model.context], model.times)
-    if rule.tensors:
-        told += (_tensor(first_id, tensor) for tensor in trace.tensors)
+    times = sorted((*root.times, *trace.moments[2:]), key=_at_ns)
+    told += _course(first_id, rule, times, trace.tensors)
+    for model in others:
+        number = ids[model.context]
+        if rule.times:
+            told.append(_model(model, number, ids.get(model.parent, first_id)))
+        told += _course(number, rule, model.times, model.tensors)
     return ",".join(json.dumps(each, separators=(",", ":")) for each in told)
+
+
+def _course(
+    number: int,
+    rule: TraceRule,
+    times: Sequence[tuple[str, int]],
+    tensors: Sequence[TracedTensor],
+) -> Iterator[dict[str, Any]]:
+    """A model's times and its tensors, which Triton tells once the request is in the queue."""
+    if rule.times:
+        yield from _moments(number, times[:_UP_TO_QUEUE])
+    if rule.tensors:
+        yield from (_tensor(number, tensor) for tensor in tensors)
+    if rule.times:
+        yield from _moments(number, times[_UP_TO_QUEUE:])
 
 
 def _model(model: TracedModel, number: int, parent: int | None) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class FifoBatcher:
         self.pending -= 1
         return True
 
-    def take(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002
+    def take(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (no batch is formed)
         taken = self._queue.pop(1)
         if not taken:
             return None
@@ -109,5 +109,5 @@ class FifoBatcher:
             ended.append((entry, deadline_passed(self._model_name)))
         return ended
 
-    def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+    def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
         return self._expiries.next_ns()

@@ -87,3 +87,8 @@ def check_servable(draft: config_pb.ModelConfig) -> None:
     """Raise if the configuration asks for what is not offered yet; ignoring it would be wrong."""
     if draft.HasField("sequence_batching"):
         raise Unimplemented(f"model '{draft.name}': sequence batching is not offered yet")
+    agents = [agent.name for agent in draft.model_repository_agents.agents]
+    if agents:
+        # A model whose files somebody wants checked or unlocked first, say.
+        names = ", ".join(f"'{name}'" for name in agents)
+        raise Unimplemented(f"model '{draft.name}': repository agents are not offered: {names}")

@@ -216,7 +216,7 @@ class DecoupledVersion(ModelVersion):
         if not member.answers and statistics.latencies is not None:
             statistics.latencies.record_first_response(now_ns - entry.received_ns)
         if entry.trace is not None:
-            entry.trace.responded(now_ns)
+            entry.trace.responded(answer, now_ns)
         member.answers += 1
         member.answered_ns = now_ns
 

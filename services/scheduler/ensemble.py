@@ -52,6 +52,8 @@ _DEADLOCK: Final = (
 )
 # A step that answers many times waits when so many of a request's steps are under way.
 _MOST_CALLS: Final = 1024
+# So many are remembered: of each step some for each set of outputs that was asked for.
+_MOST_FORMS: Final = 4096
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
@@ -142,7 +144,11 @@ class EnsembleVersion(ModelVersion):
         step = call.step
         form = self._forms.get(step)
         if form is None:
-            form = self._forms[step] = StepForm(step, self.find_model(step), run.asked)
+            form = StepForm(step, self.find_model(step), run.asked)
+            if len(self._forms) >= _MOST_FORMS:
+                # Their steps are those of other plans, of which clients could ask for any number.
+                self._forms.clear()
+            self._forms[step] = form
         asked = run.entry.request
         request = InferRequest(
             0,
@@ -234,7 +240,7 @@ class EnsembleVersion(ModelVersion):
         now_ns = _now_ns()
         self.statistics.record_response(run.told, answer, now_ns - run.told_ns)
         if run.entry.trace is not None:
-            run.entry.trace.responded(now_ns)
+            run.entry.trace.responded(answer, now_ns)
         run.told += 1
         run.told_ns = now_ns
 

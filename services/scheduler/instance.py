@@ -117,9 +117,9 @@ class Instance:
         """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""
         assert self.stream is not None, "a batch for an instance without a stream"  # noqa: S101
         message = batch_message(self.batches + 1, batch, now_ns, inline=not self.shares)
+        self.stream.send(message)
         self.batches += 1
         self.running = Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
-        self.stream.send(message)
 
 
 def control_message(batch: int, member: int, kind: pb.MemberControl.Kind) -> bytes:

@@ -71,7 +71,6 @@ class Instances:
     def drop(self, part: Part, instance: Instance, cause: str) -> None:
         """An instance is no more, and its batch, if it has one, is lost or runs elsewhere."""
         placed = self.forget(part, instance)
-        part.surplus.discard(instance.id)
         stream, instance.stream = instance.stream, None
         if stream is not None:
             stream.finish()
@@ -81,4 +80,6 @@ class Instances:
     def forget(self, part: Part, instance: Instance) -> Placed | None:
         """An instance that has nothing to do any more is gone."""
         part.instances.pop(instance.id, None)
+        part.surplus.discard(instance.id)
+        part.going.discard(instance.id)
         return self.placed.pop(instance.id, None)

@@ -224,11 +224,7 @@ class Intake:
         lineage.adopt(request)
         owner, what = self._submit_slowly(request, on_answer, on_taken)
         if isinstance(what, Entry):
-            try:
-                lineage.note(request, owner, what)
-            except NereidError:
-                owner.cancel(what)  # type: ignore[arg-type]
-                raise
+            _note(lineage, request, owner, what)  # type: ignore[arg-type]
         return owner, what
 
     def _find(self, request: InferRequest, name: str, version: str) -> ModelVersion:
@@ -255,7 +251,10 @@ class Intake:
         request = held.request
         try:
             model = self._find(request, held.name, held.version)
-            held.on_taken(request.id, (model, model.submit(request, held.on_answer)))
+            entry = model.submit(request, held.on_answer)
+            if request.caller and self.lineage is not None:
+                _note(self.lineage, request, model, entry)
+            held.on_taken(request.id, (model, entry))
         except Exception as error:
             told = _told(error, request)
             self.refused(request, told, held.since_ns)
@@ -369,6 +368,15 @@ class GatewaySession:
             return self._slabs.bring_in(answer)
         self._lent.add(answer.slab)
         return answer
+
+
+def _note(lineage: Lineage, request: InferRequest, model: ModelVersion, entry: Entry) -> None:
+    """A model's request is accepted; raises Unavailable, and takes it back, if it never ended."""
+    try:
+        lineage.note(request, model, entry)
+    except NereidError:
+        model.cancel(entry)
+        raise
 
 
 def _named(head: bytes) -> tuple[str, str]:

@@ -6,7 +6,7 @@ Pure: durations and moments are handed in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.metrics import FIRST_RESPONSE, SUMMARIES, Histogram, Quantiles, Summary
 
@@ -38,7 +38,8 @@ class MetricsConfig:
     @staticmethod
     def of(settings: Iterable[tuple[str, bool | Quantiles]]) -> MetricsConfig:
         """The settings together; of one given twice the last counts."""
-        return MetricsConfig(**dict(settings))  # type: ignore[arg-type]
+        together: dict[str, Any] = dict(settings)
+        return MetricsConfig(**together)
 
     def latencies_of(self, config: ModelConfig) -> Latencies | None:
         """Where to keep what is asked for of this model; None: nothing is."""

@@ -23,6 +23,7 @@ from services.scheduler.latencies import MetricsConfig
 from services.scheduler.model import ModelVersion
 from services.scheduler.response_cache import ResponseCache
 from services.scheduler.slabs import Slabs
+from services.scheduler.warmup_rules import check_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,7 @@ class LoadRules:
         """
         try:
             config = complete(served.draft, described, self.completion)
+            check_samples(config)
         except NereidError:
             raise
         except Exception as error:

@@ -47,10 +47,10 @@ def changed(rules: LogRules, changes: Mapping[str, Any]) -> LogRules:
     return rules._replace(**values)
 
 
-def shown(rules: LogRules) -> dict[str, bool | int | str]:
-    """The settings by their names."""
+def shown(rules: LogRules, file: str) -> dict[str, bool | int | str]:
+    """The settings by their names; file is where the log goes, empty for standard error."""
     return {
-        "log_file": "",
+        "log_file": file,
         "log_info": rules.info,
         "log_warning": rules.warning,
         "log_error": rules.error,

@@ -32,6 +32,7 @@ class MeshSettings:
     ) -> None:
         self._trace = TraceSettings(parse_trace_config(settings.trace_config))
         self._log = rules_of(settings)
+        self._log_file = settings.log_file
         self._log_changed = False
         self._tell_gateways = tell_gateways
         self._tell_executors = tell_executors
@@ -74,4 +75,4 @@ class MeshSettings:
             self._tell_gateways(rules)
             for command in self.commands():
                 self._tell_executors(command)
-        return log_settings.shown(rules)
+        return log_settings.shown(rules, self._log_file)

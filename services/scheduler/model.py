@@ -74,8 +74,7 @@ class ModelVersion:
         self._router: Router[Instance] = Router()
         keeps_order = config.batching is not None and config.batching.preserve_ordering
         self._order = ReplyOrder[tuple[Entry, Answer]]() if keeps_order else None
-        # All that is accepted and not answered, in order of arrival.
-        self._open: dict[Entry, None] = {}
+        self._open: dict[Entry, None] = {}  # accepted and not answered, in order of arrival
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._turn_due = False
@@ -108,7 +107,7 @@ class ModelVersion:
         now_ns = _now_ns()
         entry = self._validator.accept(request, on_answer, now_ns)
         if self._traces is not None and request.trace_context:
-            entry.trace = self._traces.begin(request.trace_context, now_ns)
+            entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
         try:
@@ -316,7 +315,8 @@ class ModelVersion:
             _log.exception("a batch of %r cannot be sent", self)
             self._router.release(instance)
             error = Internal("the batch cannot be sent to an executor", late=True)
-            self._fail_open(batch.entries, error, now_ns)
+            # Later: who submits one of them right now does not know yet that it is under way.
+            self._loop.call_soon(self._fail_open, batch.entries, error, now_ns)
         return instance
 
     def _timer_fired(self) -> None:
@@ -342,13 +342,13 @@ class ModelVersion:
 
     def _answer(self, entry: Entry, answer: Answer, running: Running) -> None:
         if entry.state is State.ANSWERED:
-            # Cancelled while it ran: there is nobody to tell.
-            self.slabs.unwanted(answer)
-        elif entry.passage is None:
+            self.slabs.unwanted(answer)  # cancelled while it ran: there is nobody to tell
+        elif entry.passage is None or self.cache is None:
             self._close(entry, answer)
         else:
             entry.revision = running.revision
-            self._close(entry, self.slabs.bring_in(answer))
+            inline = self.cache.takes(entry.passage, answer)
+            self._close(entry, self.slabs.bring_in(answer) if inline else answer)
 
     def _fail_open(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
         for entry in entries:

@@ -186,7 +186,7 @@ class _Reading:
     def _look(self) -> None:
         """Directories whose names are whole numbers without a leading zero; all else is ignored."""
         names = [place.name for place in self._path.iterdir() if place.is_dir()]
-        numbers = (int(n) for n in names if n.isascii() and n.isdigit() and not n.startswith("0"))
+        numbers = (int(n) for n in names if n.isascii() and n.isdigit() and str(int(n)) == n)
         self._available = tuple(sorted(number for number in numbers if number <= _LARGEST_VERSION))
         # Before anybody loads it: what is written meanwhile shall be seen as a change next time.
         for number in self._available:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
     from services.scheduler.cache_client import CacheLink
+    from services.scheduler.latencies import MetricsConfig
     from services.scheduler.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -75,26 +76,10 @@ class SchedulerService:
         self._catalogue = Catalogue()
         self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._intake = Intake(self._catalogue, self._room, self._traces)
-        limits = QueueLimits(
-            max_queue_size=settings.max_queue_size,
-            max_retries=settings.max_retries,
-            no_executor_timeout_s=settings.no_executor_timeout_secs,
-        )
-        completion = CompletionRules(
-            settings.disable_auto_complete_config, settings.backend_settings
-        )
         metrics_config = config_of(settings.metrics_config)
         self._cache_channel: SocketChannel | None = None
         self._cache = self._open_cache(cache_link)
-        rules = LoadRules(
-            completion,
-            settings.backend_settings,
-            limits,
-            metrics_config,
-            self._traces,
-            self._cache,
-            self._slabs,
-        )
+        rules = self._load_rules(metrics_config)
         self._loader = Loader(rules, self._models_changed, self._catalogue)
         self._intake.lineage = self._loader.lineage
         repositories = Repositories(settings.model_repository, settings.model_config_name)
@@ -210,6 +195,23 @@ class SchedulerService:
             await self._cache_channel.close()
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
+
+    def _load_rules(self, metrics: MetricsConfig) -> LoadRules:
+        settings = self._settings
+        limits = QueueLimits(
+            max_queue_size=settings.max_queue_size,
+            max_retries=settings.max_retries,
+            no_executor_timeout_s=settings.no_executor_timeout_secs,
+        )
+        return LoadRules(
+            CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
+            settings.backend_settings,
+            limits,
+            metrics,
+            self._traces,
+            self._cache,
+            self._slabs,
+        )
 
     def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
         address = self._settings.cache_address

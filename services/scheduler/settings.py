@@ -21,11 +21,10 @@ _CONTROL_MODES: Final = ("none", "poll", "explicit")
 
 
 def _backend_setting(text: str) -> str:
-    """'backend,key=value', or ',key=value' for all backends."""
+    """'backend,key=value', or 'key=value' for all backends."""
     backend_and_key, equals, _ = text.partition("=")
-    _, comma, key = backend_and_key.partition(",")
-    if not (equals and comma and key.strip()):
-        raise ValueError("expected backend,key=value or ,key=value")
+    if not (equals and backend_and_key.rpartition(",")[2].strip()):
+        raise ValueError("expected backend,key=value or key=value")
     return text
 
 
@@ -58,7 +57,7 @@ class Settings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings):
         30.0, "how long requests under way may take to finish after SIGTERM", seconds
     )
     backend_config: tuple[str, ...] = flag(
-        (), "backend,key=value, or ,key=value for all of them", _backend_setting, repeated=True
+        (), "backend,key=value, or key=value for all of them", _backend_setting, repeated=True
     )
     max_retries: int = flag(
         2, "how often a request runs again after the executor that had it was lost", integer(0)
@@ -131,7 +130,7 @@ class Settings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings):
         for_it: dict[str, str] = {}
         for text in self.backend_config:
             backend_and_key, _, value = text.partition("=")
-            name, _, key = backend_and_key.partition(",")
+            name, _, key = backend_and_key.rpartition(",")
             if name.strip() == "":
                 for_all[key.strip()] = value.strip()
             elif name.strip() == backend:

@@ -41,6 +41,9 @@ class TraceSettings:
         }
         self._server = dict(self._start)
         self._models: dict[str, dict[str, list[str]]] = {}
+        # How many counts have been set, and which of them is the server's and each model's.
+        self._counts = 0
+        self._turns = {"": 0}
 
     def update(self, model: str, changes: Mapping[str, Sequence[str]]) -> None:
         """Take over a client's changes, all or none; no model: for the server. An empty value
@@ -60,6 +63,10 @@ class TraceSettings:
         changed = {name: value for name, value in read.items() if value != []}
         if not self._traces and changed.get("trace_level") not in (None, [_OFF]):
             raise InvalidArgument(_NO_FILE)
+        if "trace_count" in changed:
+            # It begins anew, be it what it was before.
+            self._counts += 1
+            self._turns[model] = self._counts
         target = self._models.setdefault(model, {}) if model else self._server
         for name, value in changed.items():
             if value is not None:
@@ -83,8 +90,12 @@ class TraceSettings:
         """What gateways have to know; None: they are not to be told anything."""
         if not self._traces:
             return None
-        models = ((name, _rule(self._server | own)) for name, own in self._models.items())
-        return TraceRules(_rule(self._server), tuple(models))
+        turn = self._turns[""]
+        models = (
+            (name, _rule(self._server | own, self._turns[name] if "trace_count" in own else turn))
+            for name, own in self._models.items()
+        )
+        return TraceRules(_rule(self._server, turn), tuple(models))
 
 
 def _fixed(config: TraceConfig) -> dict[str, list[str]]:
@@ -103,12 +114,13 @@ def _fixed(config: TraceConfig) -> dict[str, list[str]]:
     return fixed
 
 
-def _rule(settings: Mapping[str, Sequence[str]]) -> TraceRule:
+def _rule(settings: Mapping[str, Sequence[str]], turn: int) -> TraceRule:
     levels = () if settings["trace_level"] == [_OFF] else settings["trace_level"]
     rate, count, log_frequency = (
         int(settings[name][0]) for name in ("trace_rate", "trace_count", "log_frequency")
     )
-    return trace_rule(levels, rate, count, log_frequency)
+    rule = trace_rule(levels, rate, count, log_frequency)
+    return rule._replace(turn=turn) if count >= 0 else rule
 
 
 def _levels(values: list[str]) -> list[str]:

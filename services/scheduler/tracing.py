@@ -58,7 +58,7 @@ class EntryTrace(Protocol):
     def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
         """The attempt is over: the wait before it and itself. attempt tells of all its batch."""
 
-    def responded(self, now_ns: int) -> None:
+    def responded(self, answer: Answer, now_ns: int) -> None:
         """A decoupled model gave one of its answers."""
 
     def begin_lookup(self) -> bytes:
@@ -87,8 +87,8 @@ class Refusal(NamedTuple):
 class Traces(Protocol):
     """What a scheduler does with sampled requests."""
 
-    def begin(self, context: bytes, now_ns: int) -> EntryTrace | None:
-        """The trace of a request that comes now with this context, if that is sampled."""
+    def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
+        """The trace of a request that comes now, if it is sampled."""
 
     def refused(self, refusal: Refusal) -> None:
         """A sampled request was refused."""
@@ -104,7 +104,8 @@ class SpanTraces:
         self._tracer = tracer
         self.close = tracer.close
 
-    def begin(self, context: bytes, now_ns: int) -> EntryTrace | None:
+    def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
+        context = request.trace_context
         return RequestTrace(self._tracer, context, now_ns) if is_sampled(context) else None
 
     def refused(self, refusal: Refusal) -> None:
@@ -195,7 +196,7 @@ class RequestTrace:
         self._waits = lost
         self._queued_ns = attempt.end_ns - offset_ns
 
-    def responded(self, now_ns: int) -> None:
+    def responded(self, answer: Answer, now_ns: int) -> None:  # noqa: ARG002 - the other kind's
         if self._responses is None:
             self._responses = []
         if len(self._responses) < _MOST_RESPONSES:

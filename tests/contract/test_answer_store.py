@@ -12,7 +12,7 @@ from nereid.cache import Finding, Lookup, Store
 from services.cache.config import LocalConfig, RedisConfig
 from services.cache.service import make_store
 from services.cache.store import AnswerStore
-from tests.contract.stores import LIMIT_S, find, put, refuse
+from tests.contract.stores import LIMIT_S, find, patient, put, refuse
 from tests.redis_server import RedisServer, redis_server
 
 MakeStore = Callable[[float], contextlib.AbstractAsyncContextManager[AnswerStore]]
@@ -36,7 +36,7 @@ def make(request: pytest.FixtureRequest) -> MakeStore:
         server.command("FLUSHALL")
 
         def config(ttl: float) -> RedisConfig:
-            return RedisConfig(url=server.url, ttl=ttl)
+            return patient(RedisConfig(url=server.url, ttl=ttl))
 
     @contextlib.asynccontextmanager
     async def open_store(ttl: float = 0.0) -> AsyncIterator[AnswerStore]:

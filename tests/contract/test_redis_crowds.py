@@ -17,7 +17,7 @@ from nereid.rpc import Link, memory_links
 from services.cache.config import RedisConfig
 from services.cache.service import CacheService, make_store
 from services.cache.store import AnswerStore
-from tests.contract.stores import SLACK_S, bounded, find, store_at
+from tests.contract.stores import SLACK_S, bounded, find, patient, store_at
 from tests.e2e.mesh import free_port
 from tests.redis_server import RedisServer, Sentinel, redis_server, running
 
@@ -136,7 +136,6 @@ async def test_a_master_that_dies_amid_callers_has_its_replica_follow(tmp_path: 
             url = f"redis+sentinel://127.0.0.1:{sentinel_port}/mymaster"
             config = replace(impatient(master), url=url, password="geheim")
             async with store_at(config) as store, crowd_at(store) as crowd:
-                assert store.usage.failures == 0
                 master.kill()
                 await crowd.until_misses()
                 # Nobody else holds what is found from here on.
@@ -267,7 +266,8 @@ async def test_full_amid_callers(tmp_path: Path) -> None:
 @bounded
 async def test_flushed_amid_callers(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
-        async with store_at(impatient(server)) as store, crowd_at(store) as crowd:
+        config = patient(RedisConfig(url=server.url))
+        async with store_at(config) as store, crowd_at(store) as crowd:
             for _ in range(5):
                 misses = crowd.misses
                 server.command("FLUSHALL")

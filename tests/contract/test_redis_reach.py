@@ -9,7 +9,7 @@ import pytest
 
 from nereid.cache import Store
 from services.cache.config import RedisConfig
-from tests.contract.stores import bounded, find, put, store_at, until_found
+from tests.contract.stores import bounded, find, patient, put, store_at, until_found
 from tests.e2e.mesh import free_port
 from tests.redis_server import Sentinel, redis_server, running
 
@@ -18,8 +18,8 @@ from tests.redis_server import Sentinel, redis_server, running
 async def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
         async with (
-            store_at(RedisConfig(url=server.url, namespace="one")) as one,
-            store_at(RedisConfig(url=server.url, namespace="two")) as two,
+            store_at(patient(RedisConfig(url=server.url, namespace="one"))) as one,
+            store_at(patient(RedisConfig(url=server.url, namespace="two"))) as two,
         ):
             await put(one, Store(b"a", b"1"))
             assert await find(two, b"a") == [None]
@@ -44,10 +44,10 @@ async def test_user_and_password(tmp_path: Path) -> None:
 async def test_over_tcp_in_another_database(tmp_path: Path) -> None:
     port = free_port()
     with redis_server(tmp_path, "--port", str(port)):
-        async with store_at(RedisConfig(host="127.0.0.1", port=port, db=3)) as store:
+        async with store_at(patient(RedisConfig(host="127.0.0.1", port=port, db=3))) as store:
             await put(store, Store(b"a", b"1"))
             assert await find(store, b"a") == [b"1"]
-        async with store_at(RedisConfig(url=f"redis://127.0.0.1:{port}/3")) as store:
+        async with store_at(patient(RedisConfig(url=f"redis://127.0.0.1:{port}/3"))) as store:
             assert await find(store, b"a") == [b"1"]
         async with store_at(RedisConfig(url=f"redis://127.0.0.1:{port}")) as store:
             assert await find(store, b"a") == [None]
@@ -67,7 +67,7 @@ async def test_a_cluster(tmp_path: Path) -> None:
             server.command("CLUSTER", "ADDSLOTS", *map(str, range(first, first + 4096)))
         while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):
             await asyncio.sleep(0.02)
-        async with store_at(RedisConfig(url=f"redis+cluster://127.0.0.1:{port}")) as store:
+        async with store_at(patient(RedisConfig(url=f"redis+cluster://127.0.0.1:{port}"))) as store:
             await until_found(store, b"a", b"1")
             await put(store, *(Store(b"%d" % n, b"v") for n in range(20)))
             assert await find(store, *(b"%d" % n for n in range(20))) == [b"v"] * 20

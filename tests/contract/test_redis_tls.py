@@ -11,7 +11,7 @@ import trustme
 
 from nereid.cache import Store
 from services.cache.config import RedisConfig, parse_cache_config
-from tests.contract.stores import bounded, find, put, store_at
+from tests.contract.stores import bounded, find, patient, put, store_at
 from tests.e2e.mesh import free_port
 from tests.redis_server import redis_server, tls_binary
 
@@ -63,7 +63,7 @@ OWN = ",password=geheim,cacert={ca},cert={cert},key={key}"
 def config_of(site: Site, text: str) -> RedisConfig:
     config = parse_cache_config([text.format(**vars(site))], {})
     assert isinstance(config, RedisConfig)
-    return config
+    return patient(config)
 
 
 @pytest.mark.parametrize(

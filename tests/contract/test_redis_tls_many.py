@@ -13,7 +13,7 @@ import pytest
 from nereid.cache import Store
 from services.cache.config import RedisConfig, parse_cache_config
 from tests.certificates import Authority
-from tests.contract.stores import find, put, store_at, until_found
+from tests.contract.stores import find, patient, put, store_at, until_found
 from tests.e2e.mesh import free_port
 from tests.redis_server import RedisServer, Sentinel, running, tls_binary
 
@@ -39,8 +39,7 @@ class Site:
     def config(self, text: str) -> RedisConfig:
         config = parse_cache_config([text.format(**vars(self))], {})
         assert isinstance(config, RedisConfig)
-        # A machine that is busy with other things takes its time to greet.
-        return replace(config, connect_timeout=10_000, socket_timeout=10_000, wait_timeout=10_000)
+        return patient(config)
 
 
 @pytest.fixture(scope="module")

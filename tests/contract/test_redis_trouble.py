@@ -14,7 +14,7 @@ from nereid.cache import Finding, Lookup, Store
 from services.cache.config import RedisConfig
 from services.cache.redis_client import make_client
 from services.cache.redis_store import RedisOptions, RedisStore
-from tests.contract.stores import SLACK_S, bounded, find, put, store_at, until_found
+from tests.contract.stores import SLACK_S, bounded, find, patient, put, store_at, until_found
 from tests.redis_server import RedisServer, redis_server
 
 
@@ -46,7 +46,7 @@ async def test_paused_it_misses_after_the_socket_timeout(tmp_path: Path) -> None
 @bounded
 async def test_full_it_refuses_and_still_answers(tmp_path: Path) -> None:
     with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
-        async with store_at(RedisConfig(url=server.url)) as store:
+        async with store_at(patient(RedisConfig(url=server.url))) as store:
             await put(store, Store(b"a", b"1"))
             server.command("CONFIG", "SET", "maxmemory", "1")
             await put(store, Store(b"b", b"2"))
@@ -136,10 +136,10 @@ async def test_answers_that_drip_are_late_as_a_whole(tmp_path: Path) -> None:
             await put(store, Store(b"a", b"1"))
             slow.set()
             asked_s = time.monotonic()
-            # Each answer is in time for the socket, and the last one after three seconds.
-            assert await find(store, *[b"nothing"] * 50) == [None] * 50
+            # Each answer is in time for the socket, and the last one after twelve seconds.
+            assert await find(store, *[b"nothing"] * 200) == [None] * 200
             assert time.monotonic() - asked_s < 0.2 + SLACK_S
-            assert store.usage.failures == 50
+            assert store.usage.failures >= 200
             slow.clear()
             await until_found(store, b"a", b"1")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import random
@@ -21,13 +22,25 @@ START_S = 60.0
 STOP_S = 45.0
 
 
-def free_port() -> int:
-    """A port that will still be free when a process listens there a little later.
+def _own_ports() -> Iterator[int]:
+    """Each of pytest's processes has ports of its own, and gives none of them out twice.
 
     The system gives those from 32768 on to whoever connects or asks for any port.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = range(10_000 + worker, 32_000, workers)
+    first = random.randrange(len(ports))
+    return itertools.cycle((*ports[first:], *ports[:first]))
+
+
+_PORTS = _own_ports()
+
+
+def free_port() -> int:
+    """A port that will still be free when a process listens there a little later."""
     while True:
-        port = random.randrange(10_000, 32_000)
+        port = next(_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("0.0.0.0", port))
             return port
@@ -99,6 +112,17 @@ class Mesh:
         entries: list[dict[str, Any]] = json.loads(body)
         return entries
 
+    def counts(self, model: str) -> dict[str, int]:
+        """How often each thing happened to a model, by its statistics."""
+        _, reply = self.get(f"/v2/models/{model}/stats")
+        (stats,) = json.loads(reply)["model_stats"]
+        counts = {
+            name: int(each.get("count", 0)) for name, each in stats["inference_stats"].items()
+        }
+        for name in ("execution_count", "inference_count"):
+            counts[name] = int(stats.get(name, 0))
+        return counts
+
     def await_settled(self, instances: int = 1) -> None:
         """Until no model is loading and so many executors serve."""
 
@@ -144,8 +168,7 @@ class Mesh:
             os.kill(pid, signal.SIGSTOP)
         try:
             # A thread at work stops a little later.
-            threads = [each for pid in pids for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-            until(lambda: all(") T " in each.read_text() for each in threads), "it to stop")
+            until(lambda: all(map(_is_stopped, pids)), "it to stop")
             yield
         finally:
             for pid in pids:
@@ -155,6 +178,15 @@ class Mesh:
         """SIGTERM, as a container engine would; the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_S)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether all its threads are; one that ended meanwhile is nobody's."""
+    for each in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if ") T " not in each.read_text():
+                return False
+    return True
 
 
 @contextlib.contextmanager

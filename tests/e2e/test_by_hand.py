@@ -1,12 +1,7 @@
 """Each service started alone, over TCP and in the least helpful order: still one mesh."""
 
 import contextlib
-import http.client
 import json
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +9,10 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from tests.e2e.apart import ready, service
 from tests.e2e.mesh import ask, free_port, until
 
 pytestmark = pytest.mark.slow
-
-
-@contextlib.contextmanager
-def service(name: str, log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"services.{name}", *flags],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            assert process.wait(40) == 0, log.read_text()
-        finally:
-            process.kill()
-            process.wait()
-
-
-def ready(port: int, model: str) -> bool:
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        return ask(f"127.0.0.1:{port}", f"/v2/models/{model}/ready")[0] == 200
-    return False
 
 
 def executions(port: int) -> int:

@@ -56,20 +56,20 @@ def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     save_ensemble(root / "models", "whole", whole)
     flags = (f"--join={request.param}", "--cache-config=local,size=10000000")
     # Neither a busy machine nor a slow start shall look like a miss.
-    with running(root / "models", root / "log", *flags, "--cache-timeout-ms=2000") as mesh:
+    with running(root / "models", root / "log", *flags, "--cache-timeout-ms=10000") as mesh:
         warm(mesh, "triple")
         yield mesh
 
 
 def warm(mesh: Mesh, model: str, value: int = 999) -> None:
     """Until the cache is reached: what has been asked twice was a hit."""
-    before = count(mesh, model)["cache_hit"]
+    before = mesh.counts(model)["cache_hit"]
 
     def hit() -> bool:
         infer(mesh, model, value)
-        return bool(count(mesh, model)["cache_hit"] > before)
+        return bool(mesh.counts(model)["cache_hit"] > before)
 
-    until(hit, "the first hit", 10)
+    until(hit, "the first hit")
 
 
 def infer(
@@ -88,24 +88,14 @@ def infer(
     return {each["name"]: each["data"][0] for each in answer["outputs"]}
 
 
-def count(mesh: Mesh, model: str) -> dict[str, int]:
-    """The model's counters."""
-    _, reply = mesh.get(f"/v2/models/{model}/stats")
-    (stats,) = json.loads(reply)["model_stats"]
-    counts = {name: int(each.get("count", 0)) for name, each in stats["inference_stats"].items()}
-    for name in ("execution_count", "inference_count"):
-        counts[name] = int(stats.get(name, 0))
-    return counts
-
-
 def grown(mesh: Mesh, model: str, before: dict[str, int]) -> dict[str, int]:
-    after = count(mesh, model)
+    after = mesh.counts(model)
     names = ("execution_count", "inference_count", "success", "fail", "cache_hit", "cache_miss")
     return {name: after[name] - before[name] for name in names if after[name] != before[name]}
 
 
 def test_many_alike_at_once_run_once_and_the_next_is_a_hit(it: Mesh) -> None:
-    before = count(it, "triple")
+    before = it.counts("triple")
     with ThreadPoolExecutor(64) as pool:
         answers = list(pool.map(lambda _: infer(it, "triple", 14), range(64)))
     assert answers == [{"O": 42}] * 64
@@ -116,14 +106,14 @@ def test_many_alike_at_once_run_once_and_the_next_is_a_hit(it: Mesh) -> None:
         "cache_hit": 63,
         "cache_miss": 1,
     }
-    before = count(it, "triple")
+    before = it.counts("triple")
     assert infer(it, "triple", 14) == {"O": 42}
     assert grown(it, "triple", before) == {"success": 1, "cache_hit": 1}
     assert 'nv_cache_num_hits_per_model{model="triple",version="1"}' in it.metrics()
 
 
 def test_those_unlike_share_nothing(it: Mesh) -> None:
-    before = count(it, "triple")
+    before = it.counts("triple")
     assert infer(it, "triple", 5) == {"O": 15}
     assert infer(it, "triple", 6) == {"O": 18}
     assert infer(it, "triple", 5, factor=2) == {"O": 15}
@@ -148,7 +138,7 @@ def test_a_step_shares_answers_with_clients(it: Mesh, size: int) -> None:
     ):
         array = -array
         for model, wanted in turns:
-            before, whole = count(it, "kept"), count(it, "whole")
+            before, whole = it.counts("kept"), it.counts("whole")
             with client(it, protocol) as one:
                 assert np.array_equal(one.infer(model, array), array)
             assert grown(it, "kept", before) == wanted
@@ -157,7 +147,7 @@ def test_a_step_shares_answers_with_clients(it: Mesh, size: int) -> None:
 
 
 def test_an_error_is_told_to_all_and_not_kept(it: Mesh) -> None:
-    before = count(it, "triple")
+    before = it.counts("triple")
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: infer(it, "triple", 1000), range(4)))
     assert all(isinstance(each, str) for each in answers)
@@ -166,7 +156,7 @@ def test_an_error_is_told_to_all_and_not_kept(it: Mesh) -> None:
 
 
 def test_a_model_without_a_cache_runs_every_time(it: Mesh) -> None:
-    before = count(it, "plain")
+    before = it.counts("plain")
     assert [infer(it, "plain", 7) for _ in range(3)] == [{"O": 21}] * 3
     assert grown(it, "plain", before) == {
         "execution_count": 3,
@@ -191,7 +181,7 @@ def test_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> N
     models = tmp_path / "models"
     write_model(models, "same", 3)
     write_model(models, "changed", 3)
-    flags = (f"--cache-address={address}", "--cache-timeout-ms=2000")
+    flags = (f"--cache-address={address}", "--cache-timeout-ms=10000")
     with cache_service(address) as cache:
         with running(models, tmp_path / "log1", *flags) as mesh:
             for name in ("same", "changed"):
@@ -200,7 +190,7 @@ def test_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> N
         write_model(models, "changed", 4)
         with running(models, tmp_path / "log2", *flags) as mesh:
             warm(mesh, "same")
-            before = count(mesh, "same")
+            before = mesh.counts("same")
             assert infer(mesh, "same", 5) == {"O": 15}
             assert grown(mesh, "same", before) == {"success": 1, "cache_hit": 1}
             assert infer(mesh, "changed", 5) == {"O": 20}
@@ -220,7 +210,7 @@ def test_a_password_is_in_no_childs_command_line(tmp_path: Path, join: str) -> N
         config = f"--cache-config=redis,url={server.url},password={password}"
         with running(
             tmp_path / "models", tmp_path / "log", f"--join={join}", config,
-            "--cache-timeout-ms=2000",
+            "--cache-timeout-ms=10000",
         ) as mesh:  # fmt: skip
             warm(mesh, "triple")
             children = [pid for name in _MODULES for pid in mesh.children(name)]
@@ -239,11 +229,11 @@ def test_an_ensemble_is_kept_until_a_model_of_it_changes(tmp_path: Path) -> None
     save_ensemble(root, "inner", config)
     outer = [("inner", {"X": "I"}, {"O": "O"})]
     save_ensemble(root, "outer", ensemble_config(["I INT64 1"], ["O INT64 1"], outer, _CACHED))
-    flags = ("--cache-config=local,size=10000000", "--cache-timeout-ms=2000")
+    flags = ("--cache-config=local,size=10000000", "--cache-timeout-ms=10000")
     control = ("--model-control-mode=explicit", "--load-model=outer")
     with running(root, tmp_path / "log", *flags, *control) as mesh:
         warm(mesh, "outer", 1)
-        before, below = count(mesh, "outer"), count(mesh, "second")
+        before, below = mesh.counts("outer"), mesh.counts("second")
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda _: infer(mesh, "outer", 2), range(8)))
         assert answers == [{"O": 30}] * 8
@@ -258,6 +248,6 @@ def test_an_ensemble_is_kept_until_a_model_of_it_changes(tmp_path: Path) -> None
         save_multiplier(root, "second", 7, _CONFIG)
         assert mesh.get("/v2/repository/models/second/load", "POST", b"{}")[0] == 200
         assert infer(mesh, "outer", 2) == {"O": 42}
-        before = count(mesh, "outer")
+        before = mesh.counts("outer")
         assert infer(mesh, "outer", 2) == {"O": 42}
         assert grown(mesh, "outer", before) == {"success": 1, "cache_hit": 1}

@@ -1,7 +1,7 @@
 """Clients of the whole mesh while the Redis behind its cache is paused, killed, full and flushed.
 
-Redis may take ten seconds for what it is asked, the cache a fifth of one: a client that waited for
-Redis instead of for the cache's limit would be seen.
+Redis may take a minute for what it is asked, the cache a fifth of a second: a client that waited
+for Redis instead of for the cache's limit would be seen.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ import tritonclient.grpc
 
 from tests.e2e.mesh import START_S, Mesh, running, until
 from tests.e2e.models import make_repository
-from tests.e2e.test_cache import count
 from tests.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.slow
 
 _CLIENTS = 32
 _KEYS = 48
-_REDIS_MS = 10_000
+_REDIS_MS = 60_000
 _CACHE_MS = 200
 # The cache's limit, the model's microseconds, and a machine that is busy with other things.
-_LATEST_S = _CACHE_MS / 1000 + 3
+_LATEST_S = _CACHE_MS / 1000 + 20
 
 
 class Crowd:
@@ -93,7 +92,7 @@ class Crowd:
 
 
 def executions(mesh: Mesh) -> int:
-    return count(mesh, "doubler")["execution_count"]
+    return mesh.counts("doubler")["execution_count"]
 
 
 def await_hits(mesh: Mesh, crowd: Crowd) -> None:
@@ -135,23 +134,23 @@ def test_clients_do_not_notice_what_redis_suffers(mesh_at_redis: tuple[Mesh, Red
     with crowd.at_work():
         await_hits(mesh, crowd)
         for trouble in (pause, kill, fill):
-            before = count(mesh, "doubler")["cache_miss"]
+            before = mesh.counts("doubler")["cache_miss"]
             undo = trouble(redis)
             crowd.answered_more(5)
             # Misses by the dozen, and they do not end while it lasts: nothing is found again.
-            missed = count(mesh, "doubler")["cache_miss"]
+            missed = mesh.counts("doubler")["cache_miss"]
             assert missed - before >= _CLIENTS, trouble.__name__
             crowd.answered_more(2)
-            assert count(mesh, "doubler")["cache_miss"] > missed, trouble.__name__
+            assert mesh.counts("doubler")["cache_miss"] > missed, trouble.__name__
             undo()
             await_hits(mesh, crowd)
-        before = count(mesh, "doubler")["cache_miss"]
+        before = mesh.counts("doubler")["cache_miss"]
         assert redis.command("FLUSHALL") == b"+OK\r\n"
         crowd.answered_more(_KEYS)
-        assert count(mesh, "doubler")["cache_miss"] - before >= _KEYS
+        assert mesh.counts("doubler")["cache_miss"] - before >= _KEYS
         await_hits(mesh, crowd)
     assert crowd.latest_s < _LATEST_S
-    assert count(mesh, "doubler")["fail"] == 0
+    assert mesh.counts("doubler")["fail"] == 0
 
 
 @pytest.fixture(params=["all", "none"])

@@ -17,7 +17,7 @@ from tests.e2e.clients import FLAVOURS, connected
 from tests.e2e.mesh import Mesh, running
 from tests.e2e.models import DATATYPES, save_identity, save_scaler
 from tests.e2e.perf_analyzer import COUNTED, analyze, needs_analyzer
-from tests.e2e.test_decoupled import events, is_final, number_of, stream
+from tests.e2e.repeats import events, is_final, number_of, stream
 from tests.ensembles import Step, ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow

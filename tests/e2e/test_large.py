@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.e2e.apart import ready, service
 from tests.e2e.large import (
     BRIEFLY,
     IMAGE,
@@ -23,7 +24,6 @@ from tests.e2e.large import (
     tensor,
 )
 from tests.e2e.mesh import Mesh, free_port, running, until
-from tests.e2e.test_by_hand import ready, service
 
 pytestmark = pytest.mark.slow
 

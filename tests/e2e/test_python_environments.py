@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests import python_models
+from tests.e2e.commands import refusal, say
 from tests.e2e.mesh import running
-from tests.e2e.test_python_models import refusal, say
 
 pytestmark = pytest.mark.slow
 
@@ -102,10 +102,10 @@ def test_limits(tmp_path: Path) -> None:
         directory = python_models.save(repository, "talk", python_models.TALK + config, name)
         if name == "sleepy":
             (directory / "1" / "model.py").write_text(SLEEPY)
-    flag = "--backend-config=python,execute-timeout-seconds=1"
+    flag = "--backend-config=python,execute-timeout-seconds=3"
     with running(repository, tmp_path / "log", flag) as mesh:
         reasons = {name: entry.get("reason", "") for name, entry in mesh.index().items()}
         assert "did not get ready within 0.5 s" in reasons["sleepy"]
         assert "is 'soon', expected a number of seconds" in reasons["odd"]
-        assert "within 1 s" in refusal(mesh, "hang")[1]
+        assert "within 3 s" in refusal(mesh, "hang")[1]
         assert say(mesh, "echo back") == "back"

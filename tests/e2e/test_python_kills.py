@@ -1,10 +1,13 @@
-"""Workers killed over and over under load: every request is answered, and nothing is left."""
+"""Workers that are killed, or end with those above them: every request is answered, and nothing
+is left.
+"""
 
 import itertools
 import os
 import random
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,8 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from tests import python_models
+from tests.e2e.apart import alive, workers
+from tests.e2e.commands import say
 from tests.e2e.mesh import Mesh, running, until
 
 pytestmark = pytest.mark.slow
@@ -20,20 +25,6 @@ pytestmark = pytest.mark.slow
 CLIENTS, KILLS, INSTANCES = 32, 100, 4
 # Past what processes hand each other inline.
 LARGE = 1 << 17
-
-
-def workers(executor: int) -> list[int]:
-    """Its workers, those that have not been buried yet among them."""
-    children = Path(f"/proc/{executor}/task").glob("*/children")
-    pids = [int(pid) for each in children for pid in each.read_text().split()]
-    return sorted(pids)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def descriptors(pid: int) -> int:
@@ -130,3 +121,28 @@ def test_workers_killed_at_random_under_load(tmp_path: Path) -> None:
         # Streams of instances come and go; what was opened for each is closed.
         until(lambda: descriptors(executor) <= before + INSTANCES, "the descriptors to be closed")
         until(lambda: memory_files(executor) <= 2 * INSTANCES + 8, "the memory to be given back")
+
+
+def test_workers_end_with_the_mesh(tmp_path: Path) -> None:
+    python_models.save(tmp_path / "repository", "talk", python_models.TALK)
+    with running(tmp_path / "repository", tmp_path / "log") as mesh:
+        pid = int(say(mesh, "pid"))
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the worker to be gone")
+    assert "talk is finalized" in (tmp_path / "log").read_text()
+
+
+def test_workers_die_with_a_killed_executor_and_what_they_did_is_done_again(tmp_path: Path) -> None:
+    python_models.save(tmp_path / "repository", "talk", python_models.TALK)
+    place = tmp_path / "place"
+    place.mkdir()
+    with running(tmp_path / "repository", tmp_path / "log") as mesh, ThreadPoolExecutor(1) as pool:
+        pid = int(say(mesh, "pid"))
+        met = pool.submit(say, mesh, f"meet {place}")
+        until((place / f"{pid}.begun").exists, "the request to be under way")
+        mesh.kill("services.executor")
+        until(lambda: not Path(f"/proc/{pid}").exists(), "the worker to be gone")
+        until(lambda: len([*place.iterdir()]) == 2, "the request to be under way again")
+        (place / "enough").touch()
+        again = int(met.result())
+        assert again != pid
+        assert (place / f"{again}.begun").exists()

@@ -15,20 +15,13 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests import python_models
+from tests.e2e.apart import alive, ready, service, workers
+from tests.e2e.commands import say
 from tests.e2e.large import BRIEFLY
 from tests.e2e.mesh import Mesh, free_port, running, until
-from tests.e2e.test_by_hand import ready, service
-from tests.e2e.test_python_kills import alive, workers
-from tests.e2e.test_python_models import say
 
 pytestmark = pytest.mark.slow
 
-CALLER = """
-backend: "python"
-input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
-output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
-instance_group [{ count: %d kind: KIND_CPU }]
-"""
 SERVICES = ("services.joined", "services.executor")
 # Past a segment's idle time, and a good deal more for a busy machine.
 IDLE_S = 90.0
@@ -37,7 +30,7 @@ LARGE = 1_000_000
 
 
 def save_models(root: Path, instances: int = 1) -> Path:
-    python_models.save(root, "caller", CALLER % instances)
+    python_models.save(root, "caller", python_models.CALLER % instances)
     python_models.save(root, "identity")
     python_models.save(
         root, "identity", 'backend: "python"\nresponse_cache { enable: true }', "kept"

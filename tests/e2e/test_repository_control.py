@@ -20,17 +20,10 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import save_heavy, save_scaler
+from tests.e2e.scaler import CONFIG, LOAD, UNLOAD, rows, scaled
 
-CONFIG = "max_batch_size: 16\ndynamic_batching { }\n"
 CLIENTS = 64
 RELOADS = 10
-
-
-@pytest.fixture
-def own_repository(tmp_path: Path) -> Path:
-    """For a mesh of a test's own."""
-    save_scaler(tmp_path / "models", "scaler", 1, CONFIG)
-    return tmp_path / "models"
 
 
 @pytest.fixture(scope="module")
@@ -67,20 +60,6 @@ def entry(mesh: Mesh) -> dict[str, Any]:
     """What the index says of version 1; others may be there that a test before has unloaded."""
     first = ("scaler", "1")
     return next(each for each in mesh.versions() if (each["name"], each.get("version")) == first)
-
-
-def rows(value: float) -> np.ndarray[Any, Any]:
-    return np.full((1, 8), value, np.float32)
-
-
-def scaled(mesh: Mesh, value: float = 1, version: str = "") -> float:
-    """What the model makes of a number."""
-    with http_client.InferenceServerClient(mesh.http) as client:
-        tensor = http_client.InferInput("INPUT0", [1, 8], "FP32")
-        tensor.set_data_from_numpy(rows(value))
-        answer = client.infer("scaler", [tensor], model_version=version).as_numpy("OUTPUT0")
-        assert answer is not None
-        return float(answer[0, 0])
 
 
 class Crowd:
@@ -296,10 +275,6 @@ def ask_for_many(client: http_client.InferenceServerClient, count: int) -> None:
     client.infer("scaler", [tensor])
 
 
-LOAD = "/v2/repository/models/scaler/load"
-UNLOAD = "/v2/repository/models/scaler/unload"
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "text"),
     [
@@ -328,56 +303,6 @@ def test_what_http_answers(mesh: Mesh, path: str, body: bytes, status: int, text
     assert scaled(mesh) == 1
 
 
-@pytest.mark.parametrize("mode", ["none", "poll"])
-def test_other_modes_refuse(tmp_path: Path, own_repository: Path, mode: str) -> None:
-    text = "explicit model load / unload is not allowed if polling is enabled"
-    with running(own_repository, tmp_path / "log", f"--model-control-mode={mode}") as mesh:
-        for path in (LOAD, UNLOAD, LOAD.replace("scaler", "nope")):
-            status, body = mesh.get(path, "POST")
-            assert (status, json.loads(body)["error"]) == (503, text)
-        with (
-            grpc_client.InferenceServerClient(mesh.grpc) as client,
-            pytest.raises(InferenceServerException, match=text) as refused,
-        ):
-            client.load_model("scaler")
-        assert refused.value.status() == "StatusCode.UNAVAILABLE"
-        assert scaled(mesh) == 1
-
-
-def test_polling_follows_the_files(tmp_path: Path, own_repository: Path) -> None:
-    flags = ("--model-control-mode=poll", "--repository-poll-secs=0.1")
-    with running(own_repository, tmp_path / "log", *flags) as mesh:
-        assert scaled(mesh) == 1
-        save_scaler(own_repository, "scaler", 2, CONFIG)
-        until(lambda: scaled(mesh) == 2, "the new weights")
-        save_scaler(own_repository, "another", 3, CONFIG)
-        until(lambda: mesh.index().get("another", {}).get("state") == "READY", "the new model")
-        (own_repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
-        until(lambda: "load failed" in mesh.log.read_text(), "the failure to be told")
-        assert scaled(mesh) == 2
-        (own_repository / "bad").mkdir()
-        (own_repository / "bad" / "config.pbtxt").write_text("nonsense: 1")
-        shutil.rmtree(own_repository / "another")
-        until(lambda: "another" not in mesh.index(), "the deleted model to go")
-        assert mesh.index()["bad"] == {"name": "bad"}
-        assert mesh.get("/v2/health/ready")[0] == 200
-        save_scaler(own_repository, "scaler", 4, CONFIG)
-        until(lambda: scaled(mesh) == 4, "the repaired model")
-
-
-@pytest.mark.parametrize("join", ["all", "none"])
-def test_a_start_that_fails_may_end_the_mesh(
-    tmp_path: Path, own_repository: Path, join: str
-) -> None:
-    (own_repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
-    mesh = Mesh(own_repository, tmp_path / "log", "--exit-on-error=true", f"--join={join}")
-    try:
-        assert mesh.process.wait(60) == 3
-    finally:
-        mesh.process.kill()
-    assert "failed to load all models" in mesh.log.read_text()
-
-
 def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
     (executor,) = mesh.children("services.executor")
     size_bytes = 200 << 20
@@ -392,20 +317,3 @@ def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
         before = resident_bytes()
         client.unload_model("heavy")
         until(lambda: resident_bytes() < before - size_bytes * 0.9, "the memory", 20)
-
-
-def test_cached_answers_are_those_of_the_model_that_serves(
-    tmp_path: Path, own_repository: Path
-) -> None:
-    cached = CONFIG + "response_cache { enable: true }"
-    cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
-    control = ("--model-control-mode=explicit", "--load-model=*")
-    with running(own_repository, tmp_path / "log", *control, *cache) as mesh:
-        for factor in (2, 3, 4):
-            # The first of these is the first to have a cache: the gateway must be told.
-            save_scaler(own_repository, "scaler", factor, cached)
-            assert mesh.get(LOAD, "POST") == (200, b"")
-            assert [scaled(mesh, 5) for _ in range(3)] == [5 * factor] * 3
-            _, body = mesh.get("/v2/models/scaler/stats")
-            counted = json.loads(body)["model_stats"][0]["inference_stats"]
-            assert (counted["cache_hit"]["count"], counted["cache_miss"]["count"]) == (2, 1)

@@ -1,13 +1,16 @@
 """`nereid serve` tells a fault in one line and exits with 2 before anything starts."""
 
+import contextlib
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tritonclient import http as httpclient
 
-from tests.e2e.mesh import free_port, running
+from tests.e2e.mesh import Mesh, free_port, running, until
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +72,47 @@ def test_help_tells_the_flags() -> None:
     assert result.returncode == 0
     assert "--model-repository" in result.stdout
     assert "--executors" in result.stdout
+
+
+def test_help_tells_of_the_meshs_metrics_rather_than_a_services() -> None:
+    told = " ".join(serve("--help").stdout.split())
+    assert "the metrics port; 0 takes a free one (default: 8002)" in told
+
+
+def test_a_start_script_of_tritons(repository: Path, tmp_path: Path) -> None:
+    log_file = tmp_path / "triton.log"
+    flags = (
+        f"--log-file={log_file} --log-verbose=1 --reuse-http-port=true --reuse-grpc-port=true"
+        " --backend-config=default-max-batch-size=4 --backend-directory=/opt/tritonserver/backends"
+        " --pinned-memory-pool-byte-size=268435456 --rate-limit=off --metrics-interval-ms=500.0"
+        " --http-thread-count=4 --response-cache-byte-size=1048576 --strict-model-config=false"
+    ).split()
+    with running(repository, tmp_path / "log", *flags) as mesh:
+        with httpclient.InferenceServerClient(mesh.http) as client:
+            assert client.get_log_settings()["log_file"] == str(log_file)
+        assert "nv_cache_num_entries 0" in mesh.metrics()
+        until(lambda: {" services.executor", " services.gateway"} <= _loggers(log_file), "lines")
+        told = (tmp_path / "log").read_text()
+        assert "to no effect: --pinned-memory-pool-byte-size" in told
+        assert not _loggers(tmp_path / "log")
+        # Who shares ports may have them a second time; the last of equal flags counts.
+        ports = [f"--http-port={mesh.http_port}", f"--grpc-port={mesh.grpc_port}"]
+        other = Mesh(repository, tmp_path / "other", *flags, *ports)
+        try:
+            until(lambda: _linked(other), "a second mesh at the same ports")
+        finally:
+            assert other.terminate() == 0
+
+
+def _linked(mesh: Mesh) -> bool:
+    with contextlib.suppress(OSError):
+        return "nereid_gateway_linked 1\n" in mesh.metrics()
+    return False
+
+
+def _loggers(log: Path) -> set[str]:
+    """Which packages have written lines there."""
+    return set(re.findall(r" services\.\w+", log.read_text()))
 
 
 def test_the_children_may_open_all_the_files_that_the_system_allows(

@@ -17,9 +17,9 @@ import pytest
 import tritonclient.grpc
 
 from tests.certificates import Authority, Identity
+from tests.e2e.apart import ready, service
 from tests.e2e.mesh import ask, free_port, until
 from tests.e2e.models import save_multiplier
-from tests.e2e.test_by_hand import ready, service
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_services_that_show_each_other_certificates(
         start("cache", logs["cache"], f"--cache-listen={cache}", "--cache-config=local,size=99999",
               *both)  # fmt: skip
         start("scheduler", logs["scheduler"], dial, repository, f"--cache-address={cache}",
-              "--cache-timeout-ms=2000", *both)  # fmt: skip
+              "--cache-timeout-ms=10000", *both)  # fmt: skip
         ports = [f"--http-port={http_port}", "--grpc-port=0", "--metrics-port=0"]
         start("gateway", tmp_path / "gateway.log", dial, *ports, *known)
         executor = tmp_path / "executor.log"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from tritonclient.utils import InferenceServerException
 from tests import python_models
 from tests.e2e.mesh import Mesh, running, until
 from tests.e2e.models import make_repository
-from tests.e2e.test_python_calls import CALLER
 from tests.ensembles import ensemble_config, save_ensemble
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUT
 QUEUE = ["REQUEST_START", "QUEUE_START"]
 HTTP = ["HTTP_RECV_START", "HTTP_RECV_END"], ["HTTP_SEND_START", "HTTP_SEND_END"]
 GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"], ["GRPC_SEND_START", "GRPC_SEND_END"]
-MODELS = ("doubler", "twice", "caller", "talk", "repeat")
+MODELS = ("doubler", "twice", "caller", "talk", "repeat", "identity_fp32", "through")
 
 
 @dataclass
@@ -41,11 +41,17 @@ class Part:
     version: int = 0
     request_id: str = ""
     parent: int | None = None
+    # Activity, and the elements.
+    tensors: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, record: dict[str, Any]) -> None:
         if not self.times and not self.model and "parent_id" not in record:
             # A request is passed over unless this is the first that is said of it.
             assert record["timestamps"][0]["name"] in (HTTP[0][0], GRPC[0][0])
+        if "activity" in record:
+            # It is known of whom they are, and how far it has come.
+            assert [*self.times][-2:] == QUEUE or self.tensors
+            self.tensors.append((record["activity"], record["tensor"]["data"]))
         for moment in record.get("timestamps", ()):
             self.times[moment["name"]] = moment["ns"]
         self.model = record.get("model_name", self.model)
@@ -65,8 +71,7 @@ Traces = dict[int, Part]
 def read(path: Path) -> Traces:
     parts: Traces = {}
     for record in sorted(json.loads(path.read_text()), key=lambda each: each["id"]):
-        if "activity" not in record:
-            parts.setdefault(record["id"], Part()).add(record)
+        parts.setdefault(record["id"], Part()).add(record)
     return parts
 
 
@@ -82,11 +87,9 @@ class Traced:
         found: list[Part] = []
 
         def there() -> bool:
-            for path in self.file.parent.glob(f"{self.file.name}.*"):
-                try:
-                    parts = read(path)
-                except ValueError:  # it is being written
-                    continue
+            for path in self.numbered():
+                # Whole, whenever it is looked at.
+                parts = read(path)
                 root = parts[min(parts)]
                 if root.request_id == request_id:
                     assert [*parts] == [*range(min(parts), min(parts) + len(parts))]
@@ -98,6 +101,11 @@ class Traced:
         first = min(read(self.file.with_name(f"{self.file.name}.0")))
         assert first == 1
         return found
+
+    def numbered(self) -> list[Path]:
+        """The files up to now, in order."""
+        files = self.file.parent.glob(f"{self.file.name}.*")
+        return sorted(files, key=lambda path: int(path.suffix[1:]))
 
     def settings(self, changes: dict[str, Any]) -> None:
         with httpclient.InferenceServerClient(self.mesh.http) as client:
@@ -125,7 +133,7 @@ def words(text: str, kind: Any = grpcclient) -> Any:
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     root = make_repository(tmp_path_factory.mktemp("repository"))
     python_models.save(root, "talk", python_models.TALK)
-    python_models.save(root, "caller", CALLER % 1)
+    python_models.save(root, "caller", python_models.CALLER % 1)
     python_models.save(root, "repeat", python_models.REPEAT)
     steps = [
         ("doubler", {"INPUT0": "I"}, {"OUTPUT0": "M"}),
@@ -133,6 +141,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     ]
     ends = ["I FP32 8"], ["O FP32 8"]
     save_ensemble(root, "twice", ensemble_config(*ends, steps, "max_batch_size: 8"))
+    steps = [("identity_fp32", {"INPUT0": a}, {"OUTPUT0": b}) for a, b in ("IM", "MO")]
+    ends = ["I FP32 -1"], ["O FP32 -1"]
+    save_ensemble(root, "through", ensemble_config(*ends, steps, "max_batch_size: 8"))
     place = tmp_path_factory.mktemp("traces")
     flags = [
         "--join=none",
@@ -178,8 +189,9 @@ def test_what_a_model_asks_of_another(traced: Traced) -> None:
     root, asked = traced.of("asks")
     assert (root.model, asked.model) == ("caller", "talk")
     asked.check(*QUEUE, *COMPUTE, "REQUEST_END")
-    assert root.times["COMPUTE_START"] <= asked.times["REQUEST_START"]
-    assert asked.times["REQUEST_END"] <= root.times["COMPUTE_END"]
+    # Its computing is placed by an estimate of the ways there and back.
+    assert root.times["QUEUE_START"] <= asked.times["REQUEST_START"]
+    assert asked.times["REQUEST_END"] <= root.times["REQUEST_END"]
     # That one was not handed the trace.
     assert [part.model for part in traced.of("untold")] == ["caller"]
 
@@ -239,6 +251,43 @@ def test_settings_are_told_as_by_triton(traced: Traced) -> None:
         assert client.get_trace_settings() == client.get_trace_settings("repeat") == start
 
 
+def test_the_tensors_of_steps_and_of_what_models_ask(traced: Traced) -> None:
+    traced.settings({"trace_level": ["TIMESTAMPS", "TENSORS"]})
+    numbers = count()
+
+    def shown() -> bool:
+        traced.double(f"probe {next(numbers)}")
+        return any("TENSOR_QUEUE_INPUT" in path.read_text() for path in traced.numbered())
+
+    until(shown, "tensors in a file")
+    large = np.full((1, 20_000), 7, np.float32)
+    with grpcclient.InferenceServerClient(traced.mesh.grpc) as client:
+        client.infer("twice", [tensor(grpcclient, "I")], request_id="small")
+        client.infer("caller", [words("exec talk about")], request_id="asking")
+        # Too large not to lie in shared memory, whose pieces serve one request after another.
+        for number in range(3):
+            made = grpcclient.InferInput("I", large.shape, "FP32")
+            made.set_data_from_numpy(large + number)
+            client.infer("through", [made], request_id=f"large {number}")
+
+    def tensors(request_id: str) -> list[list[tuple[str, str]]]:
+        return [part.tensors for part in traced.of(request_id)]
+
+    def through(given: str, told: str) -> list[tuple[str, str]]:
+        return [("TENSOR_QUEUE_INPUT", given), ("TENSOR_BACKEND_OUTPUT", told)]
+
+    ones, twos, fours = (",".join(each * 8) for each in "124")
+    assert tensors("small") == [through(ones, fours), through(ones, twos), through(twos, fours)]
+    root, asked = tensors("asking")
+    assert root[0] == ("TENSOR_QUEUE_INPUT", '"exec talk about"')
+    assert asked[0] == ("TENSOR_QUEUE_INPUT", '"about"')
+    assert asked[1] == root[1]
+    for number in range(3):
+        same = ",".join([str(7 + number)] * large.size)
+        assert tensors(f"large {number}") == [through(same, same)] * 3
+    traced.settings({"trace_level": ["TIMESTAMPS"]})
+
+
 def test_settings_change_what_is_written_and_what_is_left_is_not_lost(traced: Traced) -> None:
     """The last test: it ends the mesh."""
     traced.settings({"trace_level": ["OFF"]})
@@ -246,13 +295,12 @@ def test_settings_change_what_is_written_and_what_is_left_is_not_lost(traced: Tr
 
     def both() -> bool:
         traced.double("pair")
-        files = traced.file.parent.glob(f"{traced.file.name}.*")
-        texts = [path.read_text() for path in files]
-        return any(text.count("TENSOR_QUEUE_INPUT") == 2 for text in texts)
+        newer = traced.numbered()[before:]
+        return any(path.read_text().count("TENSOR_QUEUE_INPUT") == 2 for path in newer)
 
+    before = len(traced.numbered())
     until(both, "two traces of tensors in a file")
-    newest = max(traced.file.parent.glob("trace.json.*"), key=lambda path: int(path.suffix[1:]))
-    records = json.loads(newest.read_text())
+    records = json.loads(traced.numbered()[-1].read_text())
     ones, twos = ",".join("1" * 8), ",".join("2" * 8)
     assert [(each["activity"], each["tensor"]["data"]) for each in records] == 2 * [
         ("TENSOR_QUEUE_INPUT", ones),

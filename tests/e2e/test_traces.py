@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,9 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from tests import python_models
+from tests.e2e.commands import say
 from tests.e2e.mesh import Mesh, free_port, running, until
 from tests.e2e.models import make_repository, save_scaler
-from tests.e2e.test_python_models import say
 from tests.ensembles import ensemble_config, save_ensemble
 from tests.otlp_receiver import Receiver, Tree, receiver
 
@@ -321,6 +322,60 @@ backend: "python"
 input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
 output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
 """
+
+
+def test_an_ensemble_of_a_model_that_asks_an_ensemble_is_one_tree(
+    tmp_path: Path, collector: Receiver
+) -> None:
+    repository = tmp_path / "models"
+    python_models.save(repository, "caller", CALLER)
+    python_models.save(repository, "talk", python_models.TALK)
+    cached = f"{python_models.TALK}response_cache {{ enable: true }}\n"
+    python_models.save(repository, "talk", cached, "stored")
+    ends = ["COMMAND STRING 1"], ["REPLY STRING 1"]
+    inner = [("talk", {"COMMAND": "COMMAND"}, {"REPLY": "REPLY"})]
+    outer = [
+        ("caller", {"COMMAND": "COMMAND"}, {"REPLY": "m"}),
+        ("stored", {"COMMAND": "m"}, {"REPLY": "REPLY"}),
+    ]
+    save_ensemble(repository, "inner", ensemble_config(*ends, inner))
+    save_ensemble(repository, "outer", ensemble_config(*ends, outer))
+
+    def shape(*executed: str) -> set[tuple[str, str, str]]:
+        at_gateway = {each for each in SHAPE if each[0] == G}
+        nested = [("outer", "InferRequest"), ("caller", "outer"), ("stored", "outer")]
+        nested += [("inner", "execute"), ("talk", "inner"), ("cache lookup", "stored")]
+        return {
+            *at_gateway,
+            *((S, name, parent) for name, parent in nested),
+            (C, "lookup", "cache lookup"),
+            *((S, part, name) for part in ("queue", "batch", "execute") for name in executed),
+            *(each for each in SHAPE if each[0] == E),
+        }
+
+    missed = shape("caller", "talk", "stored") | {(C, "store", "cache lookup")}
+    wanted = {TRACE: missed, OTHER: shape("caller", "talk")}
+
+    def came(trace: str, trees: dict[str, Tree]) -> bool:
+        return trace in trees and trees[trace].shape() == wanted[trace]
+
+    # A machine at work shall not make a hit a miss.
+    cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *cache, *flagged) as mesh:
+        for trace in (TRACE, OTHER):
+            header = {"traceparent": SAMPLED["traceparent"].replace(TRACE, trace)}
+            assert say(mesh, "exec inner echo echo done", "outer", headers=header) == "done"
+            collector.wait(partial(came, trace))
+    for tree in collector.trees().values():
+        assert tree.roots() == [tree.one("InferRequest")]
+        assert all(span.error is None for span in tree.spans)
+        executes = {span.parent: span for span in tree.named("execute")}
+        assert tree.one("inner").parent == executes[tree.one("caller").id].id
+        # Each execution has its own, within its time, give or take what clocks are read apart.
+        assert {span.parent for span in tree.named("compute")} == {
+            span.id for span in executes.values()
+        }
 
 
 def test_what_a_model_asks_is_below_its_own_execution(tmp_path: Path, collector: Receiver) -> None:

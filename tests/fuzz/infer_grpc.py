@@ -7,6 +7,7 @@ from nereid.frames import RequestCodec
 from nereid.messages import Answer, InferRequest
 from nereid.pb import kserve_pb2
 from services.gateway.grpc_codec import GrpcDecoder, encode
+from tests.fuzz.shown import shown
 
 LONGEST_BYTES = 4096
 
@@ -41,14 +42,7 @@ SEEDS = [
     _seed("INT8", [8], None),
 ]
 WORDS = [b"FP32", b"BYTES", b"timeout", b"sequence_start", b"triton_x", b"\x32\x04", b"\x2a\x10"]
-_TOLD = ("head", "payloads", "request_id", "priority", "timeout_us", "fault")
 _codec = RequestCodec(lambda: 0.0)
-
-
-def _shown(request: InferRequest) -> list[object]:
-    """What is told of it; by repr, as NaN is not equal to itself. A map has no order."""
-    parameters = sorted((request.parameters or {}).items())
-    return [repr(parameters), *(repr(getattr(request, name)) for name in _TOLD)]
 
 
 def run(data: bytes) -> None:
@@ -58,10 +52,10 @@ def run(data: bytes) -> None:
     except Internal:
         return
     frame = _codec.encode([request])
-    assert _shown(decoder.decode(data)) == _shown(request)
+    assert shown(decoder.decode(data)) == shown(request)
     [read] = _codec.decode(frame)
     assert isinstance(read, InferRequest)
-    assert _shown(read) == _shown(request)
+    assert shown(read) == shown(request)
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert not head.raw_input_contents
     assert not head.id

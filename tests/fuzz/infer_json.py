@@ -7,6 +7,7 @@ from nereid.frames import RequestCodec
 from nereid.messages import InferRequest
 from nereid.pb import kserve_pb2
 from services.gateway.http_request import HttpDecoder, header_length
+from tests.fuzz.shown import shown
 
 LONGEST_BYTES = 4096
 _X = b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"%b",%b}]%b}'
@@ -36,14 +37,7 @@ WORDS = [
     *(b'"FP32"', b'"BYTES"', b'"INT8"', b'"BF16"', b"[", b"]", b"{", b"}", b",", b"null", b"1e999"),
     *(b'"sequence_id":', b'"priority":', b'"timeout":', b'"triton_x":', b"-1", b"\\ud800"),
 ]
-_TOLD = ("head", "payloads", "request_id", "priority", "timeout_us", "fault")
 _codec = RequestCodec(lambda: 0.0)
-
-
-def _shown(request: InferRequest) -> list[object]:
-    """What is told of it; by repr, as NaN is not equal to itself. A map has no order."""
-    parameters = sorted((request.parameters or {}).items())
-    return [repr(parameters), *(repr(getattr(request, name)) for name in _TOLD)]
 
 
 def run(data: bytes) -> None:
@@ -60,10 +54,10 @@ def run(data: bytes) -> None:
     again, form_again = decoder.decode(body, length)
     assert form == form_again
     frame = _codec.encode([request])
-    assert _shown(again) == _shown(request)
+    assert shown(again) == shown(request)
     [read] = _codec.decode(frame)
     assert isinstance(read, InferRequest)
-    assert _shown(read) == _shown(request)
+    assert shown(read) == shown(request)
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert (head.model_name, head.model_version) == ("m", "1")
     if request.fault is None:

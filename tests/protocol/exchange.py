@@ -162,7 +162,7 @@ class Server:
         deadline = time.monotonic() + ANSWER_S
         lines: list[str] = []
         while not any(page.awaited in each for each in lines) and time.monotonic() < deadline:
-            text = _ask_http(self.metrics_port, Http(target="/metrics"))["text"]
+            text = _ask_http(self.metrics_port, Http(target="/metrics")).get("text", "")
             lines = [each for each in text.splitlines() if each.startswith(page.prefix)]
         return sorted(lines)
 
@@ -234,19 +234,23 @@ def _ask_http(port: int, request: Http) -> Any:
 def _read_answer(connection: socket.socket, method: str) -> Any:
     with connection.makefile("rb") as stream:
         line = stream.readline()
-        if not line:
+        if not line.endswith(b"\n"):
             raise NoAnswerError("closed without an answer")
         status = int(line.split()[1])
         headers = {}
         while (field := stream.readline()).strip():
             name, _, value = field.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip()
+        if not field:
+            raise NoAnswerError("closed within an answer's headers")
         if method == "HEAD" or status == 204:
             body = b""
         elif headers.get("transfer-encoding") == "chunked":
             body = b"".join(_chunks(stream))
         elif "content-length" in headers:
-            body = stream.read(int(headers["content-length"]))
+            body = stream.read(size := int(headers["content-length"]))
+            if len(body) < size:
+                raise NoAnswerError("closed within an answer's body")
         else:
             body = stream.read()
     kept = {name: value for name, value in headers.items() if name in _HEADERS}

@@ -11,24 +11,10 @@ from typing import Final
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-ONNX_TYPE: Final = {
-    "BOOL": TensorProto.BOOL,
-    "UINT8": TensorProto.UINT8,
-    "UINT16": TensorProto.UINT16,
-    "UINT32": TensorProto.UINT32,
-    "UINT64": TensorProto.UINT64,
-    "INT8": TensorProto.INT8,
-    "INT16": TensorProto.INT16,
-    "INT32": TensorProto.INT32,
-    "INT64": TensorProto.INT64,
-    "FP16": TensorProto.FLOAT16,
-    "FP32": TensorProto.FLOAT,
-    "FP64": TensorProto.DOUBLE,
-    "BF16": TensorProto.BFLOAT16,
-    "BYTES": TensorProto.STRING,
-}
+from tests.onnx_types import ONNX_TYPE
+
 DATATYPES: Final = tuple(ONNX_TYPE)
 LABELS: Final = ("cat", "dog", "", "a:b")
 BACKENDS: Final = {"onnxruntime": "model.onnx", "python": "model.py"}

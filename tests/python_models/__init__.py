@@ -18,8 +18,8 @@ def save(root: Path, model: str, config: str = "", name: str = "") -> Path:
     return directory
 
 
-# A batch may take a second.
-LIMIT = 'parameters { key: "execute-timeout-seconds" value { string_value: "1" } }\n'
+# A batch may take three seconds.
+LIMIT = 'parameters { key: "execute-timeout-seconds" value { string_value: "3" } }\n'
 
 TALK = """
 backend: "python"
@@ -32,6 +32,14 @@ output [
   { name: "BLOB" data_type: TYPE_UINT8 dims: [-1] }
 ]
 instance_group [{ count: 1 kind: KIND_CPU }]
+"""
+
+# Of so many instances.
+CALLER = """
+backend: "python"
+input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+instance_group [{ count: %d kind: KIND_CPU }]
 """
 
 REPEAT = """

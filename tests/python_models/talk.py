@@ -108,6 +108,21 @@ class TritonPythonModel:
             sender.send(reply(text), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         return reply(str(len(held)))
 
+    def do_meanwhile(self, request, words):
+        """Have a thread answer what is held, or forget it; and then as do_meet."""
+        what, place = words.split(" ", 1)
+        if what == "release":
+            threading.Thread(target=self.do_release, args=(request,)).start()
+        else:
+            self.held.clear()
+        return self.do_meet(request, place)
+
+    def do_toss(self, request, text):
+        """Answer by a thread, whenever that gets round to it."""
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        send = request.get_response_sender().send
+        threading.Thread(target=send, args=(reply(text), final)).start()
+
     def do_lose(self, request):
         """Leave the one who could answer to the collector."""
         ring = [request.get_response_sender()]

@@ -7,18 +7,22 @@ The scheduler's model "echo" answers its inputs as outputs, "hold" answers when 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from nereid.errors import InvalidArgument, NereidError, NotFound
 from nereid.messages import Answer, Cancel, Fault, Flow, InferRequest
 from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
 from services.gateway.service import GatewayService, joined
 from services.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    import pytest
 
     from nereid.messages import ToScheduler
     from nereid.rpc import Call
@@ -194,3 +198,21 @@ async def gateway_site(**changes: Any) -> AsyncIterator[GatewaySite]:
     finally:
         await service.drain(0.2)
         await channel.close()
+
+
+def answer_metrics(
+    monkeypatch: pytest.MonkeyPatch, page: Callable[[EchoScheduler, bytes], bytes]
+) -> None:
+    """Have schedulers made from here on tell what `page` makes of a request for metrics."""
+    others = EchoScheduler.handlers
+
+    def handlers(self: EchoScheduler) -> Handlers:
+        async def metrics(_call: Call, message: bytes) -> bytes:
+            return pb.MetricsResponse(exposition=page(self, message)).SerializeToString()
+
+        told = others(self)
+        return dataclasses.replace(
+            told, async_unary={**told.async_unary, "/nereid.v1.Scheduler/Metrics": metrics}
+        )
+
+    monkeypatch.setattr(EchoScheduler, "handlers", handlers)

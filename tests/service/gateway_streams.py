@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
 import grpc.aio
 
 from nereid.pb import kserve_pb2

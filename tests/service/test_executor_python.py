@@ -221,6 +221,36 @@ async def test_so_it_does_through_its_executor(world: World) -> None:
     await requests_are_answered_late(world)
 
 
+@pytest.mark.parametrize("size", [2, 100_000])
+async def test_a_late_answer_does_not_wait_for_what_is_executed_meanwhile(
+    world: World, tmp_path: Path, size: int
+) -> None:
+    stream = await world.load()
+    held = world.send(stream, "hold " + "x" * size)
+    assert (await stream.answers()).partial
+    process = await world.say(stream, "pid")
+    other = world.send(stream, f"meanwhile release {tmp_path}")
+    executed = await stream.answers()
+    assert (executed.id, reply(executed)) == (held, "x" * size)
+    (tmp_path / "enough").touch()
+    executed = await stream.answers()
+    assert (executed.id, reply(executed)) == (other, process)
+
+
+async def test_nor_does_the_answer_to_a_request_that_the_model_has_let_go_of(
+    world: World, tmp_path: Path
+) -> None:
+    stream = await world.load()
+    held = world.send(stream, "hold me")
+    assert (await stream.answers()).partial
+    world.send(stream, f"meanwhile forget {tmp_path}")
+    executed = await stream.answers()
+    assert executed.id == held
+    assert "let go of a request" in executed.answers[0].error.message
+    (tmp_path / "enough").touch()
+    assert reply(await stream.answers())
+
+
 async def test_a_held_request_hears_that_nobody_waits_for_it(world: World) -> None:
     stream = await world.load()
     held = world.send(stream, "hold me")

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from tests.service import gateway_site as site
 from tests.service.gateway_http import BODY, INFER, ask
-
-if TYPE_CHECKING:
-    from nereid.rpc import Handlers
 
 GENERATE = "/v2/models/echo/generate"
 REPORT = re.compile(rb"\r\nendpoint-load-metrics: ([^\r]*)\r\n")
@@ -25,20 +20,14 @@ JSON = b'JSON {"cpu_utilization":0.5,"named_metrics":{}}'
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each time that a gateway asked its scheduler, whether it was told."""
     asked: list[bool] = []
-    others = site.EchoScheduler.handlers
 
-    def handlers(self: site.EchoScheduler) -> Handlers:
-        async def metrics(_call: Any, _message: bytes) -> bytes:
-            asked.append(self.ready)
-            if not self.ready:
-                raise RpcError(Status.UNAVAILABLE, "not now")
-            return pb.MetricsResponse(exposition=b"nv_cpu_utilization 0.5\n").SerializeToString()
+    def metrics(scheduler: site.EchoScheduler, _: bytes) -> bytes:
+        asked.append(scheduler.ready)
+        if not scheduler.ready:
+            raise RpcError(Status.UNAVAILABLE, "not now")
+        return b"nv_cpu_utilization 0.5\n"
 
-        table = others(self)
-        table.async_unary["/nereid.v1.Scheduler/Metrics"] = metrics  # type: ignore[index]
-        return table
-
-    monkeypatch.setattr(site.EchoScheduler, "handlers", handlers)
+    site.answer_metrics(monkeypatch, metrics)
     return asked
 
 

@@ -29,18 +29,12 @@ INFER = json.dumps(
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[pb.MetricsRequest]:
     """What gateways asked their schedulers for; these tell one series."""
     requests: list[pb.MetricsRequest] = []
-    others = site.EchoScheduler.handlers
 
-    def handlers(self: site.EchoScheduler) -> Handlers:
-        async def metrics(_call: Any, message: bytes) -> bytes:
-            requests.append(pb.MetricsRequest.FromString(message))
-            return pb.MetricsResponse(exposition=b"mesh 1\n").SerializeToString()
+    def metrics(_: site.EchoScheduler, message: bytes) -> bytes:
+        requests.append(pb.MetricsRequest.FromString(message))
+        return b"mesh 1\n"
 
-        table = others(self)
-        table.async_unary["/nereid.v1.Scheduler/Metrics"] = metrics  # type: ignore[index]
-        return table
-
-    monkeypatch.setattr(site.EchoScheduler, "handlers", handlers)
+    site.answer_metrics(monkeypatch, metrics)
     return requests
 
 
@@ -141,9 +135,9 @@ async def test_calls_that_end_early_are_counted_by_what_ended_them(
             control = asyncio.create_task(client.get_inference_statistics())
             await cancel(control, under_way.get())
             with pytest.raises(InferenceServerException, match="DEADLINE"):
-                await client.infer("hold", [tensor], client_timeout=0.2)
+                await client.infer("hold", [tensor], client_timeout=1)
             with pytest.raises(InferenceServerException, match="DEADLINE"):
-                await client.get_inference_statistics(client_timeout=0.2)
+                await client.get_inference_statistics(client_timeout=1)
             counted = gateway.service._grpc_front.statuses
             async with asyncio.timeout(5):
                 while sum(counted.values()) < 4:

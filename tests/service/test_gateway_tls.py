@@ -140,7 +140,7 @@ async def test_tls(ours: Authority, engine: str, mutual: bool) -> None:
 async def test_http_in_clear_and_odd_clients_on_an_https_port(
     ours: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nereid.rpc.listening, "_HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(nereid.rpc.listening, "_HANDSHAKE_S", 3)
     flags = tls_flags(ours.identity(), ours.root, mutual=False)
     async with gateway_site(**flags) as site:
         assert (await curl(f"http://{site.http}/v2/health/live"))[0] != 0

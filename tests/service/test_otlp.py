@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 
+import grpc
 import pytest
 
 from nereid.tracing import Span, Tracer, TraceSettings, child_of, open_tracer
@@ -68,6 +69,30 @@ def test_a_receiver_that_is_not_there_costs_spans_and_one_line(
     assert time.monotonic() - started_s < 8
     # What OpenTelemetry says itself reaches no handler but the tests' own.
     assert not logging.getLogger("opentelemetry").propagate
+    assert len([record for record in caplog.records if record.name == "nereid.otlp"]) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "refusal", [None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
+)
+def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_holds_up_nobody(
+    refusal: grpc.StatusCode | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = ("opentelemetry,bsp_max_queue_size=8", "opentelemetry,bsp_schedule_delay=1")
+    with receiver() as it, caplog.at_level(logging.WARNING):
+        it.answers.clear()
+        it.refusal = refusal
+        tracer = tracer_to(it.url, *small)
+        for _ in range(1000):
+            tracer.record(Span(name="w", context=child_of(b""), parent=b"", start_ns=1, end_ns=2))
+        assert it.called.wait(20)
+        # Comes back, though whoever is called has still said nothing, or nothing else.
+        tracer.close()
+        it.refusal = None
+        it.answers.set()
+    # Those of the call under way, at most: no others were kept for later.
+    assert len(it.trees()) <= 8
     assert len([record for record in caplog.records if record.name == "nereid.otlp"]) <= 1
 
 

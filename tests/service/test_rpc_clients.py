@@ -308,7 +308,7 @@ async def test_keepalive_notices_a_peer_that_hangs() -> None:
 
 
 async def test_the_servers_keepalive_spares_the_living_and_drops_the_stopped(site: Site) -> None:
-    options = ServerOptions(keepalive_interval_s=0.05, keepalive_timeout_s=0.5)
+    options = ServerOptions(keepalive_interval_s=0.05, keepalive_timeout_s=1.5)
     async with serving("own", site, options=options) as (_, address):
         ends = Ends()
         channel = SocketChannel(address)

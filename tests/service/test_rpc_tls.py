@@ -222,7 +222,7 @@ async def test_new_files_are_for_new_connections_and_bad_ones_for_none(
 async def test_a_client_that_stalls_is_cut_off(
     site: Site, ours: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nereid.rpc.listening, "_HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(nereid.rpc.listening, "_HANDSHAKE_S", 2)
     async with serving("own", site, tls=side(ours.identity(), server=True)) as (_, address):
         host, _, port = address.rpartition(":")
         stalled = [await asyncio.open_connection(host, int(port)) for _ in range(100)]

@@ -207,7 +207,7 @@ class PythonModel:
                 return True
             except NereidError as error:
                 _log.warning("instance %s has no worker: %s", self._spec.name, error.message)
-            stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return False
 

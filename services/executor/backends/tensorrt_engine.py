@@ -37,7 +37,7 @@ _DATATYPE: Final = {
 }
 
 
-class _Logger(tensorrt.ILogger):  # type: ignore[misc]
+class _Logger(tensorrt.ILogger):  # type: ignore[misc]  # TensorRT has no types
     """TensorRT's words into the log. Failing calls return nothing, so errors are also kept."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class Engine:
         return TensorDescription(name, datatype, tuple(engine.get_tensor_shape(name)))
 
 
-class Allocator(tensorrt.IOutputAllocator):  # type: ignore[misc]
+class Allocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # TensorRT has no types
     """Gives TensorRT one buffer for an output whose shape only the execution tells."""
 
     def __init__(self, address: int, size_bytes: int) -> None:

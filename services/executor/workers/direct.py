@@ -1,13 +1,16 @@
 """A worker's own service of its instance's stream: batches from the scheduler, answers to it.
 
 Runs in a worker, in the thread that runs the model, with nothing between the two; what else there
-is to say goes through the executor (see supervision). Only for workers that run in the executor's
-Python, and models that answer within execute(). Knows the worker, and not how a model is found.
+is to say goes through the executor (see supervision). Threads of the model's own that answer later
+write to the stream themselves while execute() runs. Only for workers that run in the executor's
+Python, and models that are not decoupled. Knows the worker, and not how a model is found.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import threading
 import time
 from collections import deque
 from itertools import chain
@@ -27,27 +30,34 @@ from services.executor.answers import LARGEST_FRAME_BYTES, failure
 from services.executor.backends import Collected
 from services.executor.classification import Classes
 from services.executor.python_site.nereid_worker import memory, wire
+from services.executor.python_site.nereid_worker.channel import is_forked
 from services.executor.requests import Requests
 from services.executor.rooms import Rooms
 from services.executor.tracing import sampled
 from services.executor.workers.heads import Heads
-from services.executor.workers.late import Sent, UnderWay, partial
+from services.executor.workers.late import Sent, Sink, UnderWay, partial
 from services.executor.workers.members import form_of, meta_of, tensors_of
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterable, Sequence
 
+    from services.executor.assembly import Piece
     from services.executor.backends import RequestForm
     from services.executor.python_site.nereid_worker.requests import Form
     from services.executor.python_site.nereid_worker.serving import Serving
+    from services.executor.workers.late import Told
+
+    # By member.
+    Answers = list[Sequence[Piece] | None] | dict[int, Sequence[Piece]]
 
 _DIAL_TIMEOUT_S: Final = 10.0
 _MOST_FORMS: Final = 1024
 
 
 class DirectServer:
-    """Serves one stream; wake() and rooms are another thread's, all else the main thread's."""
+    """Serves one stream; wake() and rooms are another thread's, all else the main thread's, but
+    where a sender's or an asking thread comes in.
+    """
 
     def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
         """about: as supervision tells it. stopped: set before wake() is called."""
@@ -59,6 +69,9 @@ class DirectServer:
         self._traces: bool = about["traces"]
         # What the executor answers to ASK_ROOM.
         self.rooms: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # One asks at a time, and nobody once the stream has ended.
+        self._asking_room = threading.RLock()
+        self._over = False
         self._requests = Requests(tuple(output.name for output in config.output))
         self._heads = Heads(config.name, about["version"])
         self._classes = Classes(config, Path(about["model_path"]))
@@ -71,7 +84,7 @@ class DirectServer:
         self._early: deque[bytes] = deque()
         # Those that were executed and not answered as a whole, and what senders say of them.
         self._late: dict[int, UnderWay] = {}
-        self._sent = Sent()
+        self._sent = Sent(self._deliver)
 
     def wake(self) -> None:
         """Have serve() return soon: at once, or after what it has is answered."""
@@ -98,6 +111,8 @@ class DirectServer:
         finally:
             if self._stream is not None:
                 self._stream.close()
+            with self._asking_room:
+                self._over = True
             self._sent.close()
         return None
 
@@ -124,8 +139,7 @@ class DirectServer:
         """Send answers to what was executed before, until a batch comes or there are no more."""
         while self._late and not self._early and not stream.ended:
             self._sent.wait(stream)
-            for number, replies in self._sent.take():
-                self._send_late(number, replies, stream)
+            self._sent.deliver()
             self._early += stream.take()
 
     def _execute(self, frame: bytes, stream: BlockingStream) -> None:
@@ -135,34 +149,32 @@ class DirectServer:
         if not members:
             self._heed(batch.controls)
             return
-        execution = serving.execution(number, self._sent.of(number), self._look)
+        execution = serving.execution(number, Sink(number, self._take), self._look)
         under_way = UnderWay(execution, [None] * len(members))
         self._current = under_way
         latest_us = self._admit(members, under_way)
-        serving.note(number, time.monotonic_ns() + latest_us * 1000 if latest_us else 0)
+        if latest_us:
+            under_way.until_ns = time.monotonic_ns() + latest_us * 1000
+        serving.note(number)
         begun_ns = perf_counter_ns()
+        self._sent.lend_pen()
         replies: Sequence[wire.Reply] = serving.executed(execution)
+        self._sent.want_pen()
         ran_ns = perf_counter_ns()
         held = bool(execution.held)
         execution.settle(replies)
         execution.let_go()
-        if latest_us:
-            # What the model asks from now on is not for this batch.
-            serving.note(number)
-        self._write(replies, under_way)
+        answers = under_way.answers
+        self._write(replies, under_way, answers)
         if held:
-            for sent, others in self._sent.take():
-                if sent == number:
-                    self._write(others, under_way)
-                else:
-                    self._send_late(sent, others, stream)
+            self._sent.deliver()
+        ended_ns = perf_counter_ns()
         executed = pb.Executed(
             id=number,
             compute_input_ns=begun_ns - started_ns,
             compute_infer_ns=ran_ns - begun_ns,
-            compute_output_ns=perf_counter_ns() - ran_ns,
+            compute_output_ns=ended_ns - ran_ns,
         )
-        answers = under_way.answers
         if held and None in answers:
             self._late[number] = under_way
             message = partial(executed, under_way.take())
@@ -176,31 +188,70 @@ class DirectServer:
         self._current = None
         if batch.traced and self._traces:
             contexts = [context.hex() for context in sampled(members)]
-            times = [started_ns, begun_ns, ran_ns, perf_counter_ns()]
+            # To when it was about to be sent, or it would end after what it is a part of.
+            times = [started_ns, begun_ns, ran_ns, ended_ns]
             serving.tell(wire.TRACED, [contexts, times])
 
-    def _send_late(
-        self, number: int, replies: Sequence[wire.Reply], stream: BlockingStream
-    ) -> None:
-        under_way = self._late.get(number)
-        if under_way is None:
-            # Answers to a batch that is answered already.
+    def _take(self, number: int, replies: Sequence[wire.Reply]) -> None:
+        """Make answers of what a sender sends, in its thread, and see that they go out."""
+        # In this order: a batch is first the one and then among the others.
+        under_way = self._current
+        if under_way is None or under_way.execution.number != number:
+            under_way = self._late.get(number)
+        # Otherwise it is answered already.
+        if under_way is not None:
+            told: dict[int, Sequence[Piece]] = {}
+            self._write(replies, under_way, told)
+            self._sent.put(number, told)
+
+    def _deliver(self, number: int, told: Told) -> None:
+        """Send late answers, or put them to the others; for who has the pen."""
+        current = self._current
+        if current is not None and current.execution.number == number:
+            for member, pieces in told.items():
+                current.answers[member] = pieces
             return
-        self._write(replies, under_way)
-        stream.send(partial(pb.Executed(id=number), under_way.take()))
+        under_way, stream = self._late.get(number), self._stream
+        if under_way is None or stream is None:
+            return
+        for member, pieces in told.items():
+            if under_way.answers[member] is None:
+                under_way.answers[member] = pieces
+        # Who serves the stream hears of its end by reading.
+        with contextlib.suppress(RpcError):
+            stream.send(partial(pb.Executed(id=number), under_way.take()))
         if not under_way.open:
             del self._late[number]
 
+    def asker(self, batch: int | None) -> dict[str, Any]:
+        """For whose sake a thread asks other models. batch: what it executes, if it is known to;
+        None: it is the main one.
+
+        Other threads may ask for any request that is open. Which one is not guessed: a request that
+        is taken for another's would be refused for rings in which it has no part.
+        """
+        current, late = self._current, list(self._late.values())
+        sure = not late or batch is None
+        if current is not None:
+            sure = sure or batch == current.execution.number
+            late = [current] if sure else [current, *late]
+        untils = [each.until_ns for each in late]
+        until_ns = max(untils) if untils and all(untils) else 0
+        return {"until_ns": until_ns, "sure": sure}
+
     def _look(self) -> None:
         """See what has become of requests; for a model that asks, from any of its threads."""
-        if self._stream is None:
+        # Who has the pen sees to the stream as well.
+        if self._stream is None or is_forked() or not self._sent.take_pen():
             return
-        for message in self._stream.glance():
-            batch = pb.Batch.FromString(message)
-            self._heed(batch.controls)
-            if batch.members:
-                self._early.append(message)
-                self._sent.ring()
+        try:
+            for message in self._stream.glance():
+                batch = pb.Batch.FromString(message)
+                self._heed(batch.controls)
+                if batch.members:
+                    self._early.append(message)
+        finally:
+            self._sent.lend_pen()
 
     def _heed(self, controls: Iterable[pb.MemberControl]) -> None:
         for control in controls:
@@ -244,23 +295,23 @@ class DirectServer:
 
     # ---- answers
 
-    def _write(self, replies: Sequence[wire.Reply], under_way: UnderWay) -> None:
+    def _write(self, replies: Sequence[wire.Reply], under_way: UnderWay, answers: Answers) -> None:
         """Make replies answers."""
         try:
-            self._write_all(replies, under_way)
+            self._write_all(replies, under_way, answers)
         except wire.WireError as error:
             members = {reply[0] for reply in replies}
             failed = self._serving.failures(under_way.execution, str(error), again=True)
-            self._write_all([reply for reply in failed if reply.member in members], under_way)
+            failed = [reply for reply in failed if reply.member in members]
+            self._write_all(failed, under_way, answers)
 
-    def _write_all(self, replies: Sequence[wire.Reply], under_way: UnderWay) -> None:
+    def _write_all(
+        self, replies: Sequence[wire.Reply], under_way: UnderWay, answers: Answers
+    ) -> None:
         """Raises WireError if they are too large together."""
         classes = under_way.classes
         total_bytes = 0
         for member, flags, meta, raws in replies:
-            if under_way.answers[member] == ():
-                # It was answered and sent before.
-                continue
             size_bytes = sum(map(wire.size_of, raws))
             room = None
             if size_bytes >= THRESHOLD_BYTES and self._lends and member not in classes:
@@ -275,18 +326,27 @@ class DirectServer:
             if member in classes:
                 collected = Collected(0, [response], free=True)
                 (response,) = self._classes.told(collected, classes).responses
-            under_way.answers[member] = self._writer.write(response, room)
+            answers[member] = self._writer.write(response, room)
 
     def _lent(self, raws: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
         """Put an answer's outputs in a segment of the executor's, which sees to the rest."""
-        self._serving.tell(wire.ASK_ROOM, sum(aligned(wire.size_of(raw)) for raw in raws))
-        given = self.rooms.get()
+        given = self._room(sum(aligned(wire.size_of(raw)) for raw in raws))
         if given is not None:
             room = SharedMemory(*given)
             placed = memory.put(raws, wire.Range(*room))
             if type(placed[0]) is wire.Range:
                 return room, placed
         return None, [_flat(raw) for raw in raws]
+
+    def _room(self, size_bytes: int) -> Any:
+        # The collector may have the model answer in the thread that brings the rooms.
+        if self._serving.is_reading():
+            return None
+        with self._asking_room:
+            if self._over:
+                return None
+            self._serving.tell(wire.ASK_ROOM, size_bytes)
+            return self.rooms.get()
 
 
 def _flat(raw: Any) -> bytes | memoryview:

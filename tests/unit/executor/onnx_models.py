@@ -8,28 +8,12 @@ from typing import Any
 
 import onnx
 from google.protobuf import text_format
-from onnx import TensorProto, helper
+from onnx import helper
 
 from nereid.classification import Classification, classify_output
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-
-ONNX_TYPE = {
-    "BOOL": TensorProto.BOOL,
-    "UINT8": TensorProto.UINT8,
-    "UINT16": TensorProto.UINT16,
-    "UINT32": TensorProto.UINT32,
-    "UINT64": TensorProto.UINT64,
-    "INT8": TensorProto.INT8,
-    "INT16": TensorProto.INT16,
-    "INT32": TensorProto.INT32,
-    "INT64": TensorProto.INT64,
-    "FP16": TensorProto.FLOAT16,
-    "FP32": TensorProto.FLOAT,
-    "FP64": TensorProto.DOUBLE,
-    "BYTES": TensorProto.STRING,
-    "BF16": TensorProto.BFLOAT16,
-}
+from tests.onnx_types import ONNX_TYPE
 
 Dims = list[Any] | None
 

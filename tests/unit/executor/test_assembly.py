@@ -1,3 +1,5 @@
+"""Members' payloads joined to a batch's arrays, and its outputs split again."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,9 +15,9 @@ from services.executor import assembly
 from services.executor.assembly import gather, split, stack
 from services.executor.backends import Description
 from services.executor.plan import Planner, signature_of
+from tests.onnx_types import ONNX_TYPE
 from tests.unit.executor.onnx_models import (
     ADD_SUB,
-    ONNX_TYPE,
     answer_of,
     config,
     head,

@@ -1,3 +1,5 @@
+"""An executor's flags and environment."""
+
 from __future__ import annotations
 
 import os
@@ -24,6 +26,11 @@ def test_flags_and_environment() -> None:
     assert settings.exit_timeout_secs == 3
     assert settings.offered_gpus([0, 1, 2]) == (0, 2)
     assert read(["--gpus=none"], {}).offered_gpus([0]) == ()
+
+
+@pytest.mark.parametrize(("text", "millis"), [("500", 500), ("0.2", 1), ("2000.0", 2000), ("0", 0)])
+def test_the_metrics_interval_may_be_written_as_for_triton(text: str, millis: int) -> None:
+    assert read([f"--metrics-interval-ms={text}"], {}).metrics_interval_ms == millis
 
 
 def test_the_longest_mapping_of_a_path_counts() -> None:

@@ -1,3 +1,5 @@
+"""ONNX Runtime with real models."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -17,9 +19,9 @@ from nereid.errors import (
 )
 from nereid.tensor import NUMPY_TYPE
 from services.executor.backends import InstanceSpec, TensorDescription, onnx
+from tests.onnx_types import ONNX_TYPE
 from tests.unit.executor.onnx_models import (
     ADD_SUB,
-    ONNX_TYPE,
     add_sub,
     config,
     identity,

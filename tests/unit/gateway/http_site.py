@@ -23,7 +23,7 @@ LIMITS = HttpLimits(
     probe_delay_s=0.02,
     probe_interval_s=0.02,
 )
-WAIT_S = 5
+WAIT_S = 20
 
 
 class Site:

@@ -5,13 +5,21 @@ from time import monotonic_ns
 
 import pytest
 
-from nereid.messages import Answer, Fault, InferRequest, TracedModel, TraceRule, TraceRules
+from nereid.messages import (
+    Answer,
+    Fault,
+    InferRequest,
+    TracedModel,
+    TracedTensor,
+    TraceRule,
+    TraceRules,
+)
 from nereid.pb import kserve_pb2
-from nereid.tracing import Sampler, is_sampled
+from nereid.tracing import LARGEST_TENSOR_BYTES, Sampler, is_sampled, shows_tensors
 from services.gateway.data_plane import UnderWay
 from services.gateway.file_tracing import FileTracing, moved
 from services.gateway.sampling import Sampling
-from services.gateway.trace_text import LARGEST_BYTES, Trace, TracedTensor
+from services.gateway.trace_text import Trace
 from tests.unit.gateway.scripted_mesh import ScriptedMesh
 
 SAMPLED = b"\0" + bytes(range(1, 25)) + b"\3"
@@ -82,6 +90,7 @@ def test_the_settings_alone_say_which_are_traced() -> None:
     assert passed.trace_context == SAMPLED[:25] + b"\2"
     it.ask(chosen)
     assert is_sampled(chosen.trace_context)
+    assert not shows_tensors(chosen.trace_context)
     assert chosen.trace_context[1:17] != SAMPLED[1:17]
     untold = request()
     it.ask(untold)
@@ -165,10 +174,13 @@ def test_tensors_are_copied_as_they_come_and_go() -> None:
     asked = request()
     asked.payloads = [memoryview(b"ab")]
     it.ask(asked)
+    # The scheduler keeps those of what is below it.
+    assert shows_tensors(asked.trace_context)
+    assert is_sampled(asked.trace_context)
     head = kserve_pb2.ModelInferResponse()
     head.outputs.add(name="O", datatype="UINT8", shape=[1])
     it.answer(head.SerializeToString(), payloads=[memoryview(b"c")], more=True)
-    it.answer(head.SerializeToString(), payloads=[bytes(LARGEST_BYTES + 1)], trace=(part(),))
+    it.answer(head.SerializeToString(), payloads=[bytes(LARGEST_TENSOR_BYTES + 1)], trace=(part(),))
     assert it.trace().tensors == [
         TracedTensor("TENSOR_QUEUE_INPUT", "I", "UINT8", (2,), b"ab"),
         TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "UINT8", (1,), b"c"),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nereid.messages import TracedModel, TraceRule
+from nereid.messages import TracedModel, TracedTensor, TraceRule
 from nereid.tracing import Sampler
+from services.gateway import trace_files
 from services.gateway.trace_files import Batches, TraceFiles, Write
 from services.gateway.trace_text import Trace
 
@@ -137,22 +138,46 @@ def test_a_trace_that_cannot_be_told_costs_no_other(
     assert "a trace cannot be written" in caplog.text
 
 
+class Held(TraceFiles):
+    """Writes nothing until it may go on."""
+
+    def __init__(self, path: Path) -> None:
+        self.go_on = threading.Event()
+        self._held = threading.Event()
+        super().__init__(str(path))
+        self.take(EACH, trace())
+        assert self._held.wait(20)
+
+    def _write(self, told: bytes, *, numbered: bool) -> None:
+        self._held.set()
+        assert self.go_on.wait(20)
+        super()._write(told, numbered=numbered)
+
+
+EACH = Sampler(ALL._replace(log_frequency=1, tensors=True))
+
+
 def test_more_than_the_thread_can_take_is_lost_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Held(TraceFiles):
-        def _write(self, told: bytes, *, numbered: bool) -> None:
-            held.set()
-            assert go_on.wait(20)
-            super()._write(told, numbered=numbered)
-
-    held, go_on = threading.Event(), threading.Event()
-    files = Held(str(tmp_path / "t"))
-    sampler = Sampler(ALL._replace(log_frequency=1))
-    files.take(sampler, trace())
-    assert held.wait(20)
+    files = Held(tmp_path / "t")
     for _ in range(5000):
-        files.take(sampler, None)
-    go_on.set()
+        files.take(EACH, None)
+    files.go_on.set()
     files.close()
     assert "904 came faster than they can be written, and are lost" in caplog.text
+
+
+def test_tensors_that_wait_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trace_files, "_MOST_TENSOR_BYTES", 5)
+    files = Held(tmp_path / "t")
+    for data in (b"ab", b"cdef", None, b"cde", b"g"):
+        tensor = TracedTensor("A", "T", "UINT8", (1,), data)
+        below = trace().models[0]._replace(tensors=(tensor,))
+        files.take(EACH, trace()._replace(models=[below], tensors=()))
+    files.go_on.set()
+    files.close()
+    assert [*map(numbers, sorted(tmp_path.iterdir()))] == [[1], [2], [3], [4]]
+    assert "2 came faster than they can be written, and are lost" in caplog.text

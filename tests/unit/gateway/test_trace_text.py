@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nereid.messages import TracedModel, TraceRule
+from nereid.messages import TracedModel, TracedTensor, TraceRule
 from nereid.tensor import join_bytes
-from services.gateway.trace_text import Trace, TracedTensor, text_of
+from services.gateway.trace_text import Trace, text_of
 
 TIMES = TraceRule(on=True, rate=1, limit=-1)
 TENSORS = TIMES._replace(times=False, tensors=True)
@@ -78,5 +78,26 @@ def test_tensors_are_told_as_text(datatype: str, data: bytes | None, text: str) 
         {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": shown},
     ]
     assert all("tensor" not in each for each in told(trace, TIMES))
-    both = told(trace, TIMES._replace(tensors=True))
-    assert both == told(trace, TIMES) + told(trace, TENSORS)
+
+
+def test_a_models_tensors_stand_where_it_is_queued() -> None:
+    here, below = (
+        TracedTensor("TENSOR_QUEUE_INPUT", name, "UINT8", (1,), b"a") for name in ("I", "J")
+    )
+    queued = (("REQUEST_START", 2), ("QUEUE_START", 3), ("REQUEST_END", 9))
+    root = model("root", "gw", 2)._replace(times=queued)
+    step = model("step", "root", 2)._replace(times=queued, tensors=(below,))
+    trace = Trace([root, step], [("RECV_START", 0), ("RECV_END", 1), ("SEND", 10)], [here])
+    own = ["QUEUE_START", here.name, "REQUEST_END"]
+    names = [
+        each["timestamps"][0]["name"] if "timestamps" in each else each["tensor"]["name"]
+        for each in told(trace, TIMES._replace(tensors=True))
+        if "model_name" not in each
+    ]
+    started = ["RECV_START", "RECV_END", "REQUEST_START"]
+    assert names[:7] == [*started, *own, "SEND"]
+    assert names[7:] == ["REQUEST_START", "QUEUE_START", below.name, "REQUEST_END"]
+    assert [(each["id"], each["tensor"]["name"]) for each in told(trace, TENSORS)] == [
+        (1, here.name),
+        (2, below.name),
+    ]

@@ -23,6 +23,13 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Aged:
+    """One that had another flag once."""
+
+    levels: tuple[str, ...] = flags.flag((), "how", repeated=True, older={"--high": "high="})
+
+
+@dataclass(frozen=True)
 class Other:
     """Another's settings."""
 
@@ -39,6 +46,24 @@ def test_flags_win_over_the_environment() -> None:
 def test_aliases_and_repetition() -> None:
     settings = flags.read(Example, ["--store", "/a", "--repository=/b"], {}, "example")
     assert settings.repository == ("/a", "/b")
+
+
+def test_flags_of_older_versions_are_read_as_the_newer_which_wins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--levels=b", "--high", "2", "--high=3"]
+    settings = flags.read(Aged, argv, {"NEREID_LEVELS": "c"}, "example")
+    assert settings.levels == ("high=2", "high=3", "b")
+    # Whoever is started with these settings is not told of it again.
+    assert flags.arguments(settings) == ["--levels=high=2", "--levels=high=3", "--levels=b"]
+    assert capsys.readouterr().err.splitlines() == [
+        "example: warning: a flag of older versions, read as --levels high=2",
+        "example: warning: a flag of older versions, read as --levels high=3",
+    ]
+    assert flags.read(Aged, [], {"NEREID_LEVELS": "c"}, "example").levels == ("c",)
+    with pytest.raises(SystemExit):
+        flags.read(Aged, ["--hihg=2"], {}, "example")
+    assert capsys.readouterr().err == "example: unknown argument '--hihg'; did you mean --high?\n"
 
 
 def test_all_faults_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,6 +157,14 @@ def test_bad_addresses_are_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["unix:/s", "host:80", "[::1]:8001", "0.0.0.0:0"])
 def test_addresses_stay_as_they_are(text: str) -> None:
     assert flags.address(text) == text
+
+
+@pytest.mark.parametrize(
+    ("interface", "listens"),
+    [("0.0.0.0", "0.0.0.0:80"), ("::", "[::]:80"), ("[::1]", "[::1]:80"), ("unix:/s", "unix:/s")],
+)
+def test_an_interface_becomes_an_address(interface: str, listens: str) -> None:
+    assert flags.listening_address(interface, 80) == listens
 
 
 @pytest.mark.parametrize("text", ["x", "nan", "inf"])

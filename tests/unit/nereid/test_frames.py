@@ -21,6 +21,7 @@ from nereid.messages import (
     SharedMemory,
     ToScheduler,
     TracedModel,
+    TracedTensor,
     TraceRule,
     TraceRules,
 )
@@ -187,7 +188,7 @@ def test_the_cached_models_travel_beside_answers() -> None:
 
 def test_what_clients_changed_travels_beside_answers() -> None:
     codec = AnswerCodec()
-    own = TraceRule(False, 0, 5, log_frequency=7, times=False, tensors=True)
+    own = TraceRule(False, 0, 5, log_frequency=7, times=False, tensors=True, turn=4)
     rules = TraceRules(TraceRule(on=True, rate=2**32 - 1, limit=-1), (("m", own),))
     logs = LogRules(verbose=2, info=False, warning=True, error=False, format="json")
     stale = TraceRules(own, (("n", own),))
@@ -198,9 +199,16 @@ def test_what_clients_changed_travels_beside_answers() -> None:
 def test_times_travel_with_last_answers() -> None:
     codec = AnswerCodec()
     times = (("REQUEST_START", 1), ("REQUEST_END", 2**63))
-    traced = TracedModel(bytes(26), b"p", "m", 3, "id", times)
+    tensors = (
+        TracedTensor("TENSOR_QUEUE_INPUT", "I", "INT8", (1, 2), b"ab"),
+        TracedTensor("TENSOR_QUEUE_INPUT", "J", "INT8", (0,), b""),
+        TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "INT8", (), None),
+    )
+    traced = TracedModel(bytes(26), b"p", "m", 3, "id", times, tensors)
     plain, first = Answer(1, b"head"), Answer(2, b"head", more=True)
-    last = Answer(2, trace=(traced, traced._replace(times=())))
+    last = Answer(2, b"head", trace=(traced, traced._replace(times=())))
+    # Frames are filled by what answers weigh.
+    assert codec.size_bytes(last) == codec.size_bytes(plain) + 2 * 2
     *back, notice = codec.decode(codec.encode([plain, first, last, CachedModels(("m",))]))
     assert [each.trace for each in back if isinstance(each, Answer)] == [(), (), last.trace]
     assert notice == CachedModels(("m",))

@@ -1,3 +1,5 @@
+"""The metrics page, its histograms and summaries."""
+
 import math
 
 import pytest
@@ -139,3 +141,11 @@ def test_a_process_tells_of_itself() -> None:
     families = {each.name for each in text_string_to_metric_families(page.encode().decode())}
     assert "process_resident_memory_bytes" in families
     assert "process_cpu_seconds" in families
+
+
+def test_durations_tell_what_they_count_as_triton_does() -> None:
+    told = [metrics.DURATIONS["queue"].help, metrics.SUMMARIES["compute_infer"].help]
+    assert told == [
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        "Summary of compute inference duration in microseconds (does not include cached requests)",
+    ]

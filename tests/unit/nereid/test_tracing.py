@@ -113,6 +113,30 @@ def test_the_name_of_a_file_switches_files_on() -> None:
 
 
 @pytest.mark.parametrize(
+    ("argv", "config"),
+    [
+        (
+            "--trace-file=/f --trace-level=TENSORS --trace-rate 3 --trace-count=7",
+            TraceConfig(3, ("TENSORS",), 7, file="/f"),
+        ),
+        (
+            "--trace-log-frequency=2 --trace-level=TENSORS --trace-level TIMESTAMPS",
+            TraceConfig(levels=("TIMESTAMPS", "TENSORS"), log_frequency=2),
+        ),
+        ("--trace-level=MIN", TraceConfig(levels=("TIMESTAMPS",))),
+        ("--trace-level=max", TraceConfig(levels=("TIMESTAMPS",))),
+        (
+            "--trace-config=rate=5 --trace-config triton,file=/g --trace-rate=3 --trace-file=/f",
+            TraceConfig(5, file="/g"),
+        ),
+    ],
+)
+def test_flags_of_older_versions_say_the_same(argv: str, config: TraceConfig) -> None:
+    settings = read(TraceSettings, argv.split(), {}, "example")
+    assert parse_trace_config(settings.trace_config) == config
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("rate", "expected setting=value"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nereid.messages import Answer, InferRequest
 from nereid.model_config import complete_config, freeze_config, parse_config
@@ -39,6 +39,12 @@ def head_of(inputs: Iterable[Tensor], outputs: Iterable[str] = ()) -> bytes:
 
 def no_answer(answer: Answer) -> None:
     raise AssertionError(answer)
+
+
+def request_with(context: bytes, **more: Any) -> InferRequest:
+    """A request in the trace of this context."""
+    told = {"head": b"", "payloads": [], **more}
+    return InferRequest(next(_numbers), trace_context=context, **told)
 
 
 def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:

@@ -379,3 +379,19 @@ async def test_a_damaged_answer_fails_its_request_alone() -> None:
     assert it.answers[0].error.message == text
     await asyncio.wait_for(it.ensemble.idle(), 1)
     await it.close()
+
+
+async def test_what_clients_ask_for_in_ever_new_ways_is_not_remembered_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.scheduler.ensemble._MOST_FORMS", 4)
+    monkeypatch.setattr("services.scheduler.ensemble_tensors._MOST", 4)
+    it = World(CHAIN)
+    for count in range(1, 11):
+        await it.ask("y", y=Classification(count))
+        await it.answer("a", b"m", lent=False)
+        assert it.models["b"].asked()["O"].most == count
+        await it.answer("b", b"y", lent=False)
+        assert len(it.answers) == count
+    assert len(it.ensemble._forms) <= 4
+    await it.close()

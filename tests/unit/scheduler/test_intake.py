@@ -1,7 +1,10 @@
+"""Requests on their way from a gateway to a model that may not be there yet."""
+
 import asyncio
 import gc
 import time
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +13,14 @@ from nereid.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.messages import Answer, Cancel, InferRequest
 from nereid.pb import kserve_pb2, model_config_pb2
 from services.scheduler.catalogue import Catalogue, ServedModel, ServedVersion
+from services.scheduler.entry import Batch, Entry
+from services.scheduler.instance import Instance, Running
 from services.scheduler.intake import GatewaySession, HoldingRoom, Intake
 from services.scheduler.lifecycle import Standing
+from services.scheduler.lineage import Lineage
 from services.scheduler.load_rules import QueueLimits
 from services.scheduler.model import ModelVersion
+from services.scheduler.sessions import Placed
 from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.executors import turn
 from tests.unit.scheduler.samples import model_of
@@ -83,6 +90,50 @@ async def test_held_requests_go_to_the_model_once_it_is_there() -> None:
     assert len(it.room) == 0
     model.fail_all(Unavailable("over"))
     assert it.errors() == [(1, "over"), (2, "over")]
+    model.close()
+
+
+async def test_a_models_held_request_is_waited_for_like_any_other() -> None:
+    it = World()
+    others: Any = SimpleNamespace(runtime=object())
+    sink: Any = SimpleNamespace(send=lambda _: None, finish=lambda: None)
+    other, mine = (Instance(number, "i", "executor", sink) for number in (7, 8))
+    nowhere: Any = SimpleNamespace()
+    placed = {
+        7: Placed(other, others, nowhere, nowhere),
+        8: Placed(mine, it.served, nowhere, nowhere),
+    }
+    it.intake.lineage = lineage = Lineage(placed)
+    # The other model's only instance waits for what m shall answer once it is there,
+    other.running = Running(1, Batch([], 0, "single"), 0)
+    it.gateway.on_items([request(1, caller=7)])
+    model = it.ready()
+    model.add_instance(mine)
+    await turn()
+    assert mine.running is not None
+    # so m cannot wait for the other model.
+    back = request(2, caller=8)
+    waiting = Entry(back, nowhere, lambda _: None, 0)
+    with pytest.raises(Unavailable, match="for ever"):
+        lineage.note(back, others.runtime, waiting)
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
+async def test_a_models_held_request_that_would_wait_for_ever_is_told_so() -> None:
+    it = World()
+    nowhere: Any = SimpleNamespace()
+    mine = Instance(8, "i", "executor", nowhere)
+    it.intake.lineage = Lineage({8: Placed(mine, it.served, nowhere, nowhere)})
+    mine.running = Running(1, Batch([], 0, "single"), 0)
+    it.gateway.on_items([request(1, caller=8)])
+    model = it.ready()
+    await turn()
+    ((number, text),) = it.errors()
+    assert number == 1
+    assert "for ever" in text
+    assert model.pending == 0
+    assert it.gateway.pending == 0
     model.close()
 
 
@@ -269,7 +320,7 @@ async def test_a_traced_request_whose_model_does_not_come_has_one_span() -> None
 async def test_a_traced_request_that_expires_in_the_queue_has_one_span() -> None:
     it = World()
     model = it.ready()
-    it.gateway.on_items([sampled(1, deadline=time.monotonic() + 0.01)])
+    it.gateway.on_items([sampled(1, deadline=time.monotonic() + 0.1)])
     await asyncio.wait_for(model.idle(), 5)
     assert [span.name for span in it.tracer.spans] == ["queue", "m"]
     assert it.tracer.one("m").error == dict(it.errors())[1]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from nereid.messages import Fault
-from nereid.model_config import parse_config
+from nereid.model_config import freeze_config, parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler import load_rules
@@ -219,3 +219,50 @@ async def test_a_session_that_was_replaced_ends() -> None:
     _, other = it.join("same")
     assert stream.finished
     assert len(other.sent) == 2
+
+
+async def test_an_instance_too_many_may_break_before_the_others_are_here() -> None:
+    it = World()
+    _, stream = it.join()
+    streams = it.open(stream)
+    assert it.served.runtime is not None
+    placed = it.loader.instance_opened(stream.sent[0].load.instance, breaking := Stream())
+    assert placed is not None
+    assert streams[0].finished
+    other = model_config_pb2.ModelConfig()
+    other.CopyFrom(it.served.runtime.config.proto)
+    # None of those that are here fits.
+    other.instance_group[0].name = "another"
+    it.loader.resize(it.served, freeze_config(other))
+    it.loader.instance_closed(placed, breaking)
+    new = [command.load.instance for command in stream.sent if command.HasField("load")][2:]
+    assert all(it.loader.instance_opened(number, Stream()) for number in new)
+    assert it.served.life.serving
+    assert it.served.runtime.instances == (2, 2)
+    assert streams[1].finished
+
+
+async def test_an_instance_that_is_to_go_after_its_batch_does_not_count_as_one_that_stays() -> None:
+    it = World(WRITTEN.replace("count: 2", "count: 1"))
+    _, stream = it.join()
+    (old,) = it.open(stream)
+    runtime = it.served.runtime
+    assert runtime is not None
+    one = runtime.config
+    other = model_config_pb2.ModelConfig()
+    other.CopyFrom(one.proto)
+    other.instance_group[0].name = "another"
+    # The only instance is busy while it is exchanged, and while that is undone.
+    placed = it.loader.instances.placed[stream.sent[0].load.instance]
+    placed.instance.open_members = 1
+    for config in (freeze_config(other), one):
+        loads = len(stream.sent)
+        it.loader.resize(it.served, config)
+        for command in stream.sent[loads:]:
+            if command.HasField("load"):
+                assert it.loader.instance_opened(command.load.instance, Stream())
+    placed.instance.open_members = 0
+    placed.instance.on_idle()
+    assert old.finished
+    assert runtime.instances == (1, 1)
+    assert it.served.life.serving

@@ -12,8 +12,8 @@ START = rules_of(LogSettings())
 
 
 def test_what_is_shown_at_first_is_what_triton_shows() -> None:
-    assert shown(START) == {
-        "log_file": "",
+    assert shown(START, "/var/log/nereid") == {
+        "log_file": "/var/log/nereid",
         "log_info": True,
         "log_warning": True,
         "log_error": True,
@@ -24,7 +24,7 @@ def test_what_is_shown_at_first_is_what_triton_shows() -> None:
 
 def test_changes_are_taken_over_and_what_is_not_known_is_ignored() -> None:
     changes = {"log_info": False, "log_verbose_level": 2, "log_format": "ISO8601", "nope": None}
-    told = shown(changed(START, changes))
+    told = shown(changed(START, changes), "")
     assert (told["log_info"], told["log_warning"]) == (False, True)
     assert (told["log_verbose_level"], told["log_format"]) == (2, "ISO8601")
 

@@ -78,11 +78,17 @@ async def test_a_passed_deadline_is_refused() -> None:
     it.model.close()
 
 
-async def test_a_batch_that_cannot_be_sent_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_batch_that_cannot_be_sent_fails_alone(
+    caplog: pytest.LogCaptureFixture, at_once: bool
+) -> None:
     it = World()
     instance, stream = it.instance()
+    await turn()
     stream.broken = True
-    it.model.submit(it.request(1), it.answers.append)
+    it.model.submit(it.request(1), it.answers.append, at_once=at_once)
+    # Who has just submitted it is not told before that is over.
+    assert it.told() == {}
     await turn()
     assert it.told() == {1: "the batch cannot be sent to an executor"}
     stream.broken = False

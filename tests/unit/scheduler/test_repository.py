@@ -1,3 +1,5 @@
+"""The model repository as it is read from directories."""
+
 from pathlib import Path
 
 import pytest
@@ -37,10 +39,10 @@ def test_the_file_tells_the_backend_where_nothing_is_written(tmp_path: Path) -> 
 
 
 def test_only_whole_numbers_without_leading_zeros_are_versions(tmp_path: Path) -> None:
-    names = ("1", "3", "20", "07", "0", "v2", "-1", "4.5", "99999999999999999999", "\u0663")
+    names = ("1", "3", "20", "07", "0", "00", "v2", "-1", "4.5", "99999999999999999999", "\u0663")
     path = add(tmp_path, "m", "version_policy { all { } }", *names)
     (path / "8").write_text("a file is no version")
-    assert only(tmp_path).versions == (1, 3, 20)
+    assert only(tmp_path).versions == (0, 1, 3, 20)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,10 @@ def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
         ("max_batch_size: many", "failed to read text proto for model 'm'"),
         ("version_policy { specific { versions: 9 } }", "at least one version must be available"),
         ("sequence_batching { }", "sequence batching is not offered yet"),
+        (
+            'model_repository_agents { agents { name: "checksum" } }',
+            "repository agents are not offered: 'checksum'",
+        ),
         ('platform: "ensemble"', "ensemble scheduling must be set for ensemble m"),
     ],
 )

@@ -1,129 +1,18 @@
 """A model version with a cache: who runs, who waits, who is told what."""
 
 import asyncio
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from nereid.errors import Unavailable
-from nereid.messages import Answer, InferRequest, Payload, SharedMemory
+from nereid.messages import Answer, InferRequest, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.slab import Segments
-from services.scheduler.cache_client import CacheClient
-from services.scheduler.entry import Entry
 from services.scheduler.instance import Instance
-from services.scheduler.load_rules import QueueLimits
-from services.scheduler.model import ModelVersion
-from services.scheduler.response_cache import ResponseCache, place_of
-from services.scheduler.tracing import SpanTraces
-from tests.unit.scheduler.cache_site import FakeLink
+from services.scheduler.response_cache import place_of
+from tests.unit.scheduler.cached_model import REVISION, World, turn
 from tests.unit.scheduler.executors import Stream
-from tests.unit.scheduler.samples import head_of, model_of
-from tests.unit.spans import KeptSpans
-
-CONFIG = """
-max_batch_size: 64
-dynamic_batching { }
-input { name: "I" data_type: TYPE_UINT8 dims: -1 }
-output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-"""
-ORDERED = CONFIG.replace("{ }", "{ preserve_ordering: true }")
-LIMIT_S = 5
-REVISION = b"r" * 16
-
-
-class World:
-    """One instance of REVISION; its batches wait for execute()."""
-
-    def __init__(
-        self, *, max_queue_size: int = 0, timeout_s: float = LIMIT_S, config: str = CONFIG
-    ) -> None:
-        self.link = FakeLink()
-        self.tracer = KeptSpans()
-        limits = QueueLimits(max_queue_size=max_queue_size)
-        self.model = ModelVersion(model_of(config), 1, limits, SpanTraces(self.tracer))
-        self.client = CacheClient(self.link, timeout_s)
-        self.cache = ResponseCache(self.model, self.client, max_queue_size)
-        self.cache.revise(place_of("m", 1, REVISION))
-        self.model.cache = self.cache
-        self.stream = Stream()
-        self.instance = Instance(1, "i", "executor", self.stream, revision=REVISION)
-        self.model.add_instance(self.instance)
-        self.answers: dict[int, Answer] = {}
-        self._executed = 0
-
-    def submit(
-        self,
-        number: int,
-        digest: bytes = b"d" * 16,
-        deadline: float | None = None,
-        priority: int = 0,
-        trace_context: bytes = b"",
-        caller: int = 0,
-    ) -> Entry:
-        head = head_of([("I", "UINT8", [1, 1])])
-        request = InferRequest(
-            number, head, [digest[:1] or b"x"], digest=digest, deadline=deadline, priority=priority
-        )
-        request.trace_context = trace_context
-        request.caller = caller
-        return self.model.submit(request, self._take)
-
-    def submit_large(self, number: int, payload: Payload, **fields: Any) -> Entry:
-        size = payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
-        head = head_of([("I", "UINT8", [1, size])])
-        return self.model.submit(InferRequest(number, head, [payload], **fields), self._take)
-
-    def _take(self, answer: Answer) -> None:
-        assert answer.id not in self.answers
-        self.answers[answer.id] = answer
-
-    async def execute(self, error: str = "") -> int:
-        """Answer the batch under way; how many requests it had."""
-        await turn()
-        batch = self.stream.sent[self._executed]
-        self._executed += 1
-        reply = pb.Executed(id=batch.id)
-        for member in batch.members:
-            answer = reply.answers.add()
-            if error:
-                answer.error.code = 13
-                answer.error.message = error
-            else:
-                answer.head = b"head"
-                answer.payloads.add(inline=member.payloads[0].inline)
-        self.model.executed(self.instance, reply.SerializeToString())
-        await turn()
-        return len(batch.members)
-
-    def texts(self) -> dict[int, str]:
-        return {n: each.error.message if each.error else "" for n, each in self.answers.items()}
-
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """Executions, inferences, successes, hits, misses."""
-        stats = self.model.statistics
-        return (
-            stats.execution_count,
-            stats.inference_count,
-            stats.success.count,
-            stats.cache_hit.count,
-            stats.cache_miss.count,
-        )
-
-    async def end(self) -> None:
-        await asyncio.wait_for(self.model.idle(), LIMIT_S)
-        assert len(self.cache._flights) == 0
-        assert self.cache._waiting == 0
-        self.client.close()
-        self.model.close()
-
-
-async def turn() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)
+from tests.unit.scheduler.samples import head_of
 
 
 async def test_many_alike_at_once_run_once() -> None:
@@ -429,147 +318,39 @@ async def test_a_lookup_that_is_not_answered_has_its_span(end: str) -> None:
     await it.end()
 
 
-# What a thread digests.
-LARGE = b"d" * ((1 << 20) + 1)
-
-
-@contextlib.contextmanager
-def digests_held(it: World) -> Iterator[None]:
-    """No digest is made in a thread until the block ends."""
-    gate = threading.Event()
-    held = [it.client.threads.submit(gate.wait, LIMIT_S) for _ in range(2)]
-    try:
-        yield
-    finally:
-        gate.set()
-    assert all(each.result() for each in held)
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not true():
-            await asyncio.sleep(0.001)
-
-
-async def test_others_are_answered_while_a_large_request_is_digested() -> None:
-    it = World()
-    with digests_held(it):
-        large = it.submit_large(1, LARGE).request
-        it.submit(2)
-        it.link.tell(None)
-        assert await it.execute() == 1
-        assert set(it.answers) == {2}
-        assert large.digest == b""
-    await until(lambda: len(it.link.lookups()) == 2)
-    it.link.tell(None)
-    assert await it.execute() == 1
-    assert it.answers[1].payloads == [LARGE]
-    # The digest alone finds it again.
-    it.submit_large(3, LARGE, digest=large.digest)
-    it.link.tell(it.link.stores()[1].value)
-    assert it.answers[3].payloads == [LARGE]
-    await it.end()
-
-
-async def test_large_requests_that_are_alike_run_once() -> None:
-    it = World()
-    entries = [it.submit_large(number, LARGE) for number in range(5)]
-    await until(lambda: len({each.passage and each.passage.flight for each in entries}) == 1)
-    assert len(it.link.lookups()) == 1
-    it.link.tell(None)
-    assert await it.execute() == 1
-    assert {n: answer.head for n, answer in it.answers.items()} == dict.fromkeys(range(5), b"head")
-    assert it.counts() == (1, 1, 5, 4, 1)
-    await it.end()
-
-
-async def test_answers_keep_their_order_however_long_a_digest_takes() -> None:
-    it = World(config=ORDERED)
-    with digests_held(it):
-        it.submit_large(1, LARGE)
-        it.submit_large(2, b"d")
-        it.link.tell(None)
-        assert await it.execute() == 1
-        assert it.answers == {}
-    await until(lambda: len(it.link.lookups()) == 2)
-    it.link.tell(None)
-    assert await it.execute() == 1
-    assert list(it.answers) == [1, 2]
-    await it.end()
-
-
-@pytest.mark.parametrize("end", ["cancelled", "deadline", "model gone"])
-async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: str) -> None:
-    it = World()
-    with digests_held(it):
-        soon = asyncio.get_running_loop().time() + 0.02
-        entry = it.submit_large(1, LARGE, deadline=soon if end == "deadline" else None)
-        if end == "cancelled":
-            it.model.cancel(entry)
-        elif end == "deadline":
-            await until(lambda: it.answers)
-        else:
-            it.model.fail_all(Unavailable("over"))
-    it.client.threads.shutdown()
-    await turn()
-    assert len(it.answers) == (end != "cancelled")
-    assert it.model.statistics.fail.count == 1
-    assert it.link.sent == []
-    assert it.stream.sent == []
-    await it.end()
-
-
-@pytest.mark.parametrize("why", ["data gone", "not kept any more", "closed"])
-async def test_a_large_request_that_gets_no_key_runs_all_the_same(why: str) -> None:
-    it = World()
-    segments = Segments(1 << 24)
-    segment = segments.take(len(LARGE))
+async def test_what_is_too_large_to_be_kept_is_handed_on_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.scheduler.cache_client._MOST_UNSENT_BYTES", 100)
+    segments = Segments(1 << 20)
+    segment = segments.take(101)
     assert segment is not None
-    with digests_held(it):
-        it.submit_large(1, segment.range(0, len(LARGE)))
-        if why == "data gone":
-            segments.discard(segment.name)
-        elif why == "not kept any more":
-            it.cache.revise(None)
-        else:
-            it.client.close()
-    await until(lambda: it.stream.sent)
-    assert await it.execute() == 1
-    assert it.texts() == {1: ""}
-    assert it.link.sent == []
-    assert it.counts() == (1, 1, 1, 0, 0)
-    await it.end()
-
-
-async def test_no_more_are_digested_than_may_be_queued() -> None:
-    it = World(max_queue_size=1)
-    with digests_held(it):
-        it.submit_large(1, LARGE)
-        with pytest.raises(Unavailable):
-            it.submit_large(2, LARGE)
-    await until(it.link.lookups)
-    it.link.tell(None)
-    assert await it.execute() == 1
-    await it.end()
-
-
-@pytest.mark.parametrize("key", [True, False])
-async def test_a_large_request_is_told_that_it_would_wait_for_ever(key: bool) -> None:
-    def refuse() -> None:
-        raise Unavailable("for ever", late=True)
-
+    segment.view[:101] = whole = bytes(range(101))
+    small, large = segment.range(0, 50), segment.range(0, 101)
     it = World()
-    it.submit_large(1, LARGE)
-    await until(it.link.lookups)
+    # One that is kept, or told to others as well, is copied.
+    for number, payload in ((1, small), (2, large), (3, large)):
+        it.submit_large(number, payload, digest=bytes([payload.size_bytes]) * 16)
     it.link.tell(None)
-    await turn()
-    with digests_held(it):
-        stuck = it.submit_large(2, LARGE, caller=7)
-        assert stuck.passage is not None
-        stuck.passage.on_queued = refuse
-        if not key:
-            it.cache.revise(None)
-    await until(lambda: it.answers)
-    assert it.texts() == {2: "for ever"}
     assert await it.execute() == 1
+    assert await it.execute() == 1
+    assert [it.answers[n].payloads for n in (1, 2, 3)] == [[whole[:50]], [whole], [whole]]
+    assert (len(it.link.stores()), it.client.failures) == (1, 1)
+    # This one is not; and who comes the moment it is told has his own.
+    one, other = (
+        InferRequest(number, head_of([("I", "UINT8", [1, 101])]), [large], digest=b"x" * 16)
+        for number in (4, 5)
+    )
+
+    def take(answer: Answer) -> None:
+        it.answers[answer.id] = answer
+        it.model.submit(other, it._take)
+
+    it.model.submit(one, take)
+    for _ in range(2):
+        it.link.tell(None)
+        assert await it.execute() == 1
+    told = [(it.answers[n].payloads, it.answers[n].slab) for n in (4, 5)]
+    assert told == [([large], segment.name)] * 2
+    assert (len(it.link.stores()), it.client.failures) == (1, 3)
     await it.end()

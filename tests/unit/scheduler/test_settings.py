@@ -1,3 +1,5 @@
+"""The scheduler's flags."""
+
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ def test_tritons_names(tmp_path: Path) -> None:
     got = settings(
         f"--model-store={tmp_path}",
         "--strict-readiness=false",
-        "--backend-config=,default-max-batch-size=2",
+        "--backend-config=default-max-batch-size=2",
+        "--backend-config=,shm-region-prefix-name=x",
         "--backend-config=onnxruntime,default-max-batch-size=8",
         "--backend-config=python,shm-region-prefix-name=a=b",
         "--disable-auto-complete-config",
@@ -23,7 +26,10 @@ def test_tritons_names(tmp_path: Path) -> None:
     assert got.model_repository == (str(tmp_path),)
     assert not got.strict_readiness
     assert got.disable_auto_complete_config
-    assert got.backend_settings("onnxruntime") == {"default-max-batch-size": "8"}
+    assert got.backend_settings("onnxruntime") == {
+        "default-max-batch-size": "8",
+        "shm-region-prefix-name": "x",
+    }
     assert got.backend_settings("python") == {
         "default-max-batch-size": "2",
         "shm-region-prefix-name": "a=b",
@@ -43,7 +49,7 @@ EXPLICIT = ("--model-repository=/", "--model-control-mode=explicit")
         (("--model-repository=/", "--load-model=a"), "requires --model-control-mode=explicit"),
         ((*EXPLICIT, "--load-model=*", "--load-model=a"), "'*' must be the only one"),
         (("--model-repository=/", "--model-config-name=a/b"), "without slashes"),
-        (("--model-repository=/", "--backend-config=x=1"), "expected backend,key=value"),
+        (("--model-repository=/", "--backend-config=x"), "expected backend,key=value"),
         (("--model-repository=/", "--scheduler-address=8003"), "expected host:port"),
     ],
 )

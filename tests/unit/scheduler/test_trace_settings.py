@@ -61,7 +61,7 @@ def test_a_model_inherits_what_it_has_none_of() -> None:
     settings.update("", {"trace_rate": ["9"], "trace_level": ["TENSORS", "TIMESTAMPS", "X"]})
     assert changeable(settings) == (["TIMESTAMPS", "TENSORS"], "9", "-1")
     assert changeable(settings, "m") == (["OFF"], "9", "7")
-    off = TraceRule(on=False, rate=9, limit=7)
+    off = TraceRule(on=False, rate=9, limit=7, turn=1)
     on = TraceRule(on=True, rate=9, limit=-1, tensors=True)
     assert settings.rules() == TraceRules(on, (("m", off),))
     settings.update("m", {"trace_count": [], "trace_level": []})
@@ -69,6 +69,32 @@ def test_a_model_inherits_what_it_has_none_of() -> None:
     settings.update("", {"trace_rate": [], "trace_level": []})
     assert changeable(settings, "m") == (["TIMESTAMPS"], "2", "-1")
     assert settings.rules() == TraceRules(TraceRule(on=True, rate=2, limit=-1))
+
+
+def test_a_count_that_is_set_again_begins_anew() -> None:
+    settings = TraceSettings(ON)
+
+    def rules(model: str, **changes: list[str]) -> list[TraceRule]:
+        settings.update(model, changes)
+        told = settings.rules()
+        assert told is not None
+        return [told.default, *(rule for _, rule in told.models)]
+
+    (first,) = rules("", trace_count=["3"])
+    assert rules("", trace_rate=["2"]) == [first]
+    (again,) = rules("", trace_count=["3"])
+    assert again != first
+    assert again._replace(turn=first.turn) == first
+    # A model's is its own, and any other's what it was.
+    for _ in range(2):
+        default, own = rules("m", trace_count=["3"], trace_level=["OFF"])
+        assert default == again
+        assert own not in {first, again}
+        default, inherited = rules("m", trace_count=[])
+        assert default == again
+        assert inherited == again._replace(on=False)
+    # Without a limit there is nothing to begin.
+    assert rules("", trace_count=["-1"])[0] == rules("", trace_count=["-1"])[0]
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,26 @@
 """Times of sampled requests, gathered until the answer takes them along."""
 
+from typing import Any
+
 import pytest
 
-from nereid.messages import Answer, TracedModel
-from nereid.tracing import TraceSettings, is_sampled
+from nereid.messages import Answer, Fault, Payload, TracedModel, TracedTensor
+from nereid.pb import kserve_pb2
+from nereid.slab import Segments
+from nereid.tracing import LARGEST_TENSOR_BYTES, TraceSettings, is_sampled, with_tensors
+from services.scheduler import trace_times
 from services.scheduler.entry import Entry
 from services.scheduler.statistics import Execution
 from services.scheduler.trace_times import TimeTraces
 from services.scheduler.tracing import EntryTrace, Refusal, SpanTraces, open_traces
-from tests.unit.scheduler.samples import entry_of
+from tests.unit.scheduler.samples import entry_of, request_with
 
 FIRST, SECOND = (b"\0" + bytes([number]) * 24 + b"\1" for number in (1, 2))
 COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
 
-def begun(traces: TimeTraces, context: bytes, now_ns: int = 100) -> EntryTrace:
-    trace = traces.begin(context, now_ns)
+def begun(traces: TimeTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> EntryTrace:
+    trace = traces.begin(request_with(context, **more), now_ns)
     assert trace is not None
     return trace
 
@@ -78,6 +83,36 @@ def test_times_are_in_order_whatever_the_instance_says(
     assert told.times[2:-1] == tuple(zip(COMPUTE, times, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("asked", "times"),
+    [
+        # 40 ns of 100 went to the ways there and back: half of them to each, if nothing is known.
+        ([], (220, 280)),
+        ([(230, 270)], (220, 280)),
+        ([(205, 230)], (205, 265)),
+        ([(230, 240), (250, 295)], (235, 295)),
+        # What asks when it has been executed, as models do that keep their requests.
+        ([(230, 400)], (240, 300)),
+        ([(150, 250)], (200, 260)),
+    ],
+)
+def test_what_a_model_asks_of_others_it_asks_while_it_is_executed(
+    asked: list[tuple[int, int]], times: tuple[int, int]
+) -> None:
+    traces = TimeTraces()
+    root = begun(traces, FIRST)
+    step = begun(traces, root.begin_steps())
+    context = step.begin_attempt(200)
+    for asked_ns, answered_ns in asked:
+        ended(begun(traces, context, now_ns=asked_ns), entry_of(), answered_ns)
+    entry = entry_of()
+    entry.execution = executed(10, 30, 20, finished_ns=300)
+    ended(step, entry, 410, "step")
+    (told,) = (each for each in ended(root, entry_of(), 420, "root") if each.name == "step")
+    shown = dict(told.times)
+    assert (shown["COMPUTE_START"], shown["COMPUTE_END"]) == times
+
+
 def test_what_was_not_executed_has_no_times_of_it() -> None:
     traces = TimeTraces()
     trace = begun(traces, FIRST)
@@ -134,8 +169,95 @@ def test_one_request_goes_through_so_many_models() -> None:
     assert len(ended(root, entry_of(), 130)) == 1025
 
 
+GIVEN = kserve_pb2.ModelInferRequest()
+GIVEN.inputs.add(name="I", datatype="UINT8", shape=[2])
+TOLD = kserve_pb2.ModelInferResponse()
+TOLD.outputs.add(name="O", datatype="UINT8", shape=[2])
+
+
+def given(data: bytes | None, size: int = 2) -> TracedTensor:
+    return TracedTensor("TENSOR_QUEUE_INPUT", "I", "UINT8", (size,), data)
+
+
+def told_of(data: bytes | None) -> TracedTensor:
+    return TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "UINT8", (2,), data)
+
+
+def inputs(*payloads: Payload) -> dict[str, Any]:
+    return {"head": GIVEN.SerializeToString(), "payloads": [*payloads]}
+
+
+def answer_with(data: bytes, *, more: bool = False) -> Answer:
+    return Answer(1, TOLD.SerializeToString(), [data], more=more)
+
+
+def test_tensors_of_what_is_below_a_request_are_kept_while_they_are_there() -> None:
+    traces = TimeTraces()
+    root = begun(traces, with_tensors(FIRST), **inputs(b"ab"))
+    segments = Segments(1 << 20)
+    segment = segments.take(1 << 16)
+    assert segment is not None
+    segment.view[:2] = b"cd"
+    step = begun(traces, root.begin_steps(), **inputs(segment.range(0, 2)))
+    # Another request's, as soon as the answer is there.
+    segment.view[:2] = b"??"
+    step.end(entry_of(), ("step", 1), answer_with(b"ef"), 120)
+    lost = segment.range(0, 2)
+    segments.discard(segment.name)
+    many = begun(traces, root.begin_steps(), **inputs(lost))
+    for data in (b"gh", b"ij"):
+        many.responded(answer_with(data, more=True), 120)
+    last = answer_with(b"kl")
+    many.responded(last, 130)
+    many.end(entry_of(), ("many", 1), last, 130)
+    failed = begun(traces, root.begin_steps(), **inputs(b"mn"))
+    failed.end(
+        entry_of(), ("failed", 1), Answer(1, TOLD.SerializeToString(), error=Fault(3, "no")), 140
+    )
+    told = ended(root, entry_of(), 150, "root")
+    assert {each.name: each.tensors for each in told} == {
+        # That one's are the gateway's to tell.
+        "root": (),
+        "step": (given(b"cd"), told_of(b"ef")),
+        "many": (given(None), *map(told_of, (b"gh", b"ij", b"kl"))),
+        "failed": (given(b"mn"),),
+    }
+
+
+def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace_times, "_MOST_TENSOR_BYTES", 10)
+    traces = TimeTraces()
+
+    def tensors_below(context: bytes, *datas: bytes) -> list[bytes | None]:
+        root = begun(traces, context)
+        for data in datas:
+            step = begun(traces, root.begin_steps(), **inputs(data))
+            step.end(entry_of(), ("step", 1), Answer(1), 120)
+        _, *models = ended(root, entry_of(), 130)
+        return [tensor.data for model in models for tensor in model.tensors]
+
+    assert tensors_below(FIRST, b"ab") == []
+    under_way = begun(traces, with_tensors(SECOND))
+    ended(begun(traces, under_way.begin_steps(), **inputs(b"12")), entry_of(), 120)
+    for _ in range(2):
+        # What an ended request's tensors took is free again.
+        told = tensors_below(with_tensors(FIRST), b"12345", b"6789", b"678")
+        assert told == [b"12345", None, b"678"]
+    monkeypatch.undo()
+    large = bytes(LARGEST_TENSOR_BYTES)
+    assert tensors_below(with_tensors(FIRST), large, large + b"1") == [large, None]
+    root = begun(traces, with_tensors(FIRST))
+    step = begun(traces, root.begin_steps())
+    for _ in range(300):
+        step.responded(answer_with(b"ab", more=True), 120)
+    ended(step, entry_of(), 130)
+    assert len(ended(root, entry_of(), 140)[1].tensors) == 128
+
+
 def test_what_is_not_sampled_has_no_trace() -> None:
-    assert TimeTraces().begin(FIRST[:25] + b"\0", 100) is None
+    assert TimeTraces().begin(request_with(FIRST[:25] + b"\0"), 100) is None
     assert is_sampled(begun(TimeTraces(), FIRST).begin_lookup())
 
 

@@ -1,23 +1,26 @@
 """The spans of requests on their way through a model version."""
 
+import asyncio
+
 from nereid.errors import Unavailable
 from nereid.messages import Answer, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.tracing import is_sampled
+from services.scheduler.entry import Entry
 from services.scheduler.instance import Instance
 from services.scheduler.load_rules import QueueLimits
 from services.scheduler.model import ModelVersion
 from services.scheduler.tracing import SpanTraces
 from tests.unit.scheduler.executors import Stream, executed, turn
-from tests.unit.scheduler.samples import entry_of, model_of
+from tests.unit.scheduler.samples import entry_of, model_of, request_with
 from tests.unit.spans import KeptSpans
 
 CONFIG = """
 max_batch_size: 8
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-dynamic_batching { }
+dynamic_batching { %s }
 """
 
 
@@ -26,15 +29,17 @@ def context(number: int, sampled: bool = True) -> bytes:
 
 
 class World:
-    def __init__(self, *, traced: bool = True, **limits: float) -> None:
+    def __init__(self, *, traced: bool = True, policy: str = "", **limits: float) -> None:
         self.tracer = KeptSpans()
+        queue = f"default_queue_policy {{ {policy} }}" if policy else ""
         self.model = ModelVersion(
-            model_of(CONFIG),
+            model_of(CONFIG % queue),
             1,
             QueueLimits(**limits),  # type: ignore[arg-type]
             SpanTraces(self.tracer) if traced else None,
         )
         self.answers: list[Answer] = []
+        self.answered = asyncio.Event()
 
     def instance(self) -> tuple[Instance, Stream]:
         stream = Stream()
@@ -42,12 +47,16 @@ class World:
         self.model.add_instance(instance)
         return instance, stream
 
-    def submit(self, number: int, trace_context: bytes) -> None:
+    def submit(self, number: int, trace_context: bytes, timeout_us: int = 0) -> Entry:
         head = kserve_pb2.ModelInferRequest(model_name="m")
         head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
         request = InferRequest(number, head.SerializeToString(), [b"x"], request_id=str(number))
-        request.trace_context = trace_context
-        self.model.submit(request, self.answers.append)
+        request.trace_context, request.timeout_us = trace_context, timeout_us
+        return self.model.submit(request, self._take)
+
+    def _take(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self.answered.set()
 
     def answer(self, instance: Instance, batch: pb.Batch) -> None:
         self.model.executed(instance, executed(batch))
@@ -132,6 +141,40 @@ async def test_a_request_that_was_never_executed_shows_its_wait_and_its_error() 
     it.model.close()
 
 
+async def test_a_request_whose_time_in_the_queue_is_over_shows_only_its_wait() -> None:
+    it = World(policy="default_timeout_microseconds: 60000000 allow_timeout_override: true")
+    _, stream = it.instance()
+    # The other one is executed, which takes its time.
+    for number, timeout_us in ((1, 0), (2, 1000)):
+        it.submit(number, context(number), timeout_us)
+        await turn()
+    assert [len(batch.members) for batch in stream.sent] == [1]
+    await asyncio.wait_for(it.answered.wait(), 20)
+    wait, model = it.tracer.one("queue"), it.tracer.one("m")
+    assert model.error == "Request timeout expired"
+    assert (wait.parent, model.parent) == (model.context, context(2))
+    assert wait.end_ns - wait.start_ns >= 1_000_000
+    assert model.attributes["nereid.attempts"] == 0
+    it.model.close()
+
+
+async def test_a_request_that_is_given_up_shows_when_and_what_came_of_it_later() -> None:
+    it = World()
+    instance, stream = it.instance()
+    running = it.submit(1, context(1))
+    await turn()
+    waiting = it.submit(2, context(2))
+    for entry in (running, waiting):
+        it.model.cancel(entry)
+    assert [span.error for span in it.tracer.named("m")] == ["cancelled", "cancelled"]
+    assert it.tracer.one("queue").parent == it.tracer.named("m")[1].context
+    # Its batch goes on.
+    it.answer(instance, stream.sent[0])
+    assert it.tracer.one("execute").parent == it.tracer.named("m")[0].context
+    assert it.answers == []
+    it.model.close()
+
+
 async def test_a_batch_that_makes_no_sense_still_ends_its_attempts() -> None:
     it = World()
     instance, _ = it.instance()
@@ -145,7 +188,7 @@ async def test_a_batch_that_makes_no_sense_still_ends_its_attempts() -> None:
 
 def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
     tracer = KeptSpans()
-    trace = SpanTraces(tracer).begin(context(1), 100)
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     asked = trace.begin_lookup()
     trace.end_lookup(100, 150, hit=True)
@@ -160,20 +203,20 @@ def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
 
 def test_a_dropped_request_says_so() -> None:
     tracer = KeptSpans()
-    trace = SpanTraces(tracer).begin(context(1), 100)
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     trace.end(entry_of(), ("m", 1), None, 200)
     assert tracer.one("m").error == "cancelled"
     assert is_sampled(tracer.one("m").context)
-    assert SpanTraces(tracer).begin(context(1, sampled=False), 100) is None
+    assert SpanTraces(tracer).begin(request_with(context(1, sampled=False)), 100) is None
 
 
 def test_a_span_shows_when_a_decoupled_models_answers_came() -> None:
     tracer = KeptSpans()
-    trace = SpanTraces(tracer).begin(context(1), 100)
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     for number in range(300):
-        trace.responded(110 + number)
+        trace.responded(Answer(0, more=True), 110 + number)
     trace.end(entry_of(), ("m", 1), Answer(0), 500)
     span = tracer.one("m")
     times = [time_ns - span.start_ns for name, time_ns in span.events if name == "response"]

@@ -59,7 +59,7 @@ _api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _given: dict[int, tuple[Any, ...]] = {}
 
 
-@_DELETER  # type: ignore[untyped-decorator]
+@_DELETER  # type: ignore[untyped-decorator]  # ctypes' own
 def _forget(managed: Any) -> None:
     _given.pop(ctypes.addressof(managed.contents), None)
 

@@ -192,6 +192,7 @@ def _checked_bounds(kind: MetricKind, buckets: Any) -> list[float]:
     if buckets is None:
         raise TritonModelException("Failed to create metric. Missing required buckets.")
     bounds = [_number(bound) for bound in buckets]
-    if not bounds or any(low >= high for low, high in zip(bounds, bounds[1:])):  # noqa: B905
+    neighbours = zip(bounds, bounds[1:])  # noqa: B905 - Python 3.9
+    if not bounds or any(low >= high for low, high in neighbours):
         raise _refused("Error when creating Metric", "Bucket Boundaries must be strictly sorted")
     return bounds

@@ -53,7 +53,7 @@ class Tensor:
         tensor._datatype = datatype
         tensor._shape = shape
         tensor._raw = raw
-        tensor._array = None  # type: ignore[assignment]
+        tensor._array = None  # type: ignore[assignment]  # made when asked for
         return tensor
 
     @staticmethod

@@ -27,7 +27,7 @@ def work(channel: Channel, began: Any) -> int:
     # Whatever stands in a model's own folders: these are the API.
     sys.modules["triton_python_backend_utils"] = _module("triton_python_backend_utils")
     sys.modules["c_python_backend_utils"] = _module("c_python_backend_utils")
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a pipe's or file's
     channel.send(wire.STARTED, [])
     kind, body = channel.receive()
     about = json.loads(bytes(body))
