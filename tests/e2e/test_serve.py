@@ -133,27 +133,6 @@ def test_one_port_for_two(repository: Path) -> None:
     assert_refused(result, f"cannot listen on 0.0.0.0:{port} twice")
 
 
-@pytest.mark.parametrize(("shared", "code"), [("true", 0), ("false", 2)])
-def test_a_port_that_others_share(repository: Path, shared: str, code: int) -> None:
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind(("0.0.0.0", 0))
-        flags = [
-            f"--model-repository={repository}",
-            f"--http-port={other.getsockname()[1]}",
-            f"--reuse-http-port={shared}",
-            f"--grpc-port={free_port()}",
-            f"--metrics-port={free_port()}",
-        ]
-        planned = subprocess.run(
-            [sys.executable, "-m", "services.plan", "/directory", *flags],
-            capture_output=True,
-            timeout=30,
-            check=False,
-        )
-    assert planned.returncode == code, planned.stderr
-
-
 def test_a_missing_package_is_named(repository: Path) -> None:
     # As if httptools were not installed.
     code = "import sys; sys.modules['httptools'] = None; import nereid.cli; nereid.cli.main()"
