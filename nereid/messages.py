@@ -72,7 +72,8 @@ class InferRequest:
     fault: Fault | None = None
     # Over all of the request that its answer depends on; empty: the scheduler did not ask for it.
     digest: bytes = b""
-    # The instance (its number) whose model asks; 0: a client does.
+    # The instance (its number) whose model asks; 0: a client does, or nobody knows for which
+    # of its requests the model does.
     caller: int = 0
     # How many models' requests stand behind this one; the scheduler's own, it does not travel.
     depth: int = 0

@@ -112,13 +112,17 @@ class CacheClient:
 
     def store(self, key: bytes, value: bytes, trace_context: bytes = b"") -> None:
         """Have a value kept, if that is possible now."""
-        if not self._link.pending:
-            self._unsent_bytes = 0
-        self._unsent_bytes += len(value)
-        if self._link.up and self._unsent_bytes <= _MOST_UNSENT_BYTES:
+        if self.has_room(len(value)):
+            self._unsent_bytes += len(value)
             self._link.send(Store(key, value, trace_context=trace_context))
         else:
             self.failures += 1
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a value of this size can be sent now."""
+        if not self._link.pending:
+            self._unsent_bytes = 0
+        return self._link.up and self._unsent_bytes + size_bytes <= _MOST_UNSENT_BYTES
 
     def usage_message(self) -> pb.CacheUsage:
         """What the cache last told, and what did not get as far as there."""

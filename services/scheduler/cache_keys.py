@@ -49,7 +49,7 @@ class CacheKeys:
         """What makes the digest of a request that has none, for a thread, as it takes long; empty
         as the key is. None: it takes no time worth that.
         """
-        if request.digest or sum(map(_size_bytes, request.payloads)) <= _LONG_BYTES:
+        if request.digest or sum(map(payload_bytes, request.payloads)) <= _LONG_BYTES:
             return None
         layout, _ = self._heads.get(request.head) or self._look(request.head)
         return partial(_digest, layout, request.parameters, request.payloads)
@@ -89,5 +89,6 @@ def _digest(
     return digest(layout, parameters, found)
 
 
-def _size_bytes(payload: Payload) -> int:
+def payload_bytes(payload: Payload) -> int:
+    """How large a tensor is, wherever it lies."""
     return payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)

@@ -342,13 +342,13 @@ class ModelVersion:
 
     def _answer(self, entry: Entry, answer: Answer, running: Running) -> None:
         if entry.state is State.ANSWERED:
-            # Cancelled while it ran: there is nobody to tell.
-            self.slabs.unwanted(answer)
-        elif entry.passage is None:
+            self.slabs.unwanted(answer)  # cancelled while it ran: there is nobody to tell
+        elif entry.passage is None or self.cache is None:
             self._close(entry, answer)
         else:
             entry.revision = running.revision
-            self._close(entry, self.slabs.bring_in(answer))
+            inline = self.cache.takes(entry.passage, answer)
+            self._close(entry, self.slabs.bring_in(answer) if inline else answer)
 
     def _fail_open(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
         for entry in entries:

@@ -21,7 +21,7 @@ from nereid.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable
 from nereid.frames import read_answer, write_answer
 from nereid.messages import Answer
 from nereid.pb import nereid_pb2 as pb
-from services.scheduler.cache_keys import CacheKeys
+from services.scheduler.cache_keys import CacheKeys, payload_bytes
 from services.scheduler.entry import State, about
 from services.scheduler.queues import deadline_passed, queue_full
 from services.scheduler.single_flight import Flight, SingleFlight
@@ -248,6 +248,11 @@ class ResponseCache:
 
     # ---- the end
 
+    def takes(self, passage: Passage, answer: Answer) -> bool:
+        """Whether others are told this answer, or it is kept; then it has to be inline."""
+        size_bytes = sum(map(payload_bytes, answer.payloads))
+        return bool(passage.flight.followers) or self._client.has_room(size_bytes)
+
     def ended(self, entry: Entry, answer: Answer | None) -> None:
         """An entry that came by here has been told its answer, or, without one, was given up."""
         passage, entry.passage = entry.passage, None
@@ -273,8 +278,10 @@ class ResponseCache:
         elif answer.error is not None:
             self._scatter(flight)
         else:
-            followers = self._flights.land(flight)
-            if followers:
+            if answer.slab:
+                # It was not taken, so that who has come since cannot have it either.
+                self._scatter(flight)
+            elif followers := self._flights.land(flight):
                 self._share(followers, answer, entry.revision, _now_ns())
             self._keep(entry, passage, answer)
 
@@ -307,9 +314,12 @@ class ResponseCache:
     def _keep(self, entry: Entry, passage: Passage, answer: Answer) -> None:
         """Store what was computed, unless an instance of another revision computed it."""
         started_ns = _now_ns()
-        if entry.revision == passage.revision and all(
-            isinstance(payload, bytes) for payload in answer.payloads
-        ):
+        size_bytes = sum(map(payload_bytes, answer.payloads))
+        valid = entry.revision == passage.revision
+        if valid and not self._client.has_room(size_bytes):
+            # To write it in vain would take as long.
+            self._client.failures += 1
+        elif valid and all(isinstance(payload, bytes) for payload in answer.payloads):
             message = pb.Answer()
             write_answer(answer, message)
             context = b"" if entry.trace is None else entry.trace.lookup

@@ -47,6 +47,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     python_models.save(root, "caller", python_models.CALLER % 1)
     python_models.save(root, "caller", python_models.CALLER % 1, "other")
     python_models.save(root, "caller", python_models.CALLER % 2, "pair")
+    python_models.save(root, "asker", python_models.CALLER % 1)
+    python_models.save(root, "asker", python_models.CALLER % 1, "asked")
+    python_models.save(root, "asker", python_models.CALLER % 1 + _LIMIT, "relayed")
     (root / "circle" / "1").mkdir(parents=True)
     (root / "circle" / "config.pbtxt").write_text(CIRCLE)
     log = tmp_path_factory.mktemp("mesh") / "log"
@@ -60,6 +63,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         "other",
         "pair",
         "circle",
+        "asker",
+        "asked",
+        "relayed",
     )
     flags = [f"--load-model={name}" for name in names]
     with running(root, log, "--model-control-mode=explicit", *flags) as mesh:
@@ -295,6 +301,62 @@ def test_deadlines_are_carried_along(mesh: Mesh) -> None:
     assert heard == late
     assert int(say(mesh, "release")) > 0
     assert say(mesh, "exec talk echo back", "caller") == "back"
+
+
+@pytest.mark.parametrize("model", ["asker", "relayed"])
+def test_what_is_asked_later_has_nothing_to_do_with_what_is_executed_meanwhile(
+    mesh: Mesh, tmp_path: Path, model: str
+) -> None:
+    """Neither with its deadline, nor with what would be a ring if that asked."""
+    command = f"ask_later {tmp_path} asked ask {model} echo hi"
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(say, mesh, command, model)
+        try:
+            until((tmp_path / "held").exists, "the request to be held")
+            # A machine that is busy may need some time to begin.
+            for timeout_s in (0.5, 2, 10):
+                with pytest.raises(InferenceServerException):
+                    say(mesh, f"meet {tmp_path}", model, client_timeout=timeout_s)
+                if (tmp_path / "begun").exists():
+                    break
+            (tmp_path / "go").touch()
+            waits = f'nv_inference_pending_request_count{{model="{model}",version="1"}} 1'
+            until(lambda: later.done() or waits in mesh.metrics(), "the other model to ask back")
+        finally:
+            (tmp_path / "go").touch()
+            (tmp_path / "enough").touch()
+        assert later.result() == "hi"
+
+
+@pytest.mark.parametrize("how", ["ask", "ask_in_loop"])
+def test_rings_are_seen_although_a_request_is_left_open(
+    mesh: Mesh, tmp_path: Path, how: str
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(say, mesh, f"ask_later {tmp_path} asked echo hi", "asker")
+        try:
+            until((tmp_path / "held").exists, "the request to be held")
+            told = say(mesh, f"{how} asker echo x", "asker", client_timeout=60)
+            assert "the request would wait for ever" in told
+        finally:
+            (tmp_path / "go").touch()
+        assert later.result() == "hi"
+
+
+def test_a_ring_by_way_of_what_is_asked_later_ends_with_its_deadline(
+    mesh: Mesh, tmp_path: Path
+) -> None:
+    (tmp_path / "go").touch()
+    around = f"ask_later {tmp_path} asked"
+    try:
+        # The mesh may be faster with the end than the client.
+        told = say(mesh, f"{around} ask asker {around} echo x", "asker", client_timeout=2)
+        assert told.startswith("error: ")
+    except InferenceServerException as error:
+        assert "DEADLINE_EXCEEDED" in str(error)  # noqa: PT017 - it need not come
+    # Each of both has one instance.
+    assert say(mesh, "echo free", "asked", client_timeout=60) == "free"
+    assert say(mesh, "echo free", "asker", client_timeout=60) == "free"
 
 
 def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh) -> None:

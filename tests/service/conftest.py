@@ -1,20 +1,38 @@
-"""The model repository that most tests of a scheduler begin with."""
+"""What many tests of services begin with: a gateway on either engine, or a model repository.
+
+Modules that need it otherwise have fixtures of these names themselves.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import grpc.aio
 import pytest
 
+from tests.service.gateway_site import GatewaySite, gateway_site
 from tests.service.scheduler_world import add_model
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
+
+
+@pytest.fixture(params=["nereid", "grpcio"])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
+    async with gateway_site(grpc_engine=request.param) as made:
+        yield made
+
+
+@pytest.fixture
+async def channel(site: GatewaySite) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(site.grpc) as made:
+        yield made
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """One model, the doubler; tests with others have a repository of their own."""
+    """One model, the doubler."""
     path = tmp_path / "models"
     add_model(path)
     return path

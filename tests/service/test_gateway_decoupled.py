@@ -15,8 +15,6 @@ from tests.service.gateway_site import GatewaySite, gateway_site
 from tests.service.gateway_streams import end, opened, request, told, write
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from nereid.messages import InferRequest
 
 FINAL = "triton_final_response"
@@ -27,18 +25,6 @@ ONE_REPLY = (
     b' that generates various number of responses"}'
 )
 LIMIT_S = 10
-
-
-@pytest.fixture(params=["nereid", "grpcio"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
-    async with gateway_site(grpc_engine=request.param) as made:
-        yield made
-
-
-@pytest.fixture
-async def channel(site: GatewaySite) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(site.grpc) as made:
-        yield made
 
 
 def say(site: GatewaySite, held: InferRequest, *words: str, size_bytes: int = 0) -> None:

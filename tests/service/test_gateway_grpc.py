@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -12,24 +12,9 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from nereid.pb import kserve_pb2
-from tests.service.gateway_site import GatewaySite, gateway_site
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.service.gateway_site import GatewaySite
 
 SERVICE = "/inference.GRPCInferenceService/"
-
-
-@pytest.fixture(params=["nereid", "grpcio"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
-    async with gateway_site(grpc_engine=request.param) as made:
-        yield made
-
-
-@pytest.fixture
-async def channel(site: GatewaySite) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(site.grpc) as made:
-        yield made
 
 
 def request(model: str, **fields: Any) -> bytes:

@@ -14,25 +14,13 @@ import tritonclient.grpc as tritongrpc
 
 from nereid.messages import Answer
 from services.gateway import grpc_stream
-from tests.service.gateway_site import GatewaySite, gateway_site
+from tests.service.gateway_site import GatewaySite
 from tests.service.gateway_streams import end, opened, request, told, write
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
-
-
-@pytest.fixture(params=["nereid", "grpcio"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
-    async with gateway_site(grpc_engine=request.param) as made:
-        yield made
-
-
-@pytest.fixture
-async def channel(site: GatewaySite) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(site.grpc) as made:
-        yield made
 
 
 async def test_replies_come_in_the_order_of_requests(

@@ -43,7 +43,8 @@ class Calls:
         # The segments of answers that the worker has, or is about to get.
         self._lent: set[str] = set()
         self._closed = False
-        # Nobody waits any longer for those that the model executes now.
+        # Nobody waits any longer for those that the model executes now, unless its worker knows
+        # better for whose sake it asks.
         self.deadline: float | None = None
         # Readable when there are answers to fetch.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -105,6 +106,9 @@ class Calls:
         elif what == "infer":
             request = infer_request(about, call.tensors)
             request.caller, request.deadline = self._instance, self.deadline
+            if "until_ns" in about:
+                request.deadline = int(about["until_ns"]) / 1e9 or None
+                request.caller = self._instance if about["sure"] else 0
             # Its answer may come before this has ended.
             with self._lock:
                 self._asked[number] = self._mesh.infer(

@@ -153,7 +153,9 @@ class DirectServer:
         under_way = UnderWay(execution, [None] * len(members))
         self._current = under_way
         latest_us = self._admit(members, under_way)
-        serving.note(number, time.monotonic_ns() + latest_us * 1000 if latest_us else 0)
+        if latest_us:
+            under_way.until_ns = time.monotonic_ns() + latest_us * 1000
+        serving.note(number)
         begun_ns = perf_counter_ns()
         self._sent.lend_pen()
         replies: Sequence[wire.Reply] = serving.executed(execution)
@@ -162,9 +164,6 @@ class DirectServer:
         held = bool(execution.held)
         execution.settle(replies)
         execution.let_go()
-        if latest_us:
-            # What the model asks from now on is not for this batch.
-            serving.note(number)
         answers = under_way.answers
         self._write(replies, under_way, answers)
         if held:
@@ -223,6 +222,22 @@ class DirectServer:
             stream.send(partial(pb.Executed(id=number), under_way.take()))
         if not under_way.open:
             del self._late[number]
+
+    def asker(self, batch: int | None) -> dict[str, Any]:
+        """For whose sake a thread asks other models. batch: what it executes, if it is known to;
+        None: it is the main one.
+
+        Other threads may ask for any request that is open. Which one is not guessed: a request that
+        is taken for another's would be refused for rings in which it has no part.
+        """
+        current, late = self._current, list(self._late.values())
+        sure = not late or batch is None
+        if current is not None:
+            sure = sure or batch == current.execution.number
+            late = [current] if sure else [current, *late]
+        untils = [each.until_ns for each in late]
+        until_ns = max(untils) if untils and all(untils) else 0
+        return {"until_ns": until_ns, "sure": sure}
 
     def _look(self) -> None:
         """See what has become of requests; for a model that asks, from any of its threads."""

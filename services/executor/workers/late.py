@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 class UnderWay:
     """A batch, until all of its members are answered; by place, None: not yet."""
 
-    __slots__ = ("answers", "classes", "execution", "open")
+    __slots__ = ("answers", "classes", "execution", "open", "until_ns")
 
     def __init__(self, execution: Execution, answers: list[Sequence[Piece] | None]) -> None:
         self.execution = execution
         self.answers = answers
         self.open = len(answers)
+        # The latest of its members' deadlines (time.monotonic_ns); 0: one has none.
+        self.until_ns = 0
         # Which outputs a member wants as classes.
         self.classes: dict[int, Mapping[str, Classification]] = {}
 

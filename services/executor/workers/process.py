@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _SITE: Final = Path(python_site.__file__).parent / "nereid_worker"
-_NOTES: Final = Struct("<QQ")
+_NOTE: Final = Struct("<Q")
 # A worker that takes nothing for this long although it should be reading has come to a stop.
 _SEND_LIMIT_S: Final = 60.0
 _FINALIZE_LIMIT_S: Final = 10.0
@@ -56,7 +56,7 @@ class WorkerProcess:
         memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
         try:
             os.ftruncate(memory, mmap.PAGESIZE)
-            self._notes = mmap.mmap(memory, mmap.PAGESIZE)
+            self._note = mmap.mmap(memory, mmap.PAGESIZE)
             descriptors = (theirs.fileno(), memory)
             argv = [python, str(_SITE), *map(str, descriptors), str(os.getpid())]
             # A session of its own: what a terminal sends its foreground is the executor's to heed.
@@ -86,14 +86,8 @@ class WorkerProcess:
     @property
     def began(self) -> int:
         """The number of the batch that it began last."""
-        number: int = _NOTES.unpack_from(self._notes, 0)[0]
+        number: int = _NOTE.unpack_from(self._note, 0)[0]
         return number
-
-    @property
-    def deadline(self) -> float | None:
-        """By when whoever waits for the batch that it executes needs an answer, as it says."""
-        deadline_ns: int = _NOTES.unpack_from(self._notes, 0)[1]
-        return deadline_ns / 1e9 if deadline_ns else None
 
     @property
     def ended(self) -> bool:
@@ -204,7 +198,7 @@ class WorkerProcess:
         self.channel.close()
         self.calls.close()
         os.close(self._watched)
-        self._notes.close()
+        self._note.close()
 
 
 def _signal_name(number: int) -> str:

@@ -110,11 +110,7 @@ class Supervision:
         worker, errand = self._worker, self._errand
         if kind == wire.ANSWERS:
             raise wire.WireError("its answers go elsewhere")
-        if kind == wire.CALL:
-            # For the sake of the batch that it executes now.
-            worker.calls.deadline = worker.deadline
-            worker.hear(kind, body)
-        elif kind not in (wire.SERVED, wire.ASK_ROOM, wire.TRACED):
+        if kind not in (wire.SERVED, wire.ASK_ROOM, wire.TRACED):
             worker.hear(kind, body)
         else:
             try:

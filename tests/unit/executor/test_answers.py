@@ -1,3 +1,5 @@
+"""Answers of a batch, put together from parts that are known already."""
+
 from __future__ import annotations
 
 from hypothesis import given

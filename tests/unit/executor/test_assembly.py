@@ -1,3 +1,5 @@
+"""Members' payloads joined to a batch's arrays, and its outputs split again."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Which backends an executor finds: its own, installed packages', and directories of Triton's."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""Outputs told as their best classes."""
+
 from __future__ import annotations
 
 from pathlib import Path

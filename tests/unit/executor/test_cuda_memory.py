@@ -1,3 +1,5 @@
+"""CUDA's calls and staging memory; some tests need a GPU."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The devices that an executor offers, with an NVML that the test scripts."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""An executor's flags and environment."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The identity backend: its model, and its parameters."""
+
 from __future__ import annotations
 
 import time

@@ -1,3 +1,5 @@
+"""A configuration compared with what its model file says."""
+
 from __future__ import annotations
 
 import pytest

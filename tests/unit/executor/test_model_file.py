@@ -1,3 +1,5 @@
+"""The name of a version's model file."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""What an ONNX file says that the runtime does not tell."""
+
 from __future__ import annotations
 
 from pathlib import Path

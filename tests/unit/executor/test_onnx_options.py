@@ -1,3 +1,5 @@
+"""A configuration's options as ONNX Runtime takes them."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""OpenVINO with real models."""
+
 from __future__ import annotations
 
 from pathlib import Path

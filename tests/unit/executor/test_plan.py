@@ -1,3 +1,5 @@
+"""Plans: how a request fills a batch, and what fits none."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Which argument and result of a module a configured tensor is."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Batches run as a whole: parts for each member, and faults."""
+
 from __future__ import annotations
 
 import logging

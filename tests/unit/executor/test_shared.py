@@ -1,3 +1,5 @@
+"""What instances of one model share."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Which batches are captured as CUDA graphs, and which graph serves one."""
+
 from __future__ import annotations
 
 import pytest

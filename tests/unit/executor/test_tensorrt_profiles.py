@@ -1,3 +1,5 @@
+"""Which optimization profile serves a batch."""
+
 from __future__ import annotations
 
 import pytest

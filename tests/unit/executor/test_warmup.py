@@ -1,3 +1,5 @@
+"""Warm-up samples made to batches."""
+
 from __future__ import annotations
 
 from pathlib import Path

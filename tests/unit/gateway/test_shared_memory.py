@@ -1,3 +1,5 @@
+"""The table of clients' regions: who may register what, and who uses it."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""Outputs written to clients' regions on their way to the reply."""
+
 from typing import Any
 
 import pytest

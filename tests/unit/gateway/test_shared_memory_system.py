@@ -1,3 +1,5 @@
+"""System regions: objects of /dev/shm."""
+
 import mmap
 import os
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""The metrics page, its histograms and summaries."""
+
 import math
 
 import pytest

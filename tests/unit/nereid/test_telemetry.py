@@ -1,3 +1,5 @@
+"""Log lines in each format, and whose request they are about."""
+
 import io
 import json
 import logging

@@ -87,7 +87,7 @@ class World:
                 answer.error.message = error
             else:
                 answer.head = b"head"
-                answer.payloads.add(inline=member.payloads[0].inline)
+                answer.payloads.append(member.payloads[0])
         self.model.executed(self.instance, reply.SerializeToString())
         await turn()
         return len(batch.members)

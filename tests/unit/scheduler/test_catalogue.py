@@ -1,3 +1,5 @@
+"""Which version a request means, and whether it is ready."""
+
 import pytest
 
 from nereid.errors import InvalidArgument, NotFound, Unavailable

@@ -1,3 +1,5 @@
+"""What a changed repository has the scheduler do."""
+
 from pathlib import Path
 
 import pytest

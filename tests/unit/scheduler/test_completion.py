@@ -1,3 +1,5 @@
+"""Configurations completed with what executors say of model files."""
+
 import pytest
 
 from nereid.errors import InvalidArgument

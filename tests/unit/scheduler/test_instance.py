@@ -1,3 +1,5 @@
+"""A batch as its instance's executor gets it."""
+
 from nereid.messages import InferRequest, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.entry import Batch

@@ -1,3 +1,5 @@
+"""Histograms and summaries of requests' times."""
+
 import pytest
 
 from services.scheduler.entry import Batch, Entry

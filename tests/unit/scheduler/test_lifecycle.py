@@ -1,3 +1,5 @@
+"""A version's states, from first load to end."""
+
 import pytest
 
 from services.scheduler.lifecycle import (

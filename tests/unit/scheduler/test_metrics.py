@@ -1,3 +1,5 @@
+"""What executors tell of their machines, on the metrics page."""
+
 from nereid.metrics import Page
 from nereid.pb import nereid_pb2 as pb
 from services.scheduler.metrics import write_cpus, write_gpus

@@ -1,3 +1,5 @@
+"""Answers held back until those before them have left."""
+
 from __future__ import annotations
 
 from services.scheduler.ordering import ReplyOrder

@@ -1,3 +1,5 @@
+"""Configurations and files that a load brings along."""
+
 import gc
 
 import pytest

@@ -1,3 +1,5 @@
+"""The instances that a configuration makes of an executor's devices."""
+
 import pytest
 
 from nereid.errors import InvalidArgument

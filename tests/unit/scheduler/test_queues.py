@@ -1,3 +1,5 @@
+"""Queues in order of arrival and by level."""
+
 from __future__ import annotations
 
 from services.scheduler.queues import Cursor, Expiries, Fifo, Levels

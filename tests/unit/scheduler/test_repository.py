@@ -1,3 +1,5 @@
+"""The model repository as it is read from directories."""
+
 from pathlib import Path
 
 import pytest

@@ -5,12 +5,14 @@ import asyncio
 import pytest
 
 from nereid.errors import Unavailable
-from nereid.messages import InferRequest, SharedMemory
+from nereid.messages import Answer, InferRequest, SharedMemory
 from nereid.pb import nereid_pb2 as pb
+from nereid.slab import Segments
 from services.scheduler.instance import Instance
 from services.scheduler.response_cache import place_of
 from tests.unit.scheduler.cached_model import REVISION, World, turn
 from tests.unit.scheduler.executors import Stream
+from tests.unit.scheduler.samples import head_of
 
 
 async def test_many_alike_at_once_run_once() -> None:
@@ -313,4 +315,42 @@ async def test_a_lookup_that_is_not_answered_has_its_span(end: str) -> None:
     assert span.attributes == {"hit": False}
     assert span.parent == it.tracer.one("m").context
     assert all(each.trace_context == span.context for each in it.link.lookups())
+    await it.end()
+
+
+async def test_what_is_too_large_to_be_kept_is_handed_on_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.scheduler.cache_client._MOST_UNSENT_BYTES", 100)
+    segments = Segments(1 << 20)
+    segment = segments.take(101)
+    assert segment is not None
+    segment.view[:101] = whole = bytes(range(101))
+    small, large = segment.range(0, 50), segment.range(0, 101)
+    it = World()
+    # One that is kept, or told to others as well, is copied.
+    for number, payload in ((1, small), (2, large), (3, large)):
+        it.submit_large(number, payload, digest=bytes([payload.size_bytes]) * 16)
+    it.link.tell(None)
+    assert await it.execute() == 1
+    assert await it.execute() == 1
+    assert [it.answers[n].payloads for n in (1, 2, 3)] == [[whole[:50]], [whole], [whole]]
+    assert (len(it.link.stores()), it.client.failures) == (1, 1)
+    # This one is not; and who comes the moment it is told has his own.
+    one, other = (
+        InferRequest(number, head_of([("I", "UINT8", [1, 101])]), [large], digest=b"x" * 16)
+        for number in (4, 5)
+    )
+
+    def take(answer: Answer) -> None:
+        it.answers[answer.id] = answer
+        it.model.submit(other, it._take)
+
+    it.model.submit(one, take)
+    for _ in range(2):
+        it.link.tell(None)
+        assert await it.execute() == 1
+    told = [(it.answers[n].payloads, it.answers[n].slab) for n in (4, 5)]
+    assert told == [([large], segment.name)] * 2
+    assert (len(it.link.stores()), it.client.failures) == (1, 3)
     await it.end()

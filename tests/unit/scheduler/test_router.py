@@ -1,3 +1,5 @@
+"""Which free instance gets the next batch."""
+
 from __future__ import annotations
 
 from services.scheduler.router import Router

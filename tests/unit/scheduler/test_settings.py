@@ -1,3 +1,5 @@
+"""The scheduler's flags."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""What is counted of requests and executions."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -49,6 +49,8 @@ class Link:
         self.instance = ""
         # Has the answers to calls read while the caller waits; None: nothing can be asked.
         self.attend: Callable[[], None] | None = None
+        # What is to be told of whoever asks.
+        self.asker: Callable[[], dict[str, Any]] = dict
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Asked] = {}
         # For the tensors of requests.

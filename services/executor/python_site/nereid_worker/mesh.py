@@ -124,6 +124,7 @@ def _told(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
         "flags": request.flags(),
         "timeout_us": request.timeout(),
         "trace": json.loads(context).get("traceparent", "") if context else "",
+        **link().asker(),
     }
     return about, [each.raw() for each in inputs]
 

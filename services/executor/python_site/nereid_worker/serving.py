@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import inspect
 import json
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
-_NOTES = Struct("<QQ")
+_NOTE = Struct("<Q")
+# The batch that a coroutine executes, and those that it starts.
+_batch: contextvars.ContextVar[int] = contextvars.ContextVar("batch", default=0)
 # How often the collector looks for senders that a model has lost, while their requests wait.
 FIRST_SWEEP_S = 1.0
 LONGEST_SWEEP_S = 60.0
@@ -82,6 +85,7 @@ class Serving:
         }
         # From now on the model can ask for things.
         link.attend = self.start_reader
+        link.asker = self._asker
 
     def take(self, model: Any) -> bool:
         """From now on this is the model; whether it can be asked if it is ready."""
@@ -231,9 +235,26 @@ class Serving:
         self._link.tell(wire.SERVED, self._direct.serve())
         self._direct = None
 
-    def note(self, number: int, deadline_ns: int = 0) -> None:
-        """Tell the executor, should it ever ask, which batch begins, and until when it matters."""
-        _NOTES.pack_into(self._began, 0, number, deadline_ns)
+    def _asker(self) -> dict[str, Any]:
+        """For whose sake this thread asks other models, where the executor cannot know."""
+        # Only the main thread runs execute() itself.
+        is_main = threading.current_thread() is threading.main_thread()
+        batch = None if is_main else _batch.get()
+        if self._direct is not None:
+            asker: dict[str, Any] = self._direct.asker(batch)
+            return asker
+        executed = _NOTE.unpack_from(self._began)[0]
+        if self._decoupled or batch in (None, executed):
+            return {}
+        # Others may add to them meanwhile.
+        known = [each() for each in self._open.valuerefs()]
+        if any(each and each.number != executed and each.left_open for each in known):
+            return {"until_ns": 0, "sure": False}
+        return {}
+
+    def note(self, number: int) -> None:
+        """Tell the executor, should it ever ask, which batch begins."""
+        _NOTE.pack_into(self._began, 0, number)
 
     def form(self, text: bytes) -> Form:
         return Form(text)
@@ -305,6 +326,8 @@ class Serving:
         if self._decoupled:
             # The next batch may come while this one is still being worked on.
             coroutine = self._watched(coroutine, requests)
+        elif requests[0]._execution is not None:
+            _batch.set(requests[0]._execution.number)
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         return None if self._decoupled else future.result()
 

@@ -162,6 +162,11 @@ class Execution:
             self._open[member] = task
         return request._task
 
+    @property
+    def left_open(self) -> bool:
+        """Whether the model may answer some of it by senders."""
+        return bool(self._open)
+
     def view(self, member: int, place: wire.Range) -> memoryview:
         """An input that lies in shared memory; raises TritonModelException if it is gone."""
         if self.inputs is None:
