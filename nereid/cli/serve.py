@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import resource
 import signal
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+# One package of each service's.
+_NEEDED = ("httptools", "numpy", "xxhash")
+
+
 @dataclass(frozen=True)
 class Plan:
     """What `python -m services.plan` prints, read back."""
@@ -42,6 +47,11 @@ class Plan:
 
 def main(argv: Sequence[str]) -> int:
     """Start the mesh and keep it running until a signal; the exit code."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        told = f"{', '.join(missing)} is missing: the extra [serve] brings all that is needed here"
+        print(f"nereid serve: {told}", file=sys.stderr)
+        return 2
     _raise_descriptor_limit()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)

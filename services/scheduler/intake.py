@@ -189,7 +189,9 @@ class Intake:
         self._traces.refused(Refusal(request, name, version, since_ns, error.message))
 
     def stop(self) -> None:
-        """Accept nothing from now on; what is held may still find its model."""
+        """Accept nothing from now on but what models ask for, on behalf of what was accepted; what
+        is held may still find its model.
+        """
         self._stopping = True
         self._by_head.clear()
 
@@ -203,7 +205,7 @@ class Intake:
     def _submit_slowly(
         self, request: InferRequest, on_answer: OnAnswer, on_taken: OnTaken
     ) -> Ticket:
-        if self._stopping:
+        if self._stopping and not request.caller:
             raise Unavailable(STOPPING)
         name, version = _named(request.head)
         try:

@@ -133,6 +133,14 @@ def test_one_port_for_two(repository: Path) -> None:
     assert_refused(result, f"cannot listen on 0.0.0.0:{port} twice")
 
 
+def test_a_missing_package_is_named(repository: Path) -> None:
+    # As if httptools were not installed.
+    code = "import sys; sys.modules['httptools'] = None; import nereid.cli; nereid.cli.main()"
+    argv = [sys.executable, "-c", code, "serve", f"--model-repository={repository}"]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert_refused(result, "httptools is missing")
+
+
 def test_a_missing_certificate_is_named(repository: Path, tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
     key.touch()

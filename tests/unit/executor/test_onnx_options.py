@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import onnxruntime as ort
@@ -97,7 +98,13 @@ def test_values_that_an_option_does_not_take(text: str, reason: str) -> None:
     assert reason in caught.value.message
 
 
-def share_threads() -> None:
+def test_the_global_thread_pool_is_made_once() -> None:
+    # In a process of its own: every session of this one would have to share the threads.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+        apart.submit(make_global_threads).result()
+
+
+def make_global_threads() -> None:
     settings = {"enable-global-threadpool": "1", "intra_op_thread_count": "1"}
     for _ in range(2):
         assert not session_options(config(""), settings).use_per_session_threads
@@ -106,15 +113,6 @@ def share_threads() -> None:
     # From then on every session has to share them, also one that never asked.
     assert not session_options(config(""), {}).use_per_session_threads
     assert not bare_options().use_per_session_threads
-
-
-@pytest.mark.slow
-def test_the_global_thread_pool_is_made_once() -> None:
-    # In a process of its own: sessions with threads of theirs cannot be made in it any more.
-    process = multiprocessing.get_context("spawn").Process(target=share_threads)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
 
 
 def test_arena_shrinkage_is_an_option_of_each_run() -> None:

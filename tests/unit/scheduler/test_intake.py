@@ -175,6 +175,17 @@ async def test_what_is_held_at_the_end_fails() -> None:
     assert it.errors() == [(1, "the end")]
 
 
+async def test_models_may_still_ask_each_other_while_it_drains() -> None:
+    it = World()
+    model = it.ready()
+    it.intake.stop()
+    it.gateway.on_items([request(1), request(2, caller=7)])
+    assert [number for number, _ in it.errors()] == [1]
+    model.fail_all(Unavailable("over"))
+    assert it.errors()[1:] == [(2, "over")]
+    model.close()
+
+
 async def test_held_requests_still_find_their_model_while_it_drains() -> None:
     it = World()
     it.gateway.on_items([request(1)])
