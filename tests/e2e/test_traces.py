@@ -1,71 +1,36 @@
 """One connected tree for each sampled request, through the real mesh to a real OTLP receiver."""
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as aiogrpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from tests import python_models
-from tests.e2e.commands import say
 from tests.e2e.mesh import Mesh, free_port, running, until
-from tests.e2e.models import make_repository, save_scaler
-from tests.ensembles import ensemble_config, save_ensemble
+from tests.e2e.models import make_repository
+from tests.e2e.traced import (
+    OTHER,
+    SAMPLED,
+    SHAPE,
+    SPAN,
+    TRACE,
+    C,
+    G,
+    S,
+    ask_grpc,
+    ask_http,
+    flags,
+    tensor,
+)
 from tests.otlp_receiver import Receiver, Tree, receiver
 
 pytestmark = pytest.mark.slow
-
-TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-OTHER = TRACE.replace("0af7", "1af7")
-# To be copied: the HTTP client adds to what it is given.
-SAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
-G, S, E, C = "nereid-gateway", "nereid-scheduler", "nereid-executor", "nereid-cache"
-# Service, span, parent.
-SHAPE = {
-    (G, "InferRequest", ""),
-    (G, "receive", "InferRequest"),
-    (G, "send", "InferRequest"),
-    (S, "doubler", "InferRequest"),
-    (S, "queue", "doubler"),
-    (S, "batch", "doubler"),
-    (S, "execute", "doubler"),
-    (E, "compute", "execute"),
-    (E, "compute input", "compute"),
-    (E, "compute infer", "compute"),
-    (E, "compute output", "compute"),
-}
-
-
-def flags(url: str, *more: str) -> list[str]:
-    settings = [f"opentelemetry,url={url}", "opentelemetry,bsp_schedule_delay=100", *more]
-    return [f"--trace-config={text}" for text in settings]
-
-
-def tensor(kind: object, value: float = 1.0) -> object:
-    made = kind.InferInput("INPUT0", [1, 8], "FP32")  # type: ignore[attr-defined]
-    made.set_data_from_numpy(np.full((1, 8), value, np.float32))
-    return made
-
-
-def ask_grpc(mesh: Mesh, **more: object) -> None:
-    with grpcclient.InferenceServerClient(mesh.grpc) as client:
-        result = client.infer("doubler", [tensor(grpcclient)], **more)
-        assert (result.as_numpy("OUTPUT0") == 2).all()
-
-
-def ask_http(mesh: Mesh, **more: object) -> None:
-    with httpclient.InferenceServerClient(mesh.http) as client:
-        result = client.infer("doubler", [tensor(httpclient)], **more)
-        assert (result.as_numpy("OUTPUT0") == 2).all()
 
 
 def whole(tree: Tree) -> bool:
@@ -288,130 +253,3 @@ def test_a_hit_in_the_cache_is_a_tree_without_execution(
     }
     assert hit.one("cache lookup").attributes == hit.one("lookup").attributes == {"hit": True}
     assert hit.one("doubler").attributes["nereid.attempts"] == 0
-
-
-def test_the_steps_of_an_ensemble_are_below_it(tmp_path: Path, collector: Receiver) -> None:
-    repository = tmp_path / "models"
-    for name in ("first", "second"):
-        save_scaler(repository, name, 1, "max_batch_size: 4")
-    steps = [
-        ("first", {"INPUT0": "INPUT0"}, {"OUTPUT0": "m"}),
-        ("second", {"INPUT0": "m"}, {"OUTPUT0": "OUTPUT0"}),
-    ]
-    config = ensemble_config(["INPUT0 FP32 8"], ["OUTPUT0 FP32 8"], steps, "max_batch_size: 4")
-    save_ensemble(repository, "both", config)
-    shape = {
-        # The services' spans come in any order.
-        (S, "both", "InferRequest"),
-        *((S, name, "both") for name in ("first", "second")),
-        *((S, part, name) for part in ("queue", "execute") for name in ("first", "second")),
-    }
-    flagged = flags(collector.url, "mode=opentelemetry")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        with grpcclient.InferenceServerClient(mesh.grpc) as client:
-            client.infer("both", [tensor(grpcclient)], headers=dict(SAMPLED))
-        tree = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() >= shape)[TRACE]
-    # It waits for nothing itself, so its time is that of its steps.
-    assert (S, "queue", "both") not in tree.shape()
-    first, second = tree.one("first"), tree.one("second")
-    assert first.end_ns <= second.end_ns <= tree.one("both").end_ns + 1_000_000
-
-
-CALLER = """
-backend: "python"
-input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
-output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
-"""
-
-
-def test_an_ensemble_of_a_model_that_asks_an_ensemble_is_one_tree(
-    tmp_path: Path, collector: Receiver
-) -> None:
-    repository = tmp_path / "models"
-    python_models.save(repository, "caller", CALLER)
-    python_models.save(repository, "talk", python_models.TALK)
-    cached = f"{python_models.TALK}response_cache {{ enable: true }}\n"
-    python_models.save(repository, "talk", cached, "stored")
-    ends = ["COMMAND STRING 1"], ["REPLY STRING 1"]
-    inner = [("talk", {"COMMAND": "COMMAND"}, {"REPLY": "REPLY"})]
-    outer = [
-        ("caller", {"COMMAND": "COMMAND"}, {"REPLY": "m"}),
-        ("stored", {"COMMAND": "m"}, {"REPLY": "REPLY"}),
-    ]
-    save_ensemble(repository, "inner", ensemble_config(*ends, inner))
-    save_ensemble(repository, "outer", ensemble_config(*ends, outer))
-
-    def shape(*executed: str) -> set[tuple[str, str, str]]:
-        at_gateway = {each for each in SHAPE if each[0] == G}
-        nested = [("outer", "InferRequest"), ("caller", "outer"), ("stored", "outer")]
-        nested += [("inner", "execute"), ("talk", "inner"), ("cache lookup", "stored")]
-        return {
-            *at_gateway,
-            *((S, name, parent) for name, parent in nested),
-            (C, "lookup", "cache lookup"),
-            *((S, part, name) for part in ("queue", "batch", "execute") for name in executed),
-            *(each for each in SHAPE if each[0] == E),
-        }
-
-    missed = shape("caller", "talk", "stored") | {(C, "store", "cache lookup")}
-    wanted = {TRACE: missed, OTHER: shape("caller", "talk")}
-
-    def came(trace: str, trees: dict[str, Tree]) -> bool:
-        return trace in trees and trees[trace].shape() == wanted[trace]
-
-    # A machine at work shall not make a hit a miss.
-    cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
-    flagged = flags(collector.url, "mode=opentelemetry")
-    with running(repository, tmp_path / "log", *cache, *flagged) as mesh:
-        for trace in (TRACE, OTHER):
-            header = {"traceparent": SAMPLED["traceparent"].replace(TRACE, trace)}
-            assert say(mesh, "exec inner echo echo done", "outer", headers=header) == "done"
-            collector.wait(partial(came, trace))
-    for tree in collector.trees().values():
-        assert tree.roots() == [tree.one("InferRequest")]
-        assert all(span.error is None for span in tree.spans)
-        executes = {span.parent: span for span in tree.named("execute")}
-        assert tree.one("inner").parent == executes[tree.one("caller").id].id
-        # Each execution has its own, within its time, give or take what clocks are read apart.
-        assert {span.parent for span in tree.named("compute")} == {
-            span.id for span in executes.values()
-        }
-
-
-def test_what_a_model_asks_is_below_its_own_execution(tmp_path: Path, collector: Receiver) -> None:
-    repository = tmp_path / "models"
-    python_models.save(repository, "caller", CALLER)
-    python_models.save(repository, "talk", python_models.TALK)
-    alone = {
-        (service, name.replace("doubler", "caller"), parent.replace("doubler", "caller"))
-        for service, name, parent in SHAPE
-    }
-    both = {
-        *alone,
-        (S, "talk", "execute"),
-        *((S, part, "talk") for part in ("queue", "batch", "execute")),
-    }
-    elsewhere = {"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)}
-    flagged = flags(collector.url, "mode=opentelemetry")
-    with running(repository, tmp_path / "log", *flagged) as mesh:
-        # The model hands the trace on in one case, and not in the other: as with Triton, it says.
-        about = json.loads(say(mesh, "exec talk about", "caller", headers=dict(SAMPLED)))
-        assert say(mesh, "async_exec talk echo no", "caller", headers=elsewhere) == "no"
-        trees = collector.wait(
-            lambda trees: (
-                {name: tree.shape() for name, tree in trees.items()} == {TRACE: both, OTHER: alone}
-                and len(trees[TRACE].spans) == len(SHAPE) + 8
-            )
-        )
-    tree = trees[TRACE]
-    assert tree.roots() == [tree.one("InferRequest")]
-    caller, talk = tree.one("caller"), tree.one("talk")
-    executes = {span.parent: span for span in tree.named("execute")}
-    assert talk.parent == executes[caller.id].id
-    assert {span.parent for span in tree.named("compute")} == {
-        executes[each.id].id for each in (caller, talk)
-    }
-    assert all(span.error is None for span in tree.spans)
-    # What the asked model is told is where its own requests would hang.
-    context = json.loads(about["trace"])["traceparent"]
-    assert context == f"00-{TRACE}-{executes[talk.id].id}-01"
