@@ -136,7 +136,10 @@ def inputs_shown(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTe
 
 def outputs_shown(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
     """Likewise an answer's outputs."""
-    told = kserve_pb2.ModelInferResponse.FromString(head).outputs
+    try:
+        told = kserve_pb2.ModelInferResponse.FromString(head).outputs
+    except DecodeError:
+        return ()
     return _shown("TENSOR_BACKEND_OUTPUT", told, data)
 
 

@@ -316,4 +316,4 @@ def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
         client.load_model("heavy")
         before = resident_bytes()
         client.unload_model("heavy")
-        until(lambda: resident_bytes() < before - size_bytes * 0.9, "the memory", 20)
+        until(lambda: resident_bytes() < before - size_bytes * 0.9, "the memory")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import onnxruntime as ort
@@ -97,6 +99,12 @@ def test_values_that_an_option_does_not_take(text: str, reason: str) -> None:
 
 
 def test_the_global_thread_pool_is_made_once() -> None:
+    # In a process of its own: every session of this one would have to share the threads.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+        apart.submit(make_global_threads).result()
+
+
+def make_global_threads() -> None:
     settings = {"enable-global-threadpool": "1", "intra_op_thread_count": "1"}
     for _ in range(2):
         assert not session_options(config(""), settings).use_per_session_threads

@@ -249,6 +249,10 @@ def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
     large = bytes(LARGEST_TENSOR_BYTES)
     assert tensors_below(with_tensors(FIRST), large, large + b"1") == [large, None]
     root = begun(traces, with_tensors(FIRST))
+    damaged = begun(traces, root.begin_steps(), head=b"\xff", payloads=[b"a"])
+    damaged.end(entry_of(), ("damaged", 1), Answer(1, b"\xff", [b"a"]), 120)
+    assert [each.tensors for each in ended(root, entry_of(), 130)] == [(), ()]
+    root = begun(traces, with_tensors(FIRST))
     step = begun(traces, root.begin_steps())
     for _ in range(300):
         step.responded(answer_with(b"ab", more=True), 120)
