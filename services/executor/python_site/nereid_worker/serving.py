@@ -26,7 +26,7 @@ from .errors import TritonError, TritonModelException
 from .logger import Logger
 from .requests import Form, received, tell
 from .responses import FINAL, InferenceResponse
-from .tasks import Execution, failure, reply_of
+from .tasks import Execution, check_response, failure, reply_of
 from .texts import Refusal, error_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from .link import Link
     from .requests import InferenceRequest
-    from .tasks import Task
 
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
@@ -360,7 +359,7 @@ class Serving:
         replies = []
         for member, response in zip(members, returned):  # noqa: B905 - Python 3.9
             if type(response) is not InferenceResponse or held:
-                _check_response(response, held.get(member))
+                check_response(response, held.get(member))
                 if response is None:
                     continue
             room = execution.rooms.get(member) if execution.rooms else None
@@ -391,31 +390,3 @@ class Serving:
 
 async def _awaiting(told: Any) -> Any:
     return await told
-
-
-def _check_response(response: Any, task: Task | None) -> None:
-    """Raise Refusal if a request cannot be answered by this."""
-    has_sender = task is not None and task.has_sender
-    rescheduled = task is not None and task.rescheduled
-    if rescheduled and response is not None:
-        # Triton's words, with its slip.
-        raise Refusal(
-            "Expected a None object in the execute function return list for reschduled request, "
-            f"found type '{type(response)}'."
-        )
-    if response is None:
-        if not has_sender and not rescheduled:
-            raise Refusal(
-                "Expected an 'InferenceResponse' object in the execute function return list, found "
-                "None for a request whose response sender was not used."
-            )
-    elif not isinstance(response, InferenceResponse):
-        raise Refusal(
-            "Expected an 'InferenceResponse' object in the execute function return list, found "
-            f"type '{type(response)}'."
-        )
-    elif task is not None and has_sender and task.answered:
-        raise Refusal(
-            "Expected a None object in the execute function return list for a request that was "
-            "answered by its response sender."
-        )

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import memory, wire
 from .errors import TritonError
-from .responses import InferenceResponseSender
+from .responses import InferenceResponse, InferenceResponseSender
+from .texts import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .channel import Channel
     from .requests import InferenceRequest
-    from .responses import InferenceResponse
 
 # Outputs' shapes may vary without end.
 _MOST_METAS = 1024
@@ -262,3 +262,31 @@ def _meta(key: Any) -> bytes:
             _metas.clear()
         meta = _metas[key] = json.dumps(key).encode()
     return meta
+
+
+def check_response(response: Any, task: Task | None) -> None:
+    """Raise Refusal if a request cannot be answered by this, which execute() returned for it."""
+    has_sender = task is not None and task.has_sender
+    rescheduled = task is not None and task.rescheduled
+    if rescheduled and response is not None:
+        # Triton's words, with its slip.
+        raise Refusal(
+            "Expected a None object in the execute function return list for reschduled request, "
+            f"found type '{type(response)}'."
+        )
+    if response is None:
+        if not has_sender and not rescheduled:
+            raise Refusal(
+                "Expected an 'InferenceResponse' object in the execute function return list, found "
+                "None for a request whose response sender was not used."
+            )
+    elif not isinstance(response, InferenceResponse):
+        raise Refusal(
+            "Expected an 'InferenceResponse' object in the execute function return list, found "
+            f"type '{type(response)}'."
+        )
+    elif task is not None and has_sender and task.answered:
+        raise Refusal(
+            "Expected a None object in the execute function return list for a request that was "
+            "answered by its response sender."
+        )
