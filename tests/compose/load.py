@@ -47,13 +47,13 @@ class Load:
                 self._moved.notify_all()
 
 
-async def ask(module: Any, client: Any, model: str, value: int) -> None:
-    """One request; its answer must be twice its input."""
+async def ask(module: Any, client: Any, model: str, value: int, factor: int = 2) -> None:
+    """One request; its answer must be twice its input, or so many times."""
     data = np.full((1, LENGTH), value, np.float32)
     tensor = module.InferInput("INPUT0", list(data.shape), "FP32")
     tensor.set_data_from_numpy(data)
     result = await client.infer(model, [tensor])
-    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), 2 * data)
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), factor * data)
 
 
 @contextlib.asynccontextmanager

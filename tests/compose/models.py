@@ -1,4 +1,6 @@
-"""Two models that double what they get and take milliseconds for it, so that a kill hits a run."""
+"""Two models that double what they get and take milliseconds for it, so that a kill hits a run; and
+one that takes a second, so that requests queue for it.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,24 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 LENGTH = 1024
-PLAIN, CACHED = "doubler", "cached_doubler"
+PLAIN, CACHED, SLOW = "doubler", "cached_doubler", "slow"
 _TURNS = 8
+_SLOW_CONFIG = f"""
+backend: "identity"
+max_batch_size: 1
+input {{ name: "INPUT0" data_type: TYPE_FP32 dims: {LENGTH} }}
+output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: {LENGTH} }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+parameters {{ key: "execute_delay_ms" value {{ string_value: "1000" }} }}
+"""
 
 
 def make_repository(root: Path) -> Path:
-    """PLAIN, and CACHED, whose answers may come from the cache."""
+    """PLAIN, CACHED, whose answers may come from the cache, and SLOW, which copies."""
     _save(root, PLAIN, "")
     _save(root, CACHED, "response_cache { enable: true }\n")
+    (root / SLOW / "1").mkdir(parents=True)
+    (root / SLOW / "config.pbtxt").write_text(_SLOW_CONFIG)
     return root
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.compose.load import ask, clients, load
-from tests.compose.models import CACHED, PLAIN
+from tests.compose.models import CACHED, PLAIN, SLOW
 from tests.compose.stack import SERVICES, Stack, until
 
 _SERIES_OF_CACHED = f'{{model="{CACHED}",version="1"}}'
@@ -62,3 +62,23 @@ def test_prometheus_scrapes_every_service(stack: Stack) -> None:
     stack.up(executors=2)
     jobs = ["cache", "executor", "executor", "gateway", "prometheus", "scheduler"]
     until(lambda: stack.targets() == [(job, "up") for job in jobs], f"{jobs} to be scraped")
+
+
+async def test_what_was_accepted_is_answered_when_everything_ends(stack: Stack) -> None:
+    """The last test: it leaves nothing running."""
+    stack.up(executors=2)
+    async with clients(*_edges(stack), 6) as pairs:
+        asked = [
+            asyncio.create_task(ask(module, client, SLOW, number, factor=1))
+            for number, (module, client) in enumerate(pairs)
+        ]
+
+        def accepted() -> bool:
+            # In this order none is counted twice.
+            answered = sum(each.done() for each in asked)
+            return answered + stack.metrics()["nereid_gateway_pending_requests"] >= len(asked)
+
+        await asyncio.to_thread(until, accepted, "all requests to be accepted")
+        await asyncio.to_thread(stack.compose, "stop")
+        await asyncio.gather(*asked)
+    assert stack.containers("gateway") == []
