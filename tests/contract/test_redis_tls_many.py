@@ -203,8 +203,8 @@ def cluster(folder: Path, binary: str) -> Iterator[tuple[Site, list[RedisServer]
 
 
 def cluster_port() -> int:
-    """Nodes talk among themselves at 10000 more."""
-    while (port := free_port()) > 55535:
+    """Nodes talk among themselves at 10000 more, which the system shall not give to others."""
+    while (port := free_port()) > 22_000:
         pass
     return port
 
