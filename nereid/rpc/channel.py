@@ -330,7 +330,7 @@ class _ClientShell(Shell):
         self.gone.set()
 
     def _tick(self) -> None:
-        assert self._options.keepalive_interval_s is not None  # noqa: S101 (only started with one)
+        assert self._options.keepalive_interval_s is not None
         step = min(self._options.keepalive_interval_s, self._options.keepalive_timeout_s) / 2
         self._ticker = self._loop.call_later(max(0.01, step), self._tick)
         self.tick()

@@ -226,7 +226,7 @@ class Outbound(Generic[S]):
     def _send_some(self, stream: S) -> int:
         """One DATA frame of at most a frame's, both windows' and the queue's size."""
         queue = stream.queue
-        assert queue is not None  # noqa: S101 (only streams with a queue are ready)
+        assert queue is not None
         size = min(stream.queued_bytes, stream.send_window, self.send_window, self.peer_frame_bytes)
         self.out.append(_pack_frame_head(size >> 8, size & 0xFF, wire.DATA, 0, stream.id))
         left = size

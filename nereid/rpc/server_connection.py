@@ -361,7 +361,7 @@ class ServerConnection(Connection[ServerCall]):
         if stream.done:
             return
         route = stream.route
-        assert route is not None  # noqa: S101 (calls without a route were refused)
+        assert route is not None
         try:
             if route.stream is not None:
                 if stream.on_half_close is not None:

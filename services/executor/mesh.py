@@ -161,7 +161,7 @@ class Mesh:
                 self._send(pending.request)
 
     def _send(self, request: InferRequest) -> None:
-        assert self._link is not None, "the scheduler spoke before it was dialled"  # noqa: S101
+        assert self._link is not None, "the scheduler spoke before it was dialled"
         if not self._shared:
             try:
                 request.payloads = [

@@ -192,5 +192,5 @@ def moved(
 
 def _copy(payload: object) -> bytes | None:
     """A tensor's bytes, since their memory is used again; None of the largest."""
-    assert isinstance(payload, bytes | memoryview), "a reference to nowhere"  # noqa: S101
+    assert isinstance(payload, bytes | memoryview), "a reference to nowhere"
     return bytes(payload) if len(payload) <= LARGEST_TENSOR_BYTES else None

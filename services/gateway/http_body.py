@@ -71,7 +71,7 @@ class Body:
 
     def take(self, data: bytes) -> bytes:
         """What is missing of a body that has a room; returns what is behind it."""
-        assert self.room is not None, "the parser alone knows where such a body ends"  # noqa: S101
+        assert self.room is not None, "the parser alone knows where such a body ends"
         missing = len(self.room) - self._size_bytes
         self.add(data if len(data) <= missing else memoryview(data)[:missing])
         return data[missing:]

@@ -158,7 +158,7 @@ def tensor_bytes(request: InferRequest, payload: Payload) -> bytes | memoryview:
     """The bytes of one of a request's tensors, wherever they lie."""
     if not isinstance(payload, SharedMemory):
         return payload
-    assert request.lease is not None, "a reference without the segment it is for"  # noqa: S101
+    assert request.lease is not None, "a reference without the segment it is for"
     return request.lease.segment.view[payload.offset : payload.offset + payload.size_bytes]
 
 

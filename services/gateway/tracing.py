@@ -6,6 +6,7 @@ not sampled passes with its trace context as it came. Traces in files are file_t
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from services.gateway.data_plane import UnderWay
 
     OnAnswer = Callable[[Answer], None]
+
+_log = logging.getLogger(__name__)
 
 _now_ns = time.monotonic_ns
 _ROOT: Final = "InferRequest"
@@ -55,6 +58,9 @@ def open_tracing(
     sampling = Sampling(config.rule)
     if config.to_file:
         return FileTracing(TraceFiles(config.file), sampling, infer)
+    if config.levels and not config.on:
+        # Triton starts, too.
+        _log.warning("no request is traced: name a file by --trace-config triton,file=PATH")
     tracer = open_tracer(settings, "gateway")
     return None if tracer is None else SpanTracing(tracer, sampling, infer)
 

@@ -85,7 +85,7 @@ class Control:
 
     def _metadata(self, request: kserve_pb2.ModelMetadataRequest) -> Message:
         served = self._catalogue.find(request.name, request.version)
-        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
+        assert served.runtime is not None, "ready, but not in service"
         ready = (
             [served.runtime] if request.version else self._catalogue.ready_versions(request.name)
         )

@@ -91,11 +91,11 @@ class Ensembles:
         ready = [each for each in running if each.life.state is VersionState.READY]
         if ready or running:
             latest = max(ready or running, key=lambda served: served.number)
-            assert latest.runtime is not None, "chosen for its runtime"  # noqa: S101
+            assert latest.runtime is not None, "chosen for its runtime"
             return latest.runtime
         version = str(step.version) if step.version > 0 else ""
         found = self._catalogue.find(step.model, version).runtime
-        assert found is not None, "ready, but not in service"  # noqa: S101
+        assert found is not None, "ready, but not in service"
         return found
 
     # ---- an ensemble's standing
@@ -192,7 +192,7 @@ def _failure(name: str, versions: Iterable[ServedVersion]) -> str:
 def _configure(served: ServedVersion, *, decoupled: bool) -> None:
     """Note what an ensemble takes on from its steps' models, and what clients are told of it."""
     runtime = served.runtime
-    assert runtime is not None, "an ensemble in service without a runtime"  # noqa: S101
+    assert runtime is not None, "an ensemble in service without a runtime"
     told = runtime.config.proto
     if not told.HasField("model_transaction_policy") or runtime.config.decoupled != decoupled:
         proto = model_config_pb2.ModelConfig()
@@ -205,7 +205,7 @@ def _configure(served: ServedVersion, *, decoupled: bool) -> None:
 def _revise(served: ServedVersion, steps: Iterable[bytes]) -> None:
     """An ensemble's answers are those of its steps' models as they are, told by its labels."""
     runtime = served.runtime
-    assert runtime is not None, "an ensemble in service without a runtime"  # noqa: S101
+    assert runtime is not None, "an ensemble in service without a runtime"
     runtime.revision = revision_of(runtime.config.proto, served.files + b"".join(steps))
     if runtime.cache is not None:
         place = place_of(served.name, served.number, runtime.revision)

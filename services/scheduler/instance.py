@@ -115,7 +115,7 @@ class Instance:
 
     def execute(self, batch: Batch, now_ns: int) -> None:
         """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""
-        assert self.stream is not None, "a batch for an instance without a stream"  # noqa: S101
+        assert self.stream is not None, "a batch for an instance without a stream"
         message = batch_message(self.batches + 1, batch, now_ns, inline=not self.shares)
         self.stream.send(message)
         self.batches += 1

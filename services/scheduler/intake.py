@@ -229,7 +229,7 @@ class Intake:
 
     def _find(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         served = self._catalogue.find(name, version)
-        assert served.runtime is not None, "ready, but not in service"  # noqa: S101
+        assert served.runtime is not None, "ready, but not in service"
         if request.fault is not None:
             check_taker(served.runtime.config, request)
             code, message, late = request.fault

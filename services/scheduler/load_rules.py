@@ -108,7 +108,7 @@ class LoadRules:
 
 def config_of(served: ServedVersion) -> ModelConfig:
     """The whole configuration of a version that has one."""
-    assert served.runtime is not None, "placed before its configuration was whole"  # noqa: S101
+    assert served.runtime is not None, "placed before its configuration was whole"
     return served.runtime.config
 
 

@@ -98,7 +98,7 @@ class Loader:
         Raises:
             NereidError: no executor can host that; nothing has changed then.
         """
-        assert served.runtime is not None, "resized before it was loaded"  # noqa: S101
+        assert served.runtime is not None, "resized before it was loaded"
         hosts = [session for session in self._sessions.values() if served in session.parts]
         plans = [(session, place(config, session.hello)) for session in hosts]
         served.runtime.config = config
@@ -222,7 +222,7 @@ class Loader:
             old.finish()
         self.fates.told(placed.session, number)
         instance.stream = stream
-        assert served.runtime is not None, "placed, but not in service"  # noqa: S101
+        assert served.runtime is not None, "placed, but not in service"
         served.runtime.add_instance(instance)
         part = placed.session.parts[served]
         if part.completed or part.ready == len(part.instances):
@@ -315,7 +315,7 @@ class Loader:
         self._show(served, session)
         session.parts[served] = Part()
         self._report(served, session, Standing.LOADING)
-        assert served.runtime is not None, "placed before its configuration was whole"  # noqa: S101
+        assert served.runtime is not None, "placed before its configuration was whole"
         if self._rules.cache is None:
             self.instances.add(served, session, slots)
         else:

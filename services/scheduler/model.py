@@ -307,7 +307,7 @@ class ModelVersion:
 
     def _start(self, batch: Batch, now_ns: int) -> Instance:
         instance = self._router.take()
-        assert instance is not None, "a batch was taken for an instance that is not free"  # noqa: S101
+        assert instance is not None, "a batch was taken for an instance that is not free"
         self.statistics.batches_closed[batch.reason] += 1
         try:
             instance.execute(batch, now_ns)

@@ -201,7 +201,7 @@ class ResponseCache:
 
     def _look_up(self, entry: Entry, flight: Flight[Entry]) -> bool:
         """Ask for what this entry's flight is after; False: nobody can be asked now."""
-        assert entry.passage is not None, "it is not on its way"  # noqa: S101
+        assert entry.passage is not None, "it is not on its way"
         context = b"" if entry.trace is None else entry.trace.begin_lookup()
         return self._client.lookup(entry.passage.key, partial(self._found, flight), context)
 
@@ -256,7 +256,7 @@ class ResponseCache:
     def ended(self, entry: Entry, answer: Answer | None) -> None:
         """An entry that came by here has been told its answer, or, without one, was given up."""
         passage, entry.passage = entry.passage, None
-        assert passage is not None, "it did not come by here"  # noqa: S101
+        assert passage is not None, "it did not come by here"
         was_waiting = passage.waiting
         self._release(passage)
         if was_waiting and entry.trace is not None and entry.trace.lookup:

@@ -282,7 +282,7 @@ class TensorRtModel:
             if lane.graph is not None and rows is not None:
                 # It may have computed more rows than there are.
                 shape = (rows, *shape[1:])
-            assert place.staging is not None, "outputs are always staged"  # noqa: S101
+            assert place.staging is not None, "outputs are always staged"
             array = place.staging.view(shape, place.dtype)
             self._stream.copy_out(place.staging.address, place.device.address, array.nbytes)
             made.append(array)

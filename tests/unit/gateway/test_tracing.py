@@ -6,10 +6,10 @@ import pytest
 
 from nereid.messages import Answer, Fault, InferRequest
 from nereid.pb import kserve_pb2
-from nereid.tracing import TraceConfig, is_sampled
+from nereid.tracing import TraceConfig, TraceSettings, is_sampled
 from services.gateway.data_plane import UnderWay
 from services.gateway.sampling import Sampling
-from services.gateway.tracing import SpanTracing
+from services.gateway.tracing import SpanTracing, open_tracing
 from tests.unit.gateway.scripted_mesh import ScriptedMesh
 from tests.unit.spans import KeptSpans
 
@@ -33,6 +33,15 @@ class Mesh(ScriptedMesh):
 
 def request(context: bytes = b"", head: bytes = HEAD) -> InferRequest:
     return InferRequest(1, head, [], request_id="seven", trace_context=context)
+
+
+@pytest.mark.parametrize(("level", "told"), [("TIMESTAMPS", True), ("OFF", False)])
+def test_that_no_file_is_named_is_told_where_one_is_wanted(
+    level: str, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = TraceSettings(trace_config=("mode=triton", f"level={level}"))
+    assert open_tracing(settings, ScriptedMesh().infer) is None
+    assert ("triton,file=" in caplog.text) is told
 
 
 @pytest.mark.parametrize("context", [b"", UNSAMPLED])
