@@ -35,6 +35,11 @@ class SharedMemory(NamedTuple):
 Payload = bytes | memoryview | SharedMemory
 
 
+def payload_bytes(payload: Payload) -> int:
+    """How large a tensor is, wherever it lies."""
+    return payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
+
+
 class Fault(NamedTuple):
     """A failure to be told to the client; code is a gRPC status code."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import xxhash
 
 from nereid.digest import Layout, digest, layout_of
-from nereid.messages import SharedMemory
+from nereid.messages import SharedMemory, payload_bytes
 from nereid.pb import kserve_pb2
 from nereid.slab import LostError, view
 
@@ -87,8 +87,3 @@ def _digest(
     except LostError:
         return b""
     return digest(layout, parameters, found)
-
-
-def payload_bytes(payload: Payload) -> int:
-    """How large a tensor is, wherever it lies."""
-    return payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)

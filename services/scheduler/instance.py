@@ -109,6 +109,11 @@ class Instance:
     question: Question | None = None
 
     @property
+    def going(self) -> bool:
+        """Whether it goes as soon as it has nothing to do."""
+        return self.on_idle is not _nothing
+
+    @property
     def at_work(self) -> bool:
         """Whether anybody awaits anything from it."""
         return self.running is not None or self.open_members > 0

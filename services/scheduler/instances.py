@@ -81,5 +81,4 @@ class Instances:
         """An instance that has nothing to do any more is gone."""
         part.instances.pop(instance.id, None)
         part.surplus.discard(instance.id)
-        part.going.discard(instance.id)
         return self.placed.pop(instance.id, None)

@@ -32,7 +32,9 @@ class Resizing:
         missing = list(slots)
         part.surplus.clear()
         part.fault = ""
-        for number in [each for each in part.instances if each not in part.going]:
+        for number, instance in part.instances.items():
+            if instance.going:
+                continue
             slot = self._instances.placed[number].slot
             if slot in missing:
                 missing.remove(slot)
@@ -60,7 +62,6 @@ class Resizing:
             if not instance.at_work:
                 self._instances.unload(placed, _CAUSE)
             else:
-                part.going.add(number)
                 instance.on_idle = partial(self._instances.unload, placed, _CAUSE)
 
 

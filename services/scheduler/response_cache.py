@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError
 
 from nereid.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable
 from nereid.frames import read_answer, write_answer
-from nereid.messages import Answer
+from nereid.messages import Answer, payload_bytes
 from nereid.pb import nereid_pb2 as pb
-from services.scheduler.cache_keys import CacheKeys, payload_bytes
+from services.scheduler.cache_keys import CacheKeys
 from services.scheduler.entry import State, about
 from services.scheduler.queues import deadline_passed, queue_full
 from services.scheduler.single_flight import Flight, SingleFlight

@@ -35,8 +35,6 @@ class Part:
     # While other instance groups are taken on: those to come, and those to go once they are here.
     awaited: set[int] = field(default_factory=set)
     surplus: set[int] = field(default_factory=set)
-    # Those that go as soon as they have nothing to do.
-    going: set[int] = field(default_factory=set)
     # Why the last one that was awaited did not come.
     fault: str = ""
 

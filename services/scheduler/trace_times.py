@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nereid.messages import SharedMemory, TracedModel
+from nereid.messages import SharedMemory, TracedModel, payload_bytes
 from nereid.slab import LostError, read
 from nereid.tracing import (
     LARGEST_TENSOR_BYTES,
@@ -78,7 +78,7 @@ class TimeTraces:
 
     def copy(self, root: TimedEntry, payload: Payload) -> bytes | None:
         """A tensor to be kept until its request is answered; None: it is too much, or gone."""
-        size_bytes = payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
+        size_bytes = payload_bytes(payload)
         most_bytes = min(LARGEST_TENSOR_BYTES, _MOST_TENSOR_BYTES - self._copied_bytes)
         if size_bytes > most_bytes or self._roots.get(root.context[_TRACE_ID]) is not root:
             return None

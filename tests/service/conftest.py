@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from tests.service.gateway_site import GatewaySite, gateway_site
-from tests.service.scheduler_world import add_model
+from tests.service.scheduler_world import World, add_model, world
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,3 +36,10 @@ def repository(tmp_path: Path) -> Path:
     path = tmp_path / "models"
     add_model(path)
     return path
+
+
+@pytest.fixture
+async def mesh(repository: Path) -> AsyncIterator[World]:
+    """A scheduler of these models."""
+    async with world(repository) as it:
+        yield it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,6 @@ def repository(tmp_path: Path) -> Path:
     path = tmp_path / "models"
     add_ensembles(path)
     return path
-
-
-@pytest.fixture
-async def mesh(repository: Path) -> AsyncIterator[World]:
-    async with world(repository) as it:
-        yield it
 
 
 async def ask(it: World, method: str, name: str, **parameters: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ def repository(tmp_path: Path) -> Path:
     path = tmp_path / "models"
     add_ensembles(path)
     return path
-
-
-@pytest.fixture
-async def mesh(repository: Path) -> AsyncIterator[World]:
-    async with world(repository) as it:
-        yield it
 
 
 async def statistics(it: World, name: str) -> dict[str, Any]:
