@@ -46,11 +46,11 @@ fuzz: dev
 # The same requests to the real tritonserver and to Nereid: NEREID_TRITON_VENV has it, or it is
 # installed on first use. For longer: make compat COMPAT=--hypothesis-profile=long
 compat: dev
-	$(BIN)/python -m pytest tests/compat -rs $(COMPAT)
+	$(BIN)/python -m pytest tests/conformance/triton -rs $(COMPAT)
 
-# Asks the real tritonserver anew for what tests/e2e/test_protocol.py expects of Nereid.
+# Asks the real tritonserver anew for what tests/conformance/test_nereid.py expects of Nereid.
 compat-record: dev
-	$(BIN)/python -m tests.compat.record
+	$(BIN)/python -m tests.conformance.triton.record
 
 check: dev
 	$(BIN)/ruff format --check .

@@ -137,7 +137,7 @@ def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int)
     mesh.gateways.append(wire.Address(first, second))
     for index in range(3, len(ports), 3):
         http_port, grpc_port, metrics_port = ports[index : index + 3]
-        argv = [sys.executable, "-m", "services.gateway", f"--http-port={http_port}"]
+        argv = [sys.executable, "-m", "nereid.services.gateway", f"--http-port={http_port}"]
         argv += [f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"]
         argv.append(f"--scheduler-address=127.0.0.1:{scheduler}")
         run(process.Command(argv, work / f"gateway-{index}.log"))
@@ -151,7 +151,9 @@ def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int)
 def _line(label: str, samples: Sequence[Sample]) -> str:
     mid = middle(samples)
     rates = [each.infer_per_s for each in samples]
-    cpu = "  ".join(f"{name.removeprefix('services.')} {us:.1f}" for name, us in mid.cpu_us.items())
+    cpu = "  ".join(
+        f"{name.removeprefix('nereid.services.')} {us:.1f}" for name, us in mid.cpu_us.items()
+    )
     return (
         f"{label:34}{mid.infer_per_s:9,.0f}{min(rates):9,.0f}{max(rates):9,.0f}{mid.p50_us:9,.0f}"
         f"{mid.client_cpu_us:8.1f}  {sum(mid.cpu_us.values()):.1f} = {cpu}"
@@ -187,9 +189,10 @@ def by_process(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
         ]
         print(_line(f"{store} {number} gateway(s) c={concurrency} each, hit", samples))
         cpu_us = middle(samples).cpu_us
-        gateway_us = cpu_us["services.gateway"]
+        gateway_us = cpu_us["nereid.services.gateway"]
         feeds = [
-            f"one {name} keeps up with {gateway_us / cpu_us[f'services.{name}']:.1f} gateways"
+            f"one {name} keeps up with"
+            f" {gateway_us / cpu_us[f'nereid.services.{name}']:.1f} gateways"
             for name in ("scheduler", "cache")
         ]
         print(f"  {'; '.join(feeds)}", flush=True)

@@ -29,4 +29,4 @@ USER 10001:10001
 EXPOSE 8002
 HEALTHCHECK --interval=5s --timeout=4s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8002/metrics', timeout=3)"]
-ENTRYPOINT ["python", "-m", "services.executor"]
+ENTRYPOINT ["python", "-m", "nereid.services.executor"]

@@ -22,4 +22,4 @@ USER 10001:10001
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=5s --timeout=4s --start-period=300s --retries=3 \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=3)"]
-ENTRYPOINT ["python", "-m", "services.gateway"]
+ENTRYPOINT ["python", "-m", "nereid.services.gateway"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from nereid.cli import serve
+from nereid.cli.serve import command
 
-_COMMANDS = {"serve": (serve.main, "start a whole mesh on this machine")}
+_COMMANDS = {"serve": (command.main, "start a whole mesh on this machine")}
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ parse -> complete (with what the model file says) -> freeze (validates). Pure: t
 in, messages and frozen values out; no file, clock, socket or other service.
 """
 
-from nereid.model_config.backends import fill_backend, model_file_backend
-from nereid.model_config.complete import CompletionSettings, complete_config
+from nereid.model_config.backend_choice import fill_backend, model_file_backend
+from nereid.model_config.completion import CompletionSettings, complete_config
 from nereid.model_config.description import ModelDescription, TensorDescription
 from nereid.model_config.frozen import (
     DynamicBatching,
@@ -15,14 +15,14 @@ from nereid.model_config.frozen import (
     QueuePolicy,
     freeze_config,
 )
-from nereid.model_config.instances import (
+from nereid.model_config.instance_groups import (
     InstanceGroup,
     normalise_instance_groups,
     with_instance_groups,
 )
-from nereid.model_config.parse import parse_config
 from nereid.model_config.render import config_json, metadata
-from nereid.model_config.validate import validate_config
+from nereid.model_config.text_format import parse_config
+from nereid.model_config.validation.model import validate_config
 from nereid.model_config.versions import select_versions
 
 __all__ = [

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from nereid.datatypes import NAME_OF_CONFIG_NUMBER
-from nereid.model_config.validate import validate_config
+from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.model_config.validation.model import validate_config
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

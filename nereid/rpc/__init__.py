@@ -4,16 +4,16 @@ Knows nothing of serving, models or tensors. `grpcio_server.GrpcioServer` is apa
 needs grpcio.
 """
 
-from nereid.rpc.backoff import BackoffOptions
-from nereid.rpc.blocking import BlockingStream
-from nereid.rpc.call import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
-from nereid.rpc.channel import Channel, ChannelOptions, SocketChannel, StreamHandle
-from nereid.rpc.client_connection import ClientStream
-from nereid.rpc.links import Codec, Link, accept_link, dial_link, memory_links
-from nereid.rpc.local import LocalChannel
-from nereid.rpc.sending import LOW_WATER_BYTES
-from nereid.rpc.server import Server, ServerOptions
-from nereid.rpc.status import NotConnectedError, NotProcessedError, RpcError, Status
+from nereid.rpc.grpc.blocking_stream import BlockingStream
+from nereid.rpc.grpc.call import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
+from nereid.rpc.grpc.channel import Channel, ChannelOptions, SocketChannel, StreamHandle
+from nereid.rpc.grpc.client_connection import ClientStream
+from nereid.rpc.grpc.in_process_channel import LocalChannel
+from nereid.rpc.grpc.server import Server, ServerOptions
+from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
+from nereid.rpc.http2.sender import LOW_WATER_BYTES
+from nereid.rpc.links.link import Codec, Link, accept_link, dial_link, memory_links
+from nereid.rpc.net.backoff import BackoffOptions
 
 __all__ = [
     "LOW_WATER_BYTES",

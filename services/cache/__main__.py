@@ -1,4 +1,4 @@
-"""`python -m services.cache`: read the settings, serve until a signal."""
+"""`python -m nereid.services.cache`: read the settings, serve until a signal."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from functools import partial
 
 import uvloop
 
-from nereid.flags import read
-from nereid.metrics_endpoint import MetricsEndpoint
-from nereid.telemetry import set_up_logging
-from nereid.tracing import open_tracer
-from services.cache import metrics
-from services.cache.service import CacheService, make_store
-from services.cache.settings import CacheSettings
+from nereid.config.flags import read
+from nereid.observability.logging import set_up_logging
+from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.observability.tracing import open_tracer
+from nereid.services.cache import metrics
+from nereid.services.cache.service import CacheService, make_store
+from nereid.services.cache.settings import CacheSettings
 
-_PROGRAM = "services.cache"
+_PROGRAM = "nereid.services.cache"
 
 
 async def serve(settings: CacheSettings) -> int:

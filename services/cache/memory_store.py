@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nereid.cache import CacheUsage, Finding
-from services.cache.lru import LeastRecentlyUsed
+from nereid.core.cache_messages import CacheUsage, Finding
+from nereid.services.cache.lru import LeastRecentlyUsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.cache import Lookup, Store
-    from services.cache.store import OnFindings, OnStored
+    from nereid.core.cache_messages import Lookup, Store
+    from nereid.services.cache.store import OnFindings, OnStored
 
 
 class MemoryStore:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.metrics import Page, write_cache
+from nereid.observability.metrics import Page, write_cache
 
 if TYPE_CHECKING:
-    from services.cache.service import CacheService
+    from nereid.services.cache.service import CacheService
 
 
 def write(service: CacheService, page: Page) -> None:

@@ -16,7 +16,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 if TYPE_CHECKING:
-    from services.cache.config import RedisConfig
+    from nereid.services.cache.cache_config import RedisConfig
 
 _DEFAULT_PORT = 6379
 _SENTINEL_PORT = 26379

@@ -15,13 +15,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from nereid.cache import CacheUsage, Finding
+from nereid.core.cache_messages import CacheUsage, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.cache import Lookup, Store
-    from services.cache.store import OnFindings, OnStored
+    from nereid.core.cache_messages import Lookup, Store
+    from nereid.services.cache.store import OnFindings, OnStored
 
 _log = logging.getLogger(__name__)
 

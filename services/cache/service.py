@@ -1,6 +1,7 @@
 """The cache as a service: links in, one store behind them.
 
-A scheduler's link is the same whether it comes over a socket or lies in memory (services.joined).
+A scheduler's link is the same whether it comes over a socket or lies in memory
+(nereid.cli.serve.joined).
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nereid.cache import EXCHANGE_PATH, FromCacheCodec, Lookup, Store, ToCacheCodec
+from nereid.core.cache_messages import EXCHANGE_PATH, FromCacheCodec, Lookup, Store, ToCacheCodec
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
-from services.cache.config import LocalConfig
-from services.cache.memory_store import MemoryStore
-from services.cache.tracing import ExchangeTrace
+from nereid.services.cache.cache_config import LocalConfig
+from nereid.services.cache.memory_store import MemoryStore
+from nereid.services.cache.tracing import ExchangeTrace
 
 if TYPE_CHECKING:
-    from nereid.cache import CacheUsage, Finding, FromCache, ToCache
+    from nereid.core.cache_messages import CacheUsage, Finding, FromCache, ToCache
+    from nereid.observability.tracing import Tracer
     from nereid.rpc import Call, Link
-    from nereid.tls import Tls
-    from nereid.tracing import Tracer
-    from services.cache.config import CacheConfig, RedisConfig
-    from services.cache.store import AnswerStore, OnFindings, OnStored
+    from nereid.rpc.net.tls_files import Tls
+    from nereid.services.cache.cache_config import CacheConfig, RedisConfig
+    from nereid.services.cache.store import AnswerStore, OnFindings, OnStored
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +38,8 @@ def make_store(config: CacheConfig) -> AnswerStore:
     if isinstance(config, LocalConfig):
         return MemoryStore(config.size, config.ttl or None)
     # Only who asks for Redis needs its client.
-    from services.cache.redis_client import make_client  # noqa: PLC0415
-    from services.cache.redis_store import RedisOptions, RedisStore  # noqa: PLC0415
+    from nereid.services.cache.redis_client import make_client  # noqa: PLC0415
+    from nereid.services.cache.redis_store import RedisOptions, RedisStore  # noqa: PLC0415
 
     options = RedisOptions(
         namespace=config.namespace,

@@ -6,14 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nereid.flags import address, flag, own_port
-from nereid.mesh_tls import MeshTlsSettings
-from nereid.telemetry import LogSettings
-from nereid.tracing import TraceSettings
-from services.cache.config import parse_cache_config, setting
+from nereid.config.flags import address, flag, own_port
+from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.observability.logging import LogSettings
+from nereid.observability.tracing import TraceSettings
+from nereid.services.cache.cache_config import parse_cache_config, setting
 
 if TYPE_CHECKING:
-    from services.cache.config import CacheConfig
+    from nereid.services.cache.cache_config import CacheConfig
 
 
 @dataclass(frozen=True, kw_only=True)

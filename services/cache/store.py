@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.cache import CacheUsage, Finding, Lookup, Store
+    from nereid.core.cache_messages import CacheUsage, Finding, Lookup, Store
 
     OnFindings = Callable[[list[Finding]], None]
     # Whether each of an exchange's stores is kept, in their order.

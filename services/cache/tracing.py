@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nereid.tracing import Span, child_of, epoch_offset_ns
+from nereid.observability.tracing import Span, child_of, epoch_offset_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.cache import Finding, Lookup, Store
-    from nereid.tracing import Tracer
-    from services.cache.store import OnFindings
+    from nereid.core.cache_messages import Finding, Lookup, Store
+    from nereid.observability.tracing import Tracer
+    from nereid.services.cache.store import OnFindings
 
 _now_ns = time.monotonic_ns
 

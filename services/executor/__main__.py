@@ -1,4 +1,4 @@
-"""`python -m services.executor`: read the settings, join the scheduler, leave on SIGTERM."""
+"""`python -m nereid.services.executor`: read the settings, join the scheduler, leave on SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from nereid import flags
-from nereid.metrics_endpoint import MetricsEndpoint
-from nereid.telemetry import set_up_logging
-from services.executor import backends
-from services.executor import settings as settings_module
-from services.executor.service import ExecutorService
+from nereid.config import flags
+from nereid.observability.logging import set_up_logging
+from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.services.executor import backends
+from nereid.services.executor import settings as settings_module
+from nereid.services.executor.service import ExecutorService
 
 if TYPE_CHECKING:
-    from services.executor.settings import ExecutorSettings
+    from nereid.services.executor.settings import ExecutorSettings
 
-_log = logging.getLogger("services.executor")
+_log = logging.getLogger("nereid.services.executor")
 
 
 def main() -> int:

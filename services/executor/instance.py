@@ -19,24 +19,30 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nereid.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
-from nereid.messages import Fault, fault_of
-from nereid.paths import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
+from nereid.core.messages import Fault, fault_of
+from nereid.core.methods import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
-from services.executor import backends
-from services.executor.backends import AskedModel, Errand, LostError, RequestModel, SelfServing
-from services.executor.request_runner import RequestRunner
-from services.executor.runner import Runner
-from services.executor.slabs import Lender
-from services.executor.warmup import warm_up
+from nereid.services.executor import backends
+from nereid.services.executor.backends import (
+    AskedModel,
+    Errand,
+    LostError,
+    RequestModel,
+    SelfServing,
+)
+from nereid.services.executor.batch.batch_runner import Runner
+from nereid.services.executor.batch.request_runner import RequestRunner
+from nereid.services.executor.segments import Lender
+from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.tls import Tls
-    from nereid.tracing import Tracer
-    from services.executor.backends import InstanceSpec, Model
-    from services.executor.slabs import Slabs
+    from nereid.observability.tracing import Tracer
+    from nereid.rpc.net.tls_files import Tls
+    from nereid.services.executor.backends import InstanceSpec, Model
+    from nereid.services.executor.segments import Slabs
 
 _log = logging.getLogger(__name__)
 

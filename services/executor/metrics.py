@@ -12,13 +12,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nereid import metrics
+from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from services.executor.membership import Membership
+    from nereid.services.executor.session import Membership
 
 _log = logging.getLogger(__name__)
 

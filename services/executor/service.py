@@ -14,18 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from nereid.observability.tracing import open_tracer
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
-from nereid.tracing import open_tracer
-from services.executor import backends, devices, metrics
-from services.executor.membership import Membership, Surroundings
-from services.executor.settings import visible_gpus
-from services.executor.slabs import Slabs
-from services.executor.workers import environments
+from nereid.services.executor import backends, devices, metrics
+from nereid.services.executor.backends.python.supervisor import environments
+from nereid.services.executor.segments import Slabs
+from nereid.services.executor.session import Membership, Surroundings
+from nereid.services.executor.settings import visible_gpus
 
 if TYPE_CHECKING:
-    from nereid.metrics import Page
-    from services.executor.settings import ExecutorSettings
+    from nereid.observability.metrics import Page
+    from nereid.services.executor.settings import ExecutorSettings
 
 _log = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ from math import ceil
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid import flags
-from nereid.flags import flag
-from nereid.mesh_tls import MeshTlsSettings
-from nereid.slab import SegmentSettings
-from nereid.telemetry import LogSettings
-from nereid.tracing import TraceSettings
+from nereid.config import flags
+from nereid.config.flags import flag
+from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.observability.logging import LogSettings
+from nereid.observability.tracing import TraceSettings
+from nereid.shm.segments import SegmentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PROGRAM: Final = "services.executor"
+PROGRAM: Final = "nereid.services.executor"
 
 
 class PathMapping(NamedTuple):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.tracing import Span, child_of, epoch_offset_ns, is_sampled
+from nereid.observability.tracing import Span, child_of, epoch_offset_ns, is_sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nereid.observability.tracing import Tracer
     from nereid.pb import nereid_pb2 as pb
-    from nereid.tracing import Tracer
 
 
 class Run(NamedTuple):

@@ -10,8 +10,8 @@ import random
 from math import prod
 from typing import TYPE_CHECKING
 
-from nereid.datatypes import BYTES, CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER, byte_size
-from nereid.errors import InvalidArgument, error_of
+from nereid.core.datatypes import BYTES, CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER, byte_size
+from nereid.core.errors import InvalidArgument, error_of
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from nereid.observability.logging import set_up_logging
 from nereid.rpc import ChannelOptions, SocketChannel
-from nereid.telemetry import set_up_logging
-from services.gateway import settings as gateway_settings
-from services.gateway.service import GatewayService, dialled
+from nereid.services.gateway import settings as gateway_settings
+from nereid.services.gateway.service import GatewayService, dialled
 
 if TYPE_CHECKING:
-    from services.gateway.settings import GatewaySettings
+    from nereid.services.gateway.settings import GatewaySettings
 
 
 async def serve(settings: GatewaySettings) -> int:

@@ -1,14 +1,14 @@
 """Control calls: what the gateway asks the scheduler beside inference, in KServe's own messages.
 
-Hands bytes through; errors arrive as the errors of nereid.errors, whichever way the call went.
+Hands bytes through; errors arrive as the errors of nereid.core.errors, whichever way the call went.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nereid.errors import Unavailable, error_of
-from nereid.paths import SCHEDULER
+from nereid.core.errors import Unavailable, error_of
+from nereid.core.methods import SCHEDULER
 from nereid.pb import kserve_pb2
 from nereid.rpc import NotConnectedError, RpcError
 

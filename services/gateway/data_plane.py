@@ -8,17 +8,17 @@ from __future__ import annotations
 from importlib import metadata
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nereid.errors import NereidError
+from nereid.core.errors import NereidError
 from nereid.pb import kserve_pb2
-from services.gateway.shared_memory import NO_REGIONS, Regions
+from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.messages import Answer, InferRequest
-    from services.gateway.control import Control
-    from services.gateway.tracing import Tracing
-    from services.gateway.upstream import Upstream
+    from nereid.core.messages import Answer, InferRequest
+    from nereid.services.gateway.control import Control
+    from nereid.services.gateway.tracing.request_traces import Tracing
+    from nereid.services.gateway.upstream import Upstream
 
 try:
     VERSION = metadata.version("nereid")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from nereid.errors import NereidError
+from nereid.core.errors import NereidError
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from services.gateway.control import Control
+    from nereid.services.gateway.control import Control
 
 FORMAT_HEADER: Final = b"endpoint-load-metrics-format"
 _LASTS_S: Final = 1.0

@@ -11,18 +11,18 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from nereid import metrics
-from nereid.errors import INTERNAL_MESSAGE, NereidError
+from nereid.core.errors import INTERNAL_MESSAGE, NereidError
+from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 
 if TYPE_CHECKING:
-    from services.gateway.control import Control
-    from services.gateway.grpc_front import GrpcFront
-    from services.gateway.http_call import HttpCall
-    from services.gateway.http_server import HttpServer
-    from services.gateway.settings import GatewaySettings
-    from services.gateway.upstream import Upstream
+    from nereid.services.gateway.control import Control
+    from nereid.services.gateway.grpc.front import GrpcFront
+    from nereid.services.gateway.http.server.call import HttpCall
+    from nereid.services.gateway.http.server.server import HttpServer
+    from nereid.services.gateway.settings import GatewaySettings
+    from nereid.services.gateway.upstream import Upstream
 
 _log = logging.getLogger(__name__)
 

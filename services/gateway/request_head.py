@@ -10,16 +10,16 @@ from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.datatypes import BYTES
-from nereid.errors import InvalidArgument
-from nereid.messages import CLASSIFICATION
+from nereid.core.datatypes import BYTES
+from nereid.core.errors import InvalidArgument
+from nereid.core.messages import CLASSIFICATION
 from nereid.pb import kserve_pb2
-from services.gateway.string_elements import StringInput
+from nereid.services.gateway.string_elements import StringInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from services.gateway.shared_memory import RegionUse
+    from nereid.services.gateway.client_shm.regions import RegionUse
 
 # Entries of a table of derived things; past it the table starts anew, which bounds memory without
 # the bookkeeping of an LRU on the hot path.

@@ -10,34 +10,34 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
-from nereid.errors import Unavailable
-from nereid.frames import AnswerCodec, RequestCodec
-from nereid.messages import LogRules, TraceRules
-from nereid.paths import DOMAIN_KEY, INFER_PATH
-from nereid.slab import memory_domain
-from nereid.telemetry import follow_log_rules
-from services.gateway import restrictions
-from services.gateway.control import Control
-from services.gateway.data_plane import DataPlane
-from services.gateway.grpc_front import GrpcFront
-from services.gateway.header_forwarding import HeaderForwarding, SpeltConnection
-from services.gateway.http_front import HttpFront
-from services.gateway.http_limits import HttpLimits
-from services.gateway.http_protocol import HttpConnection
-from services.gateway.http_server import HttpServer
-from services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
-from services.gateway.restrictions import RestrictedHttp, restricted_grpc
-from services.gateway.shared_memory import Regions
-from services.gateway.shared_memory_outputs import Outputs
-from services.gateway.slabs import Slabs
-from services.gateway.tracing import open_tracing
-from services.gateway.upstream import Limits, Upstream
+from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.errors import Unavailable
+from nereid.core.messages import LogRules, TraceRules
+from nereid.core.methods import DOMAIN_KEY, INFER_PATH
+from nereid.observability.logging import follow_log_rules
+from nereid.services.gateway.client_shm.outputs import Outputs
+from nereid.services.gateway.client_shm.regions import Regions
+from nereid.services.gateway.control import Control
+from nereid.services.gateway.data_plane import DataPlane
+from nereid.services.gateway.grpc.front import GrpcFront
+from nereid.services.gateway.http.front import HttpFront
+from nereid.services.gateway.http.server.connection import HttpConnection
+from nereid.services.gateway.http.server.limits import HttpLimits
+from nereid.services.gateway.http.server.server import HttpServer
+from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
+from nereid.services.gateway.policy import restricted_apis
+from nereid.services.gateway.policy.header_forwarding import HeaderForwarding, SpeltConnection
+from nereid.services.gateway.policy.restricted_apis import RestrictedHttp, restricted_grpc
+from nereid.services.gateway.segments import Slabs
+from nereid.services.gateway.tracing.request_traces import open_tracing
+from nereid.services.gateway.upstream import Limits, Upstream
+from nereid.shm.segments import memory_domain
 
 if TYPE_CHECKING:
-    from nereid.messages import Notice, ToScheduler
-    from nereid.rpc.grpcio_server import GrpcioServer
-    from services.gateway.settings import GatewaySettings
-    from services.gateway.upstream import OpenLink, SchedulerLink
+    from nereid.core.messages import Notice, ToScheduler
+    from nereid.rpc.grpc.grpcio_engine import GrpcioServer
+    from nereid.services.gateway.settings import GatewaySettings
+    from nereid.services.gateway.upstream import OpenLink, SchedulerLink
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class GatewayService:
         if settings.http_header_forward_pattern:
             front.forwarding = HeaderForwarding(settings.http_header_forward_pattern)
             protocol = SpeltConnection
-        restricted = restrictions.gather(settings.http_restricted_api)
+        restricted = restricted_apis.gather(settings.http_restricted_api)
         dispatch = RestrictedHttp(front, restricted) if restricted else front
         return HttpServer(dispatch, _http_limits(settings), protocol, front.room)
 
@@ -165,7 +165,7 @@ class GatewayService:
         if settings.grpc_header_forward_pattern:
             front.forward(HeaderForwarding(settings.grpc_header_forward_pattern))
         handlers = front.handlers()
-        restricted = restrictions.gather(settings.grpc_restricted_protocol)
+        restricted = restricted_apis.gather(settings.grpc_restricted_protocol)
         if restricted:
             handlers = restricted_grpc(handlers, restricted, front.statuses)
         self._grpc = _engine(settings, handlers)
@@ -228,6 +228,6 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
     if settings.grpc_engine == "nereid":
         return rpc.Server(handlers, options)
     # Only who asks for this engine pays for loading it.
-    from nereid.rpc.grpcio_server import GrpcioServer  # noqa: PLC0415
+    from nereid.rpc.grpc.grpcio_engine import GrpcioServer  # noqa: PLC0415
 
     return GrpcioServer(handlers, options)

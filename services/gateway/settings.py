@@ -7,20 +7,20 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nereid import flags
-from nereid.flags import flag
-from nereid.mesh_tls import MeshTlsSettings
-from nereid.rpc.compression import LEVELS
-from nereid.slab import SegmentSettings
-from nereid.telemetry import LogSettings
-from nereid.tls import Tls, TlsFiles, reason
-from nereid.tracing import TraceSettings
-from services.gateway import header_forwarding, restrictions
+from nereid.config import flags
+from nereid.config.flags import flag
+from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.observability.logging import LogSettings
+from nereid.observability.tracing import TraceSettings
+from nereid.rpc.grpc.compression import LEVELS
+from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
+from nereid.services.gateway.policy import header_forwarding, restricted_apis
+from nereid.shm.segments import SegmentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PROGRAM: Final = "services.gateway"
+PROGRAM: Final = "nereid.services.gateway"
 _MIB: Final = 1 << 20
 _ALPN: Final = {"http": "http/1.1", "grpc": "h2"}
 
@@ -68,7 +68,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     http_restricted_api: tuple[str, ...] = flag(
         (),
         "<api>,<api>:<header>=<value>: APIs that answer only HTTP requests with this header",
-        restrictions.checked,
+        restricted_apis.checked,
         repeated=True,
     )
 
@@ -106,7 +106,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         (),
         "<api>,<api>:<key>=<value>: APIs that answer only calls with the metadata"
         " triton-grpc-protocol-<key>",
-        restrictions.checked,
+        restricted_apis.checked,
         repeated=True,
     )
     grpc_max_connection_age_grace: int = flag(
@@ -220,7 +220,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         found = []
         for name in ("http_restricted_api", "grpc_restricted_protocol"):
             try:
-                restrictions.gather(getattr(self, name))
+                restricted_apis.gather(getattr(self, name))
             except ValueError as error:
                 found.append(f"--{name.replace('_', '-')}: {error}")
         if not self.allow_http and not self.allow_grpc:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from nereid.errors import InvalidArgument
+from nereid.core.errors import InvalidArgument
 
 _unpack_length = Struct("<I").unpack_from
 

@@ -14,17 +14,17 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from nereid.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError, Unavailable
-from nereid.messages import Answer, CachedModels, Cancel, Fault, Flow, InferRequest, fault_of
-from nereid.slab import THRESHOLD_BYTES, LostError
-from nereid.telemetry import about
-from services.gateway.digest import Digester
-from services.gateway.slabs import Slabs
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError, Unavailable
+from nereid.core.messages import Answer, CachedModels, Cancel, Fault, Flow, InferRequest, fault_of
+from nereid.observability.logging import about
+from nereid.services.gateway.request_digest import Digester
+from nereid.services.gateway.segments import Slabs
+from nereid.shm.segments import THRESHOLD_BYTES, LostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.messages import FromScheduler, Notice, Release, ToScheduler
+    from nereid.core.messages import FromScheduler, Notice, Release, ToScheduler
 
     OnAnswer = Callable[[Answer], None]
 

@@ -1,4 +1,4 @@
-"""`python -m services.scheduler`: read the settings, run until a signal, drain."""
+"""`python -m nereid.services.scheduler`: read the settings, run until a signal, drain."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import sys
 
 import uvloop
 
-from nereid.flags import read
-from nereid.metrics_endpoint import MetricsEndpoint
-from nereid.telemetry import set_up_logging
-from services.scheduler.service import FAILED_START_CODE, SchedulerService
-from services.scheduler.settings import Settings
+from nereid.config.flags import read
+from nereid.observability.logging import set_up_logging
+from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.services.scheduler.service import FAILED_START_CODE, SchedulerService
+from nereid.services.scheduler.settings import Settings
 
 _PROGRAM = "nereid scheduler"
 _log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from nereid.errors import InvalidArgument, NereidError
-from nereid.metrics import Page
+from nereid.core.errors import InvalidArgument, NereidError
+from nereid.core.methods import SCHEDULER
 from nereid.model_config import metadata
-from nereid.paths import SCHEDULER
+from nereid.observability.metrics import Page
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import RpcError, Status
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
-    from services.scheduler.catalogue import Catalogue
-    from services.scheduler.mesh_settings import MeshSettings
-    from services.scheduler.metrics import SchedulerMetrics
-    from services.scheduler.readiness import Readiness
+    from nereid.services.scheduler.models.catalogue import Catalogue
+    from nereid.services.scheduler.models.readiness import Readiness
+    from nereid.services.scheduler.observability.mesh_settings import MeshSettings
+    from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 
 
 class Control:

@@ -1,7 +1,7 @@
 """The scheduler as a service: its table of RPCs, its start and its drain.
 
 Wires what the other modules decide; a gateway's link is the same whether it comes over a socket or
-lies in memory (services.joined).
+lies in memory (nereid.cli.serve.joined).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nereid.errors import Unavailable
-from nereid.frames import AnswerCodec, RequestCodec
-from nereid.messages import CachedModels
-from nereid.paths import DOMAIN_KEY, EXECUTE_PATH, INFER_PATH, JOIN_PATH
+from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.errors import Unavailable
+from nereid.core.messages import CachedModels
+from nereid.core.methods import DOMAIN_KEY, EXECUTE_PATH, INFER_PATH, JOIN_PATH
 from nereid.rpc import (
     ChannelOptions,
     Handlers,
@@ -24,33 +24,38 @@ from nereid.rpc import (
     SocketChannel,
     accept_link,
 )
-from nereid.slab import memory_domain
-from services.scheduler.cache_client import CacheClient, dial_cache
-from services.scheduler.catalogue import Catalogue
-from services.scheduler.completion import CompletionRules
-from services.scheduler.control import Control
-from services.scheduler.executors import accept_execute, accept_join
-from services.scheduler.intake import STOPPING, GatewaySession, HoldingRoom, Intake
-from services.scheduler.load_rules import LoadRules, QueueLimits
-from services.scheduler.loader import Loader
-from services.scheduler.mesh_settings import MeshSettings
-from services.scheduler.metrics import SchedulerMetrics, config_of
-from services.scheduler.readiness import Readiness
-from services.scheduler.repository import Repositories
-from services.scheduler.repository_calls import repository_calls
-from services.scheduler.repository_control import ControlRules, RepositoryControl
-from services.scheduler.slabs import Slabs
-from services.scheduler.tracing import open_traces
+from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
+from nereid.services.scheduler.control import Control
+from nereid.services.scheduler.executors.executor_streams import accept_execute, accept_join
+from nereid.services.scheduler.models.catalogue import Catalogue
+from nereid.services.scheduler.models.config_completion import CompletionRules
+from nereid.services.scheduler.models.load_rules import LoadRules, QueueLimits
+from nereid.services.scheduler.models.loader import Loader
+from nereid.services.scheduler.models.readiness import Readiness
+from nereid.services.scheduler.observability.mesh_settings import MeshSettings
+from nereid.services.scheduler.observability.metrics import SchedulerMetrics, config_of
+from nereid.services.scheduler.observability.request_traces import open_traces
+from nereid.services.scheduler.repository.model_control import ControlRules, RepositoryControl
+from nereid.services.scheduler.repository.repositories import Repositories
+from nereid.services.scheduler.repository.repository_methods import repository_calls
+from nereid.services.scheduler.requests.admission import (
+    STOPPING,
+    GatewaySession,
+    HoldingRoom,
+    Intake,
+)
+from nereid.services.scheduler.requests.shared_payloads import Slabs
+from nereid.shm.segments import memory_domain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.messages import FromScheduler, Notice
+    from nereid.core.messages import FromScheduler, Notice
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
-    from services.scheduler.cache_client import CacheLink
-    from services.scheduler.latencies import MetricsConfig
-    from services.scheduler.settings import Settings
+    from nereid.services.scheduler.caching.cache_client import CacheLink
+    from nereid.services.scheduler.observability.latencies import MetricsConfig
+    from nereid.services.scheduler.settings import Settings
 
 _log = logging.getLogger(__name__)
 

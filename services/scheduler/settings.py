@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nereid.flags import address, boolean, choice, flag, integer, own_port, seconds
-from nereid.mesh_tls import MeshTlsSettings
-from nereid.slab import SlabSettings
-from nereid.telemetry import LogSettings
-from nereid.tracing import TraceSettings
-from services.scheduler.latencies import setting
+from nereid.config.flags import address, boolean, choice, flag, integer, own_port, seconds
+from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.observability.logging import LogSettings
+from nereid.observability.tracing import TraceSettings
+from nereid.services.scheduler.observability.latencies import setting
+from nereid.shm.segments import SlabSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 

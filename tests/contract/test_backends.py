@@ -17,15 +17,15 @@ import pytest
 from google.protobuf import text_format
 from onnx import helper
 
-from nereid.datatypes import NAMES, SIZE_BYTES
-from nereid.errors import InvalidArgument, NereidError, NotFound
+from nereid.core.datatypes import NAMES, SIZE_BYTES
+from nereid.core.errors import InvalidArgument, NereidError, NotFound
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from services.executor import backends
-from services.executor.backends import UNSTATED, InstanceSpec, Model, RequestModel
-from services.executor.runner import Runner
-from tests.unit.executor import openvino_models, torch_models
-from tests.unit.executor.onnx_models import answer_of, head, member, value, write
+from nereid.services.executor import backends
+from nereid.services.executor.backends import UNSTATED, InstanceSpec, Model, RequestModel
+from nereid.services.executor.batch.batch_runner import Runner
+from tests.support.models import openvino_models, torch_models
+from tests.support.models.onnx_models import answer_of, head, member, value, write
 
 
 def save_nothing(directory: Path, _datatype: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.mesh import Mesh, running
-from tests.e2e.models import DATATYPES, make_repository
+from tests.support.mesh.mesh import Mesh, running
+from tests.support.models.e2e_models import DATATYPES, make_repository
 
 
 @pytest.fixture(scope="session")

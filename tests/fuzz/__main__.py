@@ -60,7 +60,7 @@ def _escaped(word: bytes) -> str:
 def child(name: str, arguments: list[str]) -> None:
     import atheris  # noqa: PLC0415 (only the fuzzing process needs it)
 
-    with atheris.instrument_imports(include=["nereid", "services"]):
+    with atheris.instrument_imports(include=["nereid"]):
         target = importlib.import_module(f"tests.fuzz.{name}")
     # Handlers that fail on purpose would be reported a million times.
     logging.disable()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 from google.protobuf import text_format
 
-from nereid.errors import NereidError
+from nereid.core.errors import NereidError
 from nereid.model_config import config_json, freeze_config, parse_config, validate_config
-from nereid.model_config.instances import with_instance_groups
+from nereid.model_config.instance_groups import with_instance_groups
 
 LONGEST_BYTES = 2048
 _TENSORS = (

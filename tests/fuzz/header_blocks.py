@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hpack
 
-from nereid.rpc.header_block import HeaderDecoder
-from nereid.rpc.request_head import HeadReader
-from nereid.rpc.wire import Code, ConnectionFault, StreamFault
-from tests.unit.rpc.frames_of import REQUEST, to
+from nereid.rpc.grpc.request_head import HeadReader
+from nereid.rpc.http2.frames import Code, ConnectionFault, StreamFault
+from nereid.rpc.http2.header_decoder import HeaderDecoder
+from tests.support.rpc.http2_frames import REQUEST, to
 
 LONGEST_BYTES = 1024
 _LARGEST_LIST_BYTES = 1 << 16

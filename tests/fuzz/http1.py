@@ -6,11 +6,11 @@ import asyncio
 import atexit
 from typing import TYPE_CHECKING, Any
 
-from services.gateway.http_limits import HttpLimits
-from services.gateway.http_protocol import HttpConnection
+from nereid.services.gateway.http.server.connection import HttpConnection
+from nereid.services.gateway.http.server.limits import HttpLimits
 
 if TYPE_CHECKING:
-    from services.gateway.http_call import HttpCall
+    from nereid.services.gateway.http.server.call import HttpCall
 
 LONGEST_BYTES = 2048
 _LIMITS = HttpLimits(max_body_bytes=600, max_chunks=20, max_pipelined=3, linger_s=0)

@@ -8,9 +8,9 @@ import struct
 
 import hpack
 
-from nereid.rpc.control import Limits
-from nereid.rpc.wire import PREFACE
-from tests.unit.rpc.frames_of import (
+from nereid.rpc.http2.control_frames import Limits
+from nereid.rpc.http2.frames import PREFACE
+from tests.support.rpc.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -33,7 +33,7 @@ from tests.unit.rpc.frames_of import (
     to,
     window,
 )
-from tests.unit.rpc.peers import Side
+from tests.support.rpc.http2_peers import Side
 
 LONGEST_BYTES = 2048
 _LIMITS = Limits(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nereid.errors import Internal
-from nereid.frames import RequestCodec
-from nereid.messages import Answer, InferRequest
+from nereid.core.codecs import RequestCodec
+from nereid.core.errors import Internal
+from nereid.core.messages import Answer, InferRequest
 from nereid.pb import kserve_pb2
-from services.gateway.grpc_codec import GrpcDecoder, encode
+from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
 from tests.fuzz.shown import shown
 
 LONGEST_BYTES = 4096

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nereid.errors import NereidError
-from nereid.frames import RequestCodec
-from nereid.messages import InferRequest
+from nereid.core.codecs import RequestCodec
+from nereid.core.errors import NereidError
+from nereid.core.messages import InferRequest
 from nereid.pb import kserve_pb2
-from services.gateway.http_request import HttpDecoder, header_length
+from nereid.services.gateway.http.endpoints.infer_request import HttpDecoder, header_length
 from tests.fuzz.shown import shown
 
 LONGEST_BYTES = 4096

@@ -8,15 +8,15 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from nereid.cache import FromCacheCodec, ToCacheCodec
-from nereid.errors import NereidError
-from nereid.frames import AnswerCodec, RequestCodec
-from nereid.messages import Answer, CachedModels, Cancel, Fault, InferRequest, SharedMemory
+from nereid.core.cache_messages import FromCacheCodec, ToCacheCodec
+from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.errors import NereidError
+from nereid.core.messages import Answer, CachedModels, Cancel, Fault, InferRequest, SharedMemory
 from nereid.pb import nereid_pb2 as pb
-from services.executor.assembly import gather, split, stack
-from services.executor.backends import Description
-from services.executor.plan import Planner, signature_of
-from tests.unit.executor.onnx_models import config, head, member
+from nereid.services.executor.backends import Description
+from nereid.services.executor.batch.arrays import gather, split, stack
+from nereid.services.executor.batch.request_plan import Planner, signature_of
+from tests.support.models.onnx_models import config, head, member
 
 LONGEST_BYTES = 4096
 _CONFIG = """max_batch_size: 8

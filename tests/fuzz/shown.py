@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nereid.messages import InferRequest
+    from nereid.core.messages import InferRequest
 
 _TOLD = ("head", "payloads", "request_id", "priority", "timeout_us", "fault")
 

@@ -19,20 +19,20 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from nereid.errors import Internal, InvalidArgument
+from nereid.core.errors import Internal, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
     from threading import Event
 
-    from nereid.classification import Classification
-    from nereid.errors import NereidError
-    from nereid.messages import Answer, Fault, InferRequest, Parameter, SharedMemory
+    from nereid.core.classification import Classification
+    from nereid.core.errors import NereidError
+    from nereid.core.messages import Answer, Fault, InferRequest, Parameter, SharedMemory
+    from nereid.core.tensors import Array
+    from nereid.observability.tracing import Tracer
     from nereid.pb import model_config_pb2
-    from nereid.tensor import Array
-    from nereid.tracing import Tracer
-    from services.executor.slabs import Lender
+    from nereid.services.executor.segments import Lender
 
 _log = logging.getLogger(__name__)
 
@@ -287,12 +287,12 @@ class Backend(Protocol):
 
 # Name: module, and the package that must be there for the module to work.
 _MODULES = {
-    "identity": ("services.executor.backends.identity", "numpy"),
-    "onnxruntime": ("services.executor.backends.onnx", "onnxruntime"),
-    "openvino": ("services.executor.backends.openvino", "openvino"),
-    "pytorch": ("services.executor.backends.pytorch", "torch"),
-    "python": ("services.executor.backends.python", "numpy"),
-    "tensorrt": ("services.executor.backends.tensorrt", "tensorrt"),
+    "identity": ("nereid.services.executor.backends.identity", "numpy"),
+    "onnxruntime": ("nereid.services.executor.backends.onnx.backend", "onnxruntime"),
+    "openvino": ("nereid.services.executor.backends.openvino", "openvino"),
+    "pytorch": ("nereid.services.executor.backends.pytorch.backend", "torch"),
+    "python": ("nereid.services.executor.backends.python.backend", "numpy"),
+    "tensorrt": ("nereid.services.executor.backends.tensorrt.backend", "tensorrt"),
 }
 
 
@@ -331,7 +331,9 @@ def get(name: str) -> Backend:
         if packaged is not None:
             backend = packaged.load()
         elif name in _FILES:
-            python_based = importlib.import_module("services.executor.backends.python_based")
+            python_based = importlib.import_module(
+                "nereid.services.executor.backends.python.python_based"
+            )
             backend = python_based.PythonBased(_FILES[name])
         else:
             backend = importlib.import_module(_MODULES[name][0])

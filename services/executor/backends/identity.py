@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from nereid.datatypes import NAME_OF_CONFIG_NUMBER
-from nereid.errors import InvalidArgument, Unimplemented
-from services.executor.backends import UNSTATED, Description, InstanceSpec
-from services.executor.backends.parameters import number, parameters_of
-from services.executor.matching import show, type_name
+from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.services.executor.backends import UNSTATED, Description, InstanceSpec
+from nereid.services.executor.backends.parameters import number, parameters_of
+from nereid.services.executor.model_file_check import show, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
-    from nereid.tensor import Array
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.errors import NotFound
+from nereid.core.errors import NotFound
 
 if TYPE_CHECKING:
     from pathlib import Path

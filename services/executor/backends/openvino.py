@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import openvino
 
-from nereid.errors import Internal, InvalidArgument, Unavailable
-from services.executor import matching
-from services.executor.backends import Description, InstanceSpec, TensorDescription
-from services.executor.backends.model_file import model_file
-from services.executor.backends.parameters import number, parameters_of, truth
+from nereid.core.errors import Internal, InvalidArgument, Unavailable
+from nereid.services.executor import model_file_check
+from nereid.services.executor.backends import Description, InstanceSpec, TensorDescription
+from nereid.services.executor.backends.model_file import model_file
+from nereid.services.executor.backends.parameters import number, parameters_of, truth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
-    from nereid.tensor import Array
 
 DEFAULT_FILENAME: Final = "model.xml"
 
@@ -72,7 +72,7 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
     parameters = parameters_of(config)
     model = _read(config, spec.version_path, core)
     description = _describe(config, model)
-    matching.check(config, description)
+    model_file_check.check(config, description)
     device = parameters.get("TARGET_DEVICE", "CPU")
     with _mapped(f"failed to load '{config.name}': "):
         compiled = core.compile_model(model, device, _properties(config, parameters))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid import flags
-from nereid.errors import InvalidArgument
+from nereid.config import flags
+from nereid.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,10 @@ def test_parse_stat_survives_any_command_name() -> None:
 @pytest.mark.parametrize(
     ("argv", "name"),
     [
-        (["/v/bin/python3.11", "-m", "services.joined", "--x=1"], "services.joined"),
+        (
+            ["/v/bin/python3.11", "-m", "nereid.cli.serve.joined", "--x=1"],
+            "nereid.cli.serve.joined",
+        ),
         (["/v/bin/python", "/v/bin/nereid", "serve"], "nereid"),
         (["/v/bin/python", "-u", "-X", ""], "python"),
         (["/t/bin/tritonserver", "-m", "x"], "tritonserver"),

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
-import services.executor
+from nereid.services.executor.backends.python import worker_site
 
-SITE = Path(services.executor.__file__).with_name("python_site")
+SITE = Path(worker_site.__file__).parent
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PIECES = (*"ab1,.-$字", "ab", "##a", "##b", "##ab", "##ba", "cafe", "##1")
 VOCABULARY = {token: number for number, token in enumerate((*SPECIAL, *PIECES))}

@@ -1,0 +1,112 @@
+"""`nereid serve`: the whole mesh on one machine, as child processes over unix sockets.
+
+What children there are and which flags each gets is planned by nereid.cli.serve.plan, in a process
+of its own, since only that knows the services' settings. It checks everything before anything
+starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from nereid.cli.serve.greeting import Edges, greet
+from nereid.cli.serve.supervisor import ChildSpec, Supervisor
+from nereid.observability.logging import LogSettings, set_up_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+
+# One package of each service's.
+_NEEDED = ("httptools", "numpy", "xxhash")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `python -m nereid.cli.serve.plan` prints, read back."""
+
+    children: tuple[ChildSpec, ...]
+    exit_timeout_s: float
+    http_address: str | None
+    grpc_address: str | None
+    metrics_address: str | None
+    # "yes", "mutual", or empty for HTTP in clear.
+    https: str
+    log: LogSettings
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start the mesh and keep it running until a signal; the exit code."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        told = f"{', '.join(missing)} is missing: the extra [serve] brings all that is needed here"
+        print(f"nereid serve: {told}", file=sys.stderr)
+        return 2
+    _raise_descriptor_limit()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
+        planned = subprocess.run(
+            [sys.executable, "-m", "nereid.cli.serve.plan", directory, *argv],
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        if planned.returncode or not planned.stdout.startswith(b"{"):
+            sys.stdout.buffer.write(planned.stdout)
+            return planned.returncode
+        plan = _read_plan(planned.stdout)
+        set_up_logging(plan.log, "nereid")
+        return asyncio.run(_serve(plan))
+
+
+def _raise_descriptor_limit() -> None:
+    """Each client costs a descriptor: let the children have all that the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Nothing is started yet, but the directory and the planning shall not be left behind."""
+    sys.exit(0)
+
+
+def _read_plan(text: bytes) -> Plan:
+    plan = json.loads(text)
+    children = tuple(
+        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"], child["environ"])
+        for child in plan["children"]
+    )
+    return Plan(
+        children,
+        plan["exit_timeout_s"],
+        plan["http_address"],
+        plan["grpc_address"],
+        plan["metrics_address"],
+        plan["https"],
+        LogSettings(**plan["log"]),
+    )
+
+
+async def _serve(plan: Plan) -> int:
+    supervisor = Supervisor(plan.children, plan.exit_timeout_s)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    edges = Edges(plan.http_address, plan.grpc_address, plan.metrics_address, plan.https)
+    greeter = asyncio.create_task(greet(edges))
+    code = await supervisor.run()
+    greeter.cancel()
+    await asyncio.gather(greeter, return_exceptions=True)
+    return code

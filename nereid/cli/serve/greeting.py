@@ -1,0 +1,168 @@
+"""What `nereid serve` prints once the mesh answers: the models, the URLs and a request to try."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from dataclasses import dataclass
+from http import HTTPStatus
+from http import client as http_client
+from math import prod
+from typing import Any
+
+from nereid.rpc.net.address import unix_path
+
+_PAUSE_S = 0.1
+_LIMIT_S = 5.0
+# A longer first request is no help to anybody.
+_LONGEST_EXAMPLE = 1024
+# What models that take text are sent.
+_TEXT = "A mesh of small services."
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Where the mesh serves its clients; None where it does not."""
+
+    http: str | None
+    grpc: str | None
+    metrics: str | None
+    # "yes", "mutual", or empty for HTTP in clear.
+    https: str = ""
+
+
+async def greet(edges: Edges) -> None:
+    """Wait until the mesh serves and its models have settled, then print."""
+    if edges.http is None:
+        return
+    if edges.https == "mutual":
+        # Without a client's certificate there is nobody to ask.
+        _print_addresses(edges)
+        return
+    http = _Http(_reachable(edges.http), tls=bool(edges.https))
+    while True:
+        try:
+            models = await asyncio.to_thread(http.ask, "POST", "/v2/repository/index")
+        except (OSError, http_client.HTTPException, ValueError):
+            models = None
+        if models is not None and not any(model.get("state") == "LOADING" for model in models):
+            break
+        await asyncio.sleep(_PAUSE_S)
+    print(_table(models), end="\n\n")
+    _print_addresses(edges)
+    ready = sorted({model["name"] for model in models if model.get("state") == "READY"})
+    requests = [await asyncio.to_thread(_example, http, name) for name in ready]
+    requests = [request for request in requests if 0 < len(request) < _LONGEST_EXAMPLE]
+    if requests:
+        print(f"\nA first request to try:\n\n{min(requests, key=len)}", flush=True)
+    else:
+        print(f"\nA first request to try:\n\n  {http.curl}/v2", flush=True)
+
+
+def _print_addresses(edges: Edges) -> None:
+    unix = edges.http is not None and unix_path(edges.http) is not None
+    scheme = "" if unix else "https://" if edges.https else "http://"
+    print(f"KServe v2 over HTTP  {scheme}{_reachable(edges.http or '')}")
+    if edges.grpc:
+        print(f"KServe v2 over gRPC  {_reachable(edges.grpc)}")
+    if edges.metrics:
+        scheme = "" if unix_path(edges.metrics) is not None else "http://"
+        tail = "/metrics" if scheme else ""
+        print(f"Metrics              {scheme}{_reachable(edges.metrics)}{tail}", flush=True)
+
+
+def _reachable(address: str) -> str:
+    """An address to try on this machine where a server listens on all interfaces."""
+    host, _, port = address.rpartition(":")
+    return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
+
+
+class _Http:
+    """Asks the mesh that was just started here."""
+
+    def __init__(self, address: str, *, tls: bool) -> None:
+        self._address = address
+        self._tls = tls
+        path = unix_path(address)
+        where = f"{'https' if tls else 'http'}://{address if path is None else 'localhost'}"
+        # How a user begins to ask the same.
+        self.curl = f"curl {'' if path is None else f'--unix-socket {path} '}{where}"
+
+    def ask(self, method: str, path: str) -> Any:
+        connection = self._connection()
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            body = response.read()
+            if response.status != HTTPStatus.OK:
+                raise http_client.HTTPException(body.decode(errors="replace"))
+            return json.loads(body)
+        finally:
+            connection.close()
+
+    def _connection(self) -> http_client.HTTPConnection:
+        path = unix_path(self._address)
+        name = self._address if path is None else "localhost"
+        if self._tls:
+            # A child of ours, on this machine; its certificate is for other names than this.
+            context = ssl.create_default_context()
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            connection: http_client.HTTPConnection = http_client.HTTPSConnection(
+                name, timeout=_LIMIT_S, context=context
+            )
+        else:
+            connection = http_client.HTTPConnection(name, timeout=_LIMIT_S)
+        if path is not None:
+            connection.sock = _dial(path, context if self._tls else None)
+        return connection
+
+
+def _dial(path: str, context: ssl.SSLContext | None) -> socket.socket:
+    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plain.settimeout(_LIMIT_S)
+    try:
+        plain.connect(path)
+        return plain if context is None else context.wrap_socket(plain)
+    except OSError:
+        plain.close()
+        raise
+
+
+def _table(models: list[dict[str, str]]) -> str:
+    rows = [("MODEL", "VERSION", "STATE")]
+    for model in models:
+        state = model.get("state", "")
+        # The log has all of it; of a Python model's exception this is the first of many lines.
+        reason = model.get("reason", "").partition("\n")[0]
+        rows.append(
+            (model["name"], model.get("version", "-"), f"{state}: {reason}" if reason else state)
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return "\n".join(
+        f"{name:{widths[0]}}  {version:{widths[1]}}  {state}" for name, version, state in rows
+    )
+
+
+def _example(http: _Http, model: str) -> str:
+    """A curl line that sends the model text and zeros; empty if it takes no such request."""
+    config = http.ask("GET", f"/v2/models/{model}/config")
+    if config.get("model_transaction_policy", {}).get("decoupled"):
+        return ""
+    metadata = http.ask("GET", f"/v2/models/{model}")
+    inputs = []
+    for tensor in metadata["inputs"]:
+        shape = [max(1, int(dim)) for dim in tensor["shape"]]
+        value: Any = {"BYTES": _TEXT, "BOOL": False}.get(tensor["datatype"], 0)
+        inputs.append(
+            {
+                "name": tensor["name"],
+                "shape": shape,
+                "datatype": tensor["datatype"],
+                "data": [value] * min(prod(shape), _LONGEST_EXAMPLE),
+            }
+        )
+    body = json.dumps({"inputs": inputs}, separators=(",", ":"))
+    return f"  {http.curl}/v2/models/{model}/infer -d '{body}'"

@@ -1,0 +1,213 @@
+"""What `nereid serve` starts: one command line, checked as a whole and split among the services.
+
+Prints the children to run, as JSON, for nereid.cli.serve.command; on faults, prints them all and
+exits with 2. A composition root: with nereid.cli.serve.joined the only module that may know several
+services.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nereid.cli.serve.triton_flags import TritonFlags
+from nereid.config import flags
+from nereid.observability.logging import LogSettings
+from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.services.cache.settings import CacheSettings
+from nereid.services.executor.service import offered_gpus
+from nereid.services.executor.settings import ExecutorSettings, prepare_environment
+from nereid.services.gateway.settings import GatewaySettings
+from nereid.services.scheduler.settings import Settings as SchedulerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PROGRAM = "nereid serve"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeSettings:
+    """Start a whole mesh on this machine: gateway, scheduler and executors as child processes."""
+
+    join: str = flags.flag(
+        "all",
+        "all: gateway, scheduler and cache share one process; none: each has its own",
+        flags.choice("all", "none"),
+    )
+    executors: int | None = flags.flag(
+        None,
+        "how many executors to start; by default one for each GPU, or one on the CPU",
+        flags.integer(0, 64),
+    )
+    exit_timeout_secs: float = flags.flag(
+        30.0, "how long requests under way may take to finish after SIGTERM", flags.seconds
+    )
+    scheduler_address: tuple[str, ...] = flags.flag(
+        (),
+        "where the scheduler listens for gateways and executors of other machines as well,"
+        " host:port or unix:/path; may be given several times",
+        flags.address,
+        repeated=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mesh:
+    serve: ServeSettings
+    gateway: GatewaySettings
+    scheduler: SchedulerSettings
+    executor: ExecutorSettings
+    cache: CacheSettings
+
+    def children(self, directory: str) -> list[dict[str, Any]]:
+        """The processes, all of which find the scheduler by a unix socket in directory."""
+        address = f"unix:{directory}/scheduler.sock"
+        gateway = dataclasses.replace(self.gateway, scheduler_address=address)
+        joined = self.serve.join == "all"
+        # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
+        scheduler = dataclasses.replace(
+            self.scheduler,
+            scheduler_address=(address, *self.serve.scheduler_address),
+            metrics_port=gateway.metrics_port if joined else -1,
+            metrics_address=gateway.metrics_address,
+        )
+        has_cache = bool(self.cache.cache_config)
+        if joined:
+            # The scheduler's settings come last: of two flags of one name, its own is meant.
+            argv = _merged(flags.arguments(gateway), flags.arguments(scheduler))
+            if has_cache:
+                argv = _merged(flags.arguments(self.cache), argv)
+            children = [
+                _child("nereid.cli.serve.joined", argv, 0, environ=flags.environment(self.cache))
+            ]
+        else:
+            children = [_child("nereid.services.gateway", flags.arguments(gateway), 0)]
+            if has_cache:
+                cache = dataclasses.replace(
+                    self.cache, cache_listen=f"unix:{directory}/cache.sock", metrics_port=-1
+                )
+                scheduler = dataclasses.replace(scheduler, cache_address=cache.cache_listen)
+                secrets = flags.environment(cache)
+                children.append(
+                    _child("nereid.services.cache", flags.arguments(cache), 2, environ=secrets)
+                )
+            children.append(_child("nereid.services.scheduler", flags.arguments(scheduler), 1))
+        gpus = [gpu.id for gpu in offered_gpus(self.executor)]
+        count = self.serve.executors
+        interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
+        for number in range(max(1, len(gpus)) if count is None else count):
+            executor = dataclasses.replace(
+                self.executor,
+                name=f"executor-{number}",
+                scheduler_address=address,
+                metrics_port=-1,
+                metrics_interval_ms=interval_ms,
+                gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
+            )
+            children.append(
+                _child("nereid.services.executor", flags.arguments(executor), 2, number)
+            )
+        return children
+
+    def edges(self) -> dict[str, str | None]:
+        """The addresses that clients use."""
+        gateway = self.gateway
+        return {
+            "http_address": gateway.http_at if gateway.allow_http else None,
+            "grpc_address": gateway.grpc_at if gateway.allow_grpc else None,
+            "metrics_address": gateway.metrics_at if gateway.allow_metrics else None,
+        }
+
+    def shared(self) -> set[str]:
+        """Those of them that other processes may have as well."""
+        gateway = self.gateway
+        http = {gateway.http_at} if gateway.reuse_http_port else set()
+        return http | ({gateway.grpc_at} if gateway.reuse_grpc_port else set())
+
+
+def main() -> None:
+    """Print the plan for the runtime directory argv[1] and the flags after it."""
+    directory, *argv = sys.argv[1:]
+    prepare_environment()
+    mesh = _read(argv)
+    gateway, edges = mesh.gateway, mesh.edges()
+    flags.refuse(_port_faults([edge for edge in edges.values() if edge], mesh.shared()), _PROGRAM)
+    children = mesh.children(directory)
+    log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
+    limit_s = mesh.serve.exit_timeout_secs
+    plan = {"children": children, "exit_timeout_s": limit_s, "log": log, **edges}
+    plan["https"] = (
+        "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
+    )
+    sys.stdout.write(json.dumps(plan))
+
+
+def _read(argv: Sequence[str]) -> _Mesh:
+    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
+    serve, gateway, executor, scheduler, cache, triton = flags.read_all(
+        (*classes, TritonFlags), argv, os.environ, _PROGRAM
+    )
+    if triton.response_cache_byte_size is not None:
+        if cache.cache_config:
+            flags.refuse(["--response-cache-byte-size: --cache-config says it all"], _PROGRAM)
+        size = f"local,size={triton.response_cache_byte_size}"
+        cache = dataclasses.replace(cache, cache_config=(size,))
+    if cache.cache_config and scheduler.cache_address is not None:
+        flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    idle = triton.without_effect()
+    if idle:
+        sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(idle)}\n")
+    return _Mesh(serve, gateway, scheduler, executor, cache)
+
+
+def _child(
+    module: str,
+    argv: list[str],
+    stage: int,
+    number: int = 0,
+    *,
+    environ: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    return {
+        "name": f"{module} {number}",
+        "argv": ["-m", module, *argv],
+        "stage": stage,
+        "environ": environ or {},
+    }
+
+
+def _merged(first: list[str], last: list[str]) -> list[str]:
+    """Both, without what of first has its flag in last."""
+    names = {each.partition("=")[0] for each in last}
+    return [each for each in first if each.partition("=")[0] not in names] + last
+
+
+def _port_faults(addresses: list[str], shared: set[str]) -> list[str]:
+    twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
+    if twice:
+        return [f"cannot listen on {each} twice" for each in sorted(twice)]
+    return [fault for at in addresses for fault in _port_fault(at, reuse=at in shared)]
+
+
+def _port_fault(address: str, *, reuse: bool) -> list[str]:
+    if unix_path(address) is not None:
+        return []
+    host, port = host_and_port(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return [f"cannot listen on {address}: {error.strerror}"]
+    return []
+
+
+if __name__ == "__main__":
+    main()

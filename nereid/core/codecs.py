@@ -1,0 +1,387 @@
+"""Requests and answers to frames and back: the codecs of the links between services.
+
+Deadlines become remaining time on the wire, since clocks of two machines do not agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal
+from nereid.core.messages import (
+    Answer,
+    CachedModels,
+    Cancel,
+    Fault,
+    Flow,
+    InferRequest,
+    LogRules,
+    Release,
+    SharedMemory,
+    TracedModel,
+    TracedTensor,
+    TraceRule,
+    TraceRules,
+)
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+
+    from nereid.core.messages import FromScheduler, Notice, Parameter, Payload, ToScheduler
+    from nereid.pb import kserve_pb2
+
+_log = logging.getLogger(__name__)
+
+# What stands for an item that cannot be written, say because no message holds as much.
+_UNWRITABLE = Fault(Internal.code, INTERNAL_MESSAGE, late=True)
+_LARGEST_KEPT_HEAD_BYTES = 1 << 20
+
+
+class RequestCodec:
+    """Frames from a gateway to the scheduler. A request that cannot be written travels as a fault,
+    so that it is answered and takes no others along.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+
+    def size_bytes(self, item: ToScheduler) -> int:
+        if isinstance(item, InferRequest):
+            # A reference counts for next to nothing, which is what it is.
+            return len(item.head) + sum(map(len, item.payloads))
+        return 0
+
+    def encode(self, items: list[ToScheduler]) -> bytes:
+        try:
+            return self._frame(items)
+        except Exception:
+            _log.exception("a frame of %d requests cannot be written", len(items))
+            return self._frame([self._writable(item) for item in items])
+
+    def _writable(self, item: ToScheduler) -> ToScheduler:
+        try:
+            self._frame([item])
+        except Exception:
+            if not isinstance(item, InferRequest):
+                raise
+            kept = item.head if len(item.head) <= _LARGEST_KEPT_HEAD_BYTES else b""
+            return InferRequest(item.id, kept, [], fault=_UNWRITABLE)
+        return item
+
+    def _frame(self, items: list[ToScheduler]) -> bytes:
+        frame = pb.RequestFrame()
+        now = self._clock()
+        flows: dict[int, bool] = {}
+        for item in items:
+            if isinstance(item, InferRequest):
+                _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
+            elif isinstance(item, Cancel):
+                frame.cancelled_ids.append(item.id)
+            elif isinstance(item, Flow):
+                flows[item.id] = item.paused  # the last word counts
+            else:
+                frame.released_slabs.extend(item.slabs)
+        for number, paused in flows.items():
+            (frame.paused_ids if paused else frame.resumed_ids).append(number)
+        return frame.SerializeToString()
+
+    def decode(self, frame: bytes) -> list[ToScheduler]:
+        """Requests first, then what became of them: a cancellation never overtakes its request."""
+        parsed = pb.RequestFrame.FromString(frame)
+        now = self._clock()
+        items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests]
+        items.extend(map(Cancel, parsed.cancelled_ids))
+        items.extend(Flow(number, paused=True) for number in parsed.paused_ids)
+        items.extend(Flow(number, paused=False) for number in parsed.resumed_ids)
+        if parsed.released_slabs:
+            items.append(Release(tuple(parsed.released_slabs)))
+        return items
+
+
+class AnswerCodec:
+    """Frames from the scheduler to a gateway. An answer that cannot be written becomes a fault."""
+
+    def size_bytes(self, item: FromScheduler) -> int:
+        if not isinstance(item, Answer):
+            return 0
+        size = len(item.head) + sum(map(len, item.payloads))
+        return size + _size_of_trace(item.trace) if item.trace else size
+
+    def encode(self, items: list[FromScheduler]) -> bytes:
+        try:
+            return self._frame(items)
+        except Exception:
+            _log.exception("a frame of %d answers cannot be written", len(items))
+            return self._frame([self._writable(item) for item in items])
+
+    def _writable(self, item: FromScheduler) -> FromScheduler:
+        try:
+            self._frame([item])
+        except Exception:
+            return Answer(item.id, error=_UNWRITABLE)
+        return item
+
+    def _frame(self, items: list[FromScheduler]) -> bytes:
+        frame = pb.AnswerFrame()
+        for item in items:
+            if isinstance(item, Answer):
+                write_answer(item, frame.answers.add(id=item.id))
+                if item.trace:
+                    _write_trace(item.trace, frame.traces[item.id])
+            else:
+                _write_notice(item, frame)
+        return frame.SerializeToString()
+
+    def decode(self, frame: bytes) -> list[FromScheduler]:
+        parsed = pb.AnswerFrame.FromString(frame)
+        items: list[FromScheduler] = [read_answer(message) for message in parsed.answers]
+        if parsed.traces:
+            for item in items:
+                if not item.more and item.id in parsed.traces:  # type: ignore[union-attr]
+                    item.trace = _read_trace(parsed.traces[item.id])  # type: ignore[union-attr]
+        items.extend(_read_notices(parsed))
+        return items
+
+
+def _write_notice(item: Notice, frame: pb.AnswerFrame) -> None:
+    """Put a notice into frame; of each kind the last one counts."""
+    if isinstance(item, CachedModels):
+        frame.cached_models.memory_domain = item.memory_domain
+        frame.cached_models.names[:] = item.names
+        frame.cached_models.SetInParent()
+    elif isinstance(item, TraceRules):
+        frame.trace_rules.Clear()
+        _write_rule(item.default, frame.trace_rules.default_rule)
+        for name, rule in item.models:
+            _write_rule(rule, frame.trace_rules.models[name])
+    else:
+        write_log_rules(item, frame.log_rules)
+
+
+def _size_of_trace(models: Iterable[TracedModel]) -> int:
+    return sum(len(tensor.data or b"") for model in models for tensor in model.tensors)
+
+
+def _write_trace(models: Iterable[TracedModel], message: pb.TracedRequest) -> None:
+    for model in models:
+        context, parent, name, version, request_id, times, tensors = model
+        written = message.models.add(
+            context=context, parent=parent, name=name, version=version, request_id=request_id
+        )
+        for moment, ns in times:
+            written.times.add(name=moment, ns=ns)
+        for tensor in tensors:
+            # Without the data, if there is None.
+            written.tensors.add(**tensor._asdict())
+
+
+def _read_trace(message: pb.TracedRequest) -> tuple[TracedModel, ...]:
+    return tuple(
+        TracedModel(
+            model.context,
+            model.parent,
+            model.name,
+            model.version,
+            model.request_id,
+            tuple((moment.name, moment.ns) for moment in model.times),
+            tuple(map(_read_traced_tensor, model.tensors)),
+        )
+        for model in message.models
+    )
+
+
+def _read_traced_tensor(message: pb.TracedTensor) -> TracedTensor:
+    data = message.data if message.HasField("data") else None
+    return TracedTensor(
+        message.activity, message.name, message.datatype, tuple(message.shape), data
+    )
+
+
+def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
+    message.on, message.rate, message.count = rule.on, rule.rate, rule.limit
+    message.log_frequency = rule.log_frequency
+    message.without_times, message.tensors = not rule.times, rule.tensors
+    message.turn = rule.turn
+
+
+def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
+    """Fill message with rules."""
+    message.verbose, message.info, message.warning, message.error, message.format, _ = rules
+
+
+def read_log_rules(message: pb.LogRules) -> LogRules:
+    """The rules that message holds."""
+    return LogRules(message.verbose, message.info, message.warning, message.error, message.format)
+
+
+def _read_notices(frame: pb.AnswerFrame) -> Iterator[Notice]:
+    if frame.HasField("cached_models"):
+        told = frame.cached_models
+        yield CachedModels(tuple(told.names), told.memory_domain)
+    if frame.HasField("trace_rules"):
+        rules = frame.trace_rules
+        models = tuple((name, _read_rule(rule)) for name, rule in rules.models.items())
+        yield TraceRules(_read_rule(rules.default_rule), models)
+    if frame.HasField("log_rules"):
+        yield read_log_rules(frame.log_rules)
+
+
+def _read_rule(message: pb.TraceRule) -> TraceRule:
+    return TraceRule(
+        message.on,
+        message.rate,
+        message.count,
+        message.log_frequency,
+        not message.without_times,
+        message.tensors,
+        message.turn,
+    )
+
+
+def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> None:
+    write_payloads(item.payloads, message.payloads)
+    if item.request_id:
+        message.request_id = item.request_id
+    if item.parameters:
+        write_parameters(item.parameters, message.parameters)
+    if item.priority:
+        message.priority = item.priority
+    if item.timeout_us:
+        message.timeout_us = item.timeout_us
+    message.remaining_us = remaining_us(item.deadline, now)
+    if item.trace_context:
+        message.trace_context = item.trace_context
+    if item.fault:
+        write_fault(item.fault, message.fault)
+    if item.digest:
+        message.digest = item.digest
+    if item.caller:
+        message.caller = item.caller
+    if item.takes_many:
+        message.takes_many = True
+
+
+def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
+    request = InferRequest(message.id, message.head, read_payloads(message.payloads))
+    request.request_id = message.request_id
+    if message.parameters:
+        request.parameters = read_parameters(message.parameters)
+    request.priority = message.priority
+    request.timeout_us = message.timeout_us
+    request.deadline = deadline_of(message.remaining_us, now)
+    request.trace_context = message.trace_context
+    if message.HasField("fault"):
+        request.fault = read_fault(message.fault)
+    request.digest = message.digest
+    request.caller = message.caller
+    request.takes_many = message.takes_many
+    return request
+
+
+def write_answer(item: Answer, message: pb.Answer) -> None:
+    """Fill message with everything of item but its id."""
+    message.head = item.head
+    if item.more:
+        message.more = True
+    if item.error is not None:
+        write_fault(item.error, message.error)
+        return
+    write_payloads(item.payloads, message.payloads)
+
+
+def read_answer(message: pb.Answer) -> Answer:
+    """The answer that message holds."""
+    if message.HasField("error"):
+        fault = read_fault(message.error)
+        return Answer(message.id, message.head, error=fault, more=message.more)
+    payloads = read_payloads(message.payloads)
+    answer = Answer(message.id, message.head, payloads, more=message.more)
+    # Of an answer's payloads all are shared, or none.
+    if payloads and type(payloads[0]) is SharedMemory:
+        answer.slab = payloads[0].slab
+    return answer
+
+
+def write_payloads(payloads: Sequence[Payload], messages: _Payloads) -> None:
+    """Append payloads to a repeated Payload field."""
+    for payload in payloads:
+        if isinstance(payload, SharedMemory):
+            slab, offset, size_bytes = payload
+            memory = messages.add().shared_memory
+            memory.slab, memory.offset, memory.size_bytes = slab, offset, size_bytes
+        else:
+            messages.add(inline=payload)
+
+
+def read_payloads(messages: Iterable[pb.Payload]) -> list[Payload]:
+    """The payloads of a repeated Payload field."""
+    return [
+        _read_shared_memory(message.shared_memory)
+        if message.HasField("shared_memory")
+        else message.inline
+        for message in messages
+    ]
+
+
+def _read_shared_memory(message: pb.SharedMemory) -> SharedMemory:
+    return SharedMemory(message.slab, message.offset, message.size_bytes)
+
+
+def write_parameters(
+    parameters: dict[str, Parameter], messages: MutableMapping[str, kserve_pb2.InferParameter]
+) -> None:
+    """Fill a map of InferParameter; integers past int64 are written as uint64."""
+    for key, value in parameters.items():
+        message = messages[key]
+        if isinstance(value, bool):
+            message.bool_param = value
+        elif isinstance(value, int):
+            if value < 1 << 63:
+                message.int64_param = value
+            else:
+                message.uint64_param = value
+        elif isinstance(value, float):
+            message.double_param = value
+        else:
+            message.string_param = value
+
+
+def read_parameters(
+    messages: MutableMapping[str, kserve_pb2.InferParameter],
+) -> dict[str, Parameter]:
+    """The values of a map of InferParameter; one without a value is left out."""
+    parameters: dict[str, Parameter] = {}
+    for key, message in messages.items():
+        choice = message.WhichOneof("parameter_choice")
+        if choice:
+            parameters[key] = getattr(message, choice)
+    return parameters
+
+
+def write_fault(fault: Fault, message: pb.Fault) -> None:
+    """Fill message with fault."""
+    message.code, message.message, message.late = fault
+
+
+def read_fault(message: pb.Fault) -> Fault:
+    """The fault that message holds."""
+    return Fault(message.code, message.message, message.late)
+
+
+def remaining_us(deadline: float | None, now: float) -> int:
+    """What is left of a deadline, at least 1; 0 stands for no deadline."""
+    return 0 if deadline is None else max(1, int((deadline - now) * 1e6))
+
+
+def deadline_of(remaining: int, now: float) -> float | None:
+    """The deadline (monotonic seconds) that remaining microseconds stand for."""
+    return now + remaining / 1e6 if remaining else None
+
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    _Payloads = RepeatedCompositeFieldContainer[pb.Payload]

@@ -1,0 +1,129 @@
+"""Raw tensor bytes to numpy arrays and back, and the framing of BYTES tensors.
+
+Raw is little-endian, row-major, without padding. A BYTES element is a 4-byte little-endian length
+followed by that many bytes. BF16 has no numpy type and appears as uint16.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nereid.core.datatypes import BYTES
+from nereid.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Array = NDArray[Any]
+Buffer = bytes | bytearray | memoryview
+
+NUMPY_TYPE: Final[dict[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BF16": np.dtype("<u2"),
+    "BYTES": np.dtype(np.object_),
+}
+_DATATYPE_OF: Final[dict[np.dtype[Any], str]] = {
+    dtype: name for name, dtype in NUMPY_TYPE.items() if name != "BF16"
+}
+
+_LENGTH = Struct("<I")
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """The KServe name of a numpy type; strings of any kind are BYTES.
+
+    Raises:
+        InvalidArgument: KServe has no such datatype.
+    """
+    if dtype.kind in "OSU":
+        return BYTES
+    name = _DATATYPE_OF.get(dtype.newbyteorder("<"))
+    if name is None:
+        raise InvalidArgument(f"no datatype of the protocol holds numpy's '{dtype}'")
+    return name
+
+
+def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> Array:
+    """A view of raw as an array of this shape; BYTES elements are copied out as bytes objects.
+
+    Raises:
+        InvalidArgument: raw does not hold exactly the elements that shape asks for.
+    """
+    if datatype == BYTES:
+        elements = split_bytes(raw)
+        array = np.empty(len(elements), dtype=np.object_)
+        array[:] = elements
+    else:
+        dtype = NUMPY_TYPE[datatype]
+        if len(raw) % dtype.itemsize:
+            raise InvalidArgument(f"{len(raw)} bytes are no whole number of {datatype} elements")
+        array = np.frombuffer(raw, dtype=dtype)
+    try:
+        return array.reshape(shape)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"{array.size} {datatype} elements do not fill the shape {list(shape)}"
+        ) from error
+
+
+def to_raw(array: Array) -> bytes:
+    """The raw bytes of an array, in row-major order."""
+    if array.dtype.kind in "OSU":
+        return join_bytes(array.ravel().tolist())
+    return array.tobytes()
+
+
+def split_bytes(raw: Buffer) -> list[bytes]:
+    """The elements of a raw BYTES tensor.
+
+    Raises:
+        InvalidArgument: raw ends inside a length or an element.
+    """
+    elements: list[bytes] = []
+    append = elements.append
+    unpack = _LENGTH.unpack_from
+    view = memoryview(raw)
+    position, end = 0, len(raw)
+    while position < end:
+        if position + 4 > end:
+            raise InvalidArgument("incomplete string length indicator")
+        start = position + 4
+        position = start + unpack(raw, position)[0]
+        if position > end:
+            raise InvalidArgument("incomplete string data")
+        append(bytes(view[start:position]))
+    return elements
+
+
+def join_bytes(elements: Iterable[bytes | str]) -> bytes:
+    """The raw form of BYTES elements; text is encoded as UTF-8."""
+    parts: list[bytes] = []
+    for element in elements:
+        data = element.encode() if isinstance(element, str) else bytes(element)
+        parts.append(_LENGTH.pack(len(data)))
+        parts.append(data)
+    return b"".join(parts)
+
+
+def stack(raws: Sequence[Buffer], datatype: str, shape: Sequence[int]) -> Array:
+    """One array of this shape out of the raw tensors of a batch's members, in their order.
+
+    A single member is viewed in place; several are joined by one copy.
+    """
+    raw = raws[0] if len(raws) == 1 else b"".join(raws)
+    return from_raw(raw, datatype, shape)

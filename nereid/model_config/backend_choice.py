@@ -1,0 +1,100 @@
+"""Which backend runs a model, told from its platform, its file's name or its own name.
+
+Pure: it sees names of files, never the files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from nereid.pb.model_config_pb2 import ModelConfig
+
+ENSEMBLE_PLATFORM: Final = "ensemble"
+TENSORRT_PLATFORM: Final = "tensorrt_plan"
+ONNXRUNTIME: Final = "onnxruntime"
+TENSORFLOW: Final = "tensorflow"
+OPENVINO: Final = "openvino"
+PYTORCH: Final = "pytorch"
+PYTHON: Final = "python"
+PYTHON_FILE: Final = "model.py"
+
+
+class KnownBackend(NamedTuple):
+    """A backend with the platform and the file name that stand for it; "": it has no platform."""
+
+    backend: str
+    platform: str
+    filename: str
+
+
+# In the order in which Triton looks.
+KNOWN_BACKENDS: Final = (
+    KnownBackend(TENSORFLOW, "tensorflow_savedmodel", "model.savedmodel"),
+    KnownBackend(TENSORFLOW, "tensorflow_graphdef", "model.graphdef"),
+    KnownBackend("tensorrt", TENSORRT_PLATFORM, "model.plan"),
+    KnownBackend(ONNXRUNTIME, "onnxruntime_onnx", "model.onnx"),
+    KnownBackend(OPENVINO, "", "model.xml"),
+    KnownBackend(PYTORCH, "pytorch_libtorch", "model.pt"),
+    KnownBackend(PYTHON, "", PYTHON_FILE),
+)
+
+
+def model_file_backend(filenames: Collection[str]) -> tuple[str, str] | None:
+    """The (backend, platform) that a version directory's files stand for, if one does."""
+    for known in KNOWN_BACKENDS:
+        if known.filename in filenames:
+            return known.backend, known.platform
+    return None
+
+
+def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[str] = ()) -> None:
+    """Set, in place, what of name, backend, platform and default_model_filename is missing.
+
+    Raises:
+        InvalidArgument: nothing tells the backend.
+    """
+    if not config.name:
+        config.name = model_name
+    for known in KNOWN_BACKENDS:
+        if _stands_for(config, known, filenames):
+            _fill_from(config, known)
+            return
+    if config.backend or config.platform or config.default_model_filename:
+        return
+    # A model for somebody's own backend: "anything.<backend>".
+    _, dot, backend = model_name.partition(".")
+    if not dot:
+        raise InvalidArgument(
+            f"Invalid model name: Could not determine backend for model '{model_name}' with no "
+            "backend in model configuration. Expected model name of the form "
+            "'model.<backend_name>'."
+        )
+    config.backend = backend
+    config.default_model_filename = f"model.{backend}"
+
+
+def _stands_for(config: ModelConfig, known: KnownBackend, filenames: Collection[str]) -> bool:
+    # Two platforms are TensorFlow's, so there the backend alone does not tell.
+    if config.backend and known.backend != TENSORFLOW:
+        return config.backend == known.backend
+    if config.backend not in ("", known.backend):
+        return False
+    if config.platform and config.platform == known.platform:
+        return True
+    if config.default_model_filename:
+        return config.default_model_filename == known.filename
+    return not config.platform and known.filename in filenames
+
+
+def _fill_from(config: ModelConfig, known: KnownBackend) -> None:
+    config.backend = known.backend
+    if not config.platform:
+        config.platform = known.platform
+    is_python_source = known.backend == PYTORCH and config.runtime == PYTHON_FILE
+    if not config.default_model_filename and not is_python_source:
+        config.default_model_filename = known.filename

@@ -1,0 +1,224 @@
+"""A configuration as it was written, and what the model file says, to a complete configuration.
+
+By Triton's rules: defaults of the server core, then what the onnxruntime backend fills in. Beyond
+Triton, tensors that are named but lack dims or a data type are filled in as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from nereid.core.errors import InvalidArgument
+from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, fill_backend
+from nereid.model_config.validation.model import validate_config, validate_scheduling
+from nereid.model_config.validation.model_file import check_description
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableSequence
+
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    from nereid.model_config.description import ModelDescription, TensorDescription
+
+    _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
+    _Tensors = (
+        RepeatedCompositeFieldContainer[model_config_pb2.ModelInput]
+        | RepeatedCompositeFieldContainer[model_config_pb2.ModelOutput]
+    )
+
+_VARIABLE: Final = -1
+_SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionSettings:
+    """The server's settings for completion: a backend's default-max-batch-size, and whether."""
+
+    default_max_batch_size: int = 4
+    disable_auto_complete: bool = False
+
+
+_DEFAULTS: Final = CompletionSettings()
+
+
+def complete_config(
+    config: model_config_pb2.ModelConfig,
+    *,
+    model_name: str,
+    description: ModelDescription | None,
+    settings: CompletionSettings = _DEFAULTS,
+) -> model_config_pb2.ModelConfig:
+    """A new message with every default set. instance_group stays as written: see instances.py.
+
+    With a description, what is returned is also valid and fits the model file.
+
+    Raises:
+        InvalidArgument: the configuration is wrong in itself, or does not fit the model file.
+    """
+    completed = model_config_pb2.ModelConfig()
+    completed.CopyFrom(config)
+    fill_backend(completed, model_name=model_name)
+    if completed.name != model_name:
+        raise InvalidArgument(
+            f"unexpected directory name '{model_name}' for model '{completed.name}', "
+            "directory name must equal model name"
+        )
+    _set_defaults(completed)
+    validate_scheduling(completed)
+    if description is None:
+        return completed
+    if not settings.disable_auto_complete:
+        _fill_from_description(completed, description, settings)
+        _set_defaults(completed)
+    validate_config(completed)
+    check_description(completed, description)
+    return completed
+
+
+def _set_defaults(config: model_config_pb2.ModelConfig) -> None:
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1
+    if config.HasField("dynamic_batching"):
+        _default_preferred(config.dynamic_batching.preferred_batch_size, config.max_batch_size)
+    if config.HasField("sequence_batching"):
+        sequence = config.sequence_batching
+        if not sequence.max_sequence_idle_microseconds:
+            sequence.max_sequence_idle_microseconds = _SEQUENCE_IDLE_DEFAULT_US
+        if sequence.HasField("oldest"):
+            _default_preferred(sequence.oldest.preferred_batch_size, config.max_batch_size)
+    if not config.HasField("ensemble_scheduling") and config.platform != ENSEMBLE_PLATFORM:
+        optimization = config.optimization
+        for name in ("input_pinned_memory", "output_pinned_memory"):
+            if not optimization.HasField(name):
+                getattr(optimization, name).enable = True
+
+
+def _default_preferred(sizes: MutableSequence[int], max_batch_size: int) -> None:
+    if not sizes and max_batch_size > 0:
+        sizes.append(max_batch_size)
+
+
+def _fill_from_description(
+    config: model_config_pb2.ModelConfig,
+    description: ModelDescription,
+    settings: CompletionSettings,
+) -> None:
+    has_inputs = bool(config.input or config.batch_input)
+    written: list[_Tensor] = [*config.input, *config.output]
+    if has_inputs and config.output and not any(map(_is_partial, written)):
+        # As on Triton: all is said, so the batch size and the scheduler are meant as written.
+        return
+    _fill_batching(config, description, settings)
+    hidden = _sequence_tensors(config)
+    if has_inputs:
+        _fill_partial(config, config.input, description.inputs)
+    else:
+        required = (tensor for tensor in description.inputs if not tensor.optional)
+        _fill_all(config, config.input, (t for t in required if t.name not in hidden))
+    if config.output:
+        _fill_partial(config, config.output, description.outputs)
+    else:
+        shown = (tensor for tensor in description.outputs if tensor.name not in hidden)
+        _fill_all(config, config.output, shown)
+
+
+def _is_partial(tensor: _Tensor) -> bool:
+    return not tensor.dims or not tensor.data_type
+
+
+def _sequence_tensors(config: model_config_pb2.ModelConfig) -> frozenset[str]:
+    """Tensors that the sequence batcher deals with, so that clients never see them."""
+    sequence = config.sequence_batching
+    names = {control.name for control in sequence.control_input}
+    for state in sequence.state:
+        names |= {state.input_name, state.output_name}
+    return frozenset(names)
+
+
+def _fill_batching(
+    config: model_config_pb2.ModelConfig,
+    description: ModelDescription,
+    settings: CompletionSettings,
+) -> None:
+    tensors = [tensor for tensor in description.inputs if not tensor.optional]
+    tensors += description.outputs
+    if not all(tensor.dims and tensor.dims[0] == _VARIABLE for tensor in tensors):
+        if config.max_batch_size:
+            raise InvalidArgument(
+                f"autofill failed for model '{config.name}': model does not support batching "
+                "while non-zero max_batch_size is specified"
+            )
+        return
+    if not config.max_batch_size and not _writes_batch_dimension(config, description):
+        config.max_batch_size = max(settings.default_max_batch_size, 0)
+    if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
+        config.dynamic_batching.SetInParent()
+
+
+def _writes_batch_dimension(
+    config: model_config_pb2.ModelConfig, description: ModelDescription
+) -> bool:
+    """Whether some dims as written have the graph's full rank, so that 0 means: no batching.
+
+    Triton's onnxruntime backend does not look, takes its default, and then refuses the dims.
+    """
+    ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
+    ranks = {
+        tensor.name: len(tensor.dims)
+        for tensor in (*description.inputs, *description.outputs)
+        if tensor.dims is not None and tensor.name not in ragged
+    }
+    written: list[_Tensor] = [*config.input, *config.output]
+    return any(
+        tensor.dims
+        and not tensor.HasField("reshape")
+        and ranks.get(tensor.name) == len(tensor.dims)
+        for tensor in written
+    )
+
+
+def _fill_partial(
+    config: model_config_pb2.ModelConfig,
+    tensors: _Tensors,
+    described: Iterable[TensorDescription],
+) -> None:
+    by_name = {tensor.name: tensor for tensor in described}
+    for tensor in tensors:
+        found = by_name.get(tensor.name)
+        if found is None:
+            # Told as an unknown name once the configuration itself is valid.
+            continue
+        if not tensor.data_type:
+            tensor.data_type = cast("model_config_pb2.DataType", found.datatype)
+        if not tensor.dims and not tensor.HasField("reshape"):
+            _fill_dims(config, tensor, found)
+
+
+def _fill_all(
+    config: model_config_pb2.ModelConfig,
+    tensors: _Tensors,
+    described: Iterable[TensorDescription],
+) -> None:
+    for found in described:
+        tensor = tensors.add()
+        tensor.name = found.name
+        tensor.data_type = cast("model_config_pb2.DataType", found.datatype)
+        _fill_dims(config, tensor, found)
+
+
+def _fill_dims(
+    config: model_config_pb2.ModelConfig, tensor: _Tensor, found: TensorDescription
+) -> None:
+    batching = config.max_batch_size > 0
+    if found.dims is None:
+        # A configuration cannot say "any rank"; its author can, by writing the dims.
+        tensor.dims.append(_VARIABLE)
+        return
+    tensor.dims.extend(found.dims[1:] if batching else found.dims)
+    if not tensor.dims:
+        # A configuration has no scalars: clients send [1], and the batch dimension alone remains.
+        tensor.dims.append(1)
+        if batching:
+            tensor.reshape.SetInParent()

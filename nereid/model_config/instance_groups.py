@@ -1,0 +1,123 @@
+"""instance_group as written to the groups that one executor hosts, by Triton's defaults.
+
+Each executor stands for a Triton server, so what AUTO and "all GPUs" mean depends on its GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from nereid.core.errors import InvalidArgument
+from nereid.model_config.backend_choice import ONNXRUNTIME, OPENVINO, PYTHON, TENSORFLOW
+from nereid.model_config.validation.instance_groups import check_group, group_name
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+InstanceKind = Literal["CPU", "GPU", "MODEL"]
+
+_Kind = model_config_pb2.ModelInstanceGroup
+_KIND_NAMES: Final[dict[int, InstanceKind]] = {
+    _Kind.KIND_CPU: "CPU",
+    _Kind.KIND_GPU: "GPU",
+    _Kind.KIND_MODEL: "MODEL",
+}
+# Backends that gain from a second instance on the CPU when nothing is said.
+_TWO_ON_CPU: Final = (TENSORFLOW, ONNXRUNTIME)
+# Backends that run on the CPU when no group is written at all.
+_CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """Like instances on one executor: count of them, on each of the gpus if there are any."""
+
+    name: str
+    kind: InstanceKind
+    count: int
+    gpus: tuple[int, ...] = ()
+    passive: bool = False
+
+
+def normalise_instance_groups(
+    config: ModelConfig, *, gpu_ids: Sequence[int]
+) -> list[InstanceGroup]:
+    """The groups for an executor whose usable GPUs these are; an ensemble has none.
+
+    Raises:
+        InvalidArgument: a group asks for what this executor does not have.
+    """
+    return [_freeze(group) for group in _groups(config, gpu_ids)]
+
+
+def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> ModelConfig:
+    """A copy of the configuration with the groups as such an executor hosts them.
+
+    Raises:
+        InvalidArgument: as normalise_instance_groups.
+    """
+    placed = model_config_pb2.ModelConfig()
+    placed.CopyFrom(config)
+    groups = _groups(config, gpu_ids)
+    del placed.instance_group[:]
+    placed.instance_group.extend(groups)
+    return placed
+
+
+def _groups(config: ModelConfig, gpu_ids: Sequence[int]) -> list[ModelInstanceGroup]:
+    if config.HasField("ensemble_scheduling"):
+        return []
+    written = list(config.instance_group)
+    if not written:
+        kind = _Kind.KIND_CPU if config.backend in _CPU_UNLESS_ASKED else _Kind.KIND_AUTO
+        written = [model_config_pb2.ModelInstanceGroup(name=config.name, kind=kind)]
+    return [_normalise(config, index, group, gpu_ids) for index, group in enumerate(written)]
+
+
+def _normalise(
+    config: ModelConfig, index: int, written: ModelInstanceGroup, gpu_ids: Sequence[int]
+) -> ModelInstanceGroup:
+    group = model_config_pb2.ModelInstanceGroup()
+    group.CopyFrom(written)
+    group.name = group_name(config, index, written)
+    if group.kind == _Kind.KIND_AUTO:
+        on_gpu = bool(gpu_ids) and set(group.gpus) <= set(gpu_ids)
+        group.kind = _Kind.KIND_GPU if on_gpu else _Kind.KIND_CPU
+    if group.count < 1:
+        two = group.kind == _Kind.KIND_CPU and config.backend in _TWO_ON_CPU
+        group.count = 2 if two else 1
+    if group.kind == _Kind.KIND_GPU:
+        group.gpus.extend(() if group.gpus else sorted(gpu_ids))
+        _check_gpus(config, group, gpu_ids)
+    check_group(config, group, group.name)
+    return group
+
+
+def _check_gpus(config: ModelConfig, group: ModelInstanceGroup, gpu_ids: Sequence[int]) -> None:
+    subject = f"instance group {group.name} of model {config.name}"
+    if not group.gpus:
+        raise InvalidArgument(f"{subject} has kind KIND_GPU but no GPUs are available")
+    for gpu in group.gpus:
+        if gpu not in gpu_ids:
+            raise InvalidArgument(
+                f"{subject} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the "
+                "minimum required CUDA compute compatibility of 6.000000 are: "
+                f"{', '.join(map(str, sorted(gpu_ids)))}"
+            )
+
+
+def _freeze(group: ModelInstanceGroup) -> InstanceGroup:
+    kind = _KIND_NAMES.get(group.kind)
+    if kind is None:
+        raise InvalidArgument(f"instance_group kind {group.kind} not supported")
+    return InstanceGroup(
+        name=group.name,
+        kind=kind,
+        count=group.count,
+        gpus=tuple(group.gpus),
+        passive=group.passive,
+    )

@@ -1,0 +1,90 @@
+"""The text of a config.pbtxt to a ModelConfig message; faults with line, column and a suggestion.
+
+Knows the syntax only: what a field means, and whether its value makes sense, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final, cast
+
+from google.protobuf import text_format
+
+from nereid.core.errors import InvalidArgument
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from google.protobuf.descriptor import Descriptor
+
+# protobuf's own words. It quotes the whole line before some reasons, which says nothing new.
+_PLACE: Final = re.compile(r"\A\d+:\d+ : ")
+_QUOTED_LINE: Final = re.compile(r"\A'.*?': (?=Enum type|Value out of range|Couldn't parse)")
+_UNKNOWN_FIELD: Final = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
+_UNKNOWN_VALUE: Final = re.compile(r'Enum type "([\w.]+)" has no value named "?(\w+)')
+
+
+def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
+    """The configuration as it is written; nothing is filled in or checked.
+
+    Raises:
+        InvalidArgument: the text is not a model configuration; names line, column and reason.
+    """
+    config = model_config_pb2.ModelConfig()
+    try:
+        with warnings.catch_warnings():
+            # protobuf decodes escapes with a codec that warns of bad ones before it refuses them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            text_format.Parse(text.removeprefix("\ufeff"), config)
+    except text_format.ParseError as error:
+        line, column = error.GetLine(), error.GetColumn()
+        place = "" if line is None else f"{line}:{column}: "
+        reason = _reason(str(error))
+        raise InvalidArgument(
+            f"failed to read text proto for model '{model_name}': {place}{reason}"
+        ) from error
+    except ValueError as error:
+        # An enum's number of more than 32 bits; protobuf forgets to say where.
+        raise InvalidArgument(
+            f"failed to read text proto for model '{model_name}': {error}"
+        ) from error
+    return config
+
+
+def _reason(text: str) -> str:
+    reason = _QUOTED_LINE.sub("", _PLACE.sub("", text))
+    for pattern, names_of in ((_UNKNOWN_FIELD, _field_names), (_UNKNOWN_VALUE, _value_names)):
+        found = pattern.search(reason)
+        if found:
+            names = names_of(found[1])
+            # An enum's values share a prefix that is easily left out: FP32, GPU.
+            near = [name for name in names if name.endswith(f"_{found[2]}")]
+            near += get_close_matches(found[2], names, n=1)
+            return f"{reason} Did you mean '{near[0]}'?" if near else reason
+    return reason
+
+
+def _field_names(message_name: str) -> Collection[str]:
+    return next(
+        message.fields_by_name for message in _messages() if message.full_name == message_name
+    )
+
+
+def _value_names(enum_name: str) -> Collection[str]:
+    return next(
+        field.enum_type.values_by_name
+        for message in _messages()
+        for field in message.fields
+        if field.enum_type is not None and field.enum_type.full_name == enum_name
+    )
+
+
+def _messages() -> list[Descriptor]:
+    """The messages that a configuration is made of; the schema has no recursion."""
+    found = [cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)]
+    for message in found:
+        found.extend(field.message_type for field in message.fields if field.message_type)
+    return found

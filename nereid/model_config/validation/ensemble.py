@@ -1,0 +1,140 @@
+"""Rules for an ensemble's steps that need this configuration alone; texts as Triton's core.
+
+What the steps' models must fulfil is checked by whoever has their configurations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import InvalidArgument
+from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelEnsembling
+
+
+@dataclass(slots=True, eq=False)
+class _Tensor:
+    """An ensemble's tensor; written: a step or the client provides it."""
+
+    name: str
+    is_output: bool = False
+    ready: bool = False
+    sources: list[_Tensor] = field(default_factory=list)
+    users: list[_Tensor] = field(default_factory=list)
+
+
+_Graph = dict[str, _Tensor]
+
+
+def validate_ensemble(config: ModelConfig) -> None:
+    """Check a configuration that has ensemble_scheduling.
+
+    Raises:
+        InvalidArgument: the first fault.
+    """
+    name = config.name
+    if config.platform != ENSEMBLE_PLATFORM:
+        raise InvalidArgument(
+            f"ensemble scheduling cannot be set for model '{name}' whose platform is not "
+            f"{ENSEMBLE_PLATFORM}"
+        )
+    if config.instance_group:
+        raise InvalidArgument(f"instance group should not be specified for ensemble '{name}'")
+    if config.HasField("optimization"):
+        raise InvalidArgument(f"optimization should not be specified for ensemble '{name}'")
+    if config.model_warmup:
+        raise InvalidArgument(f"model_warmup can not be specified for ensemble '{name}'")
+    if not config.ensemble_scheduling.step:
+        raise InvalidArgument(f"must specify 'step' for ensemble '{name}'")
+    graph: _Graph = {}
+    for index, step in enumerate(config.ensemble_scheduling.step):
+        _check_step(name, index, step)
+        _link(name, index, step, graph)
+    _spread_from_inputs(config, graph)
+    _check_outputs(config, graph)
+    _check_used(config, graph)
+
+
+def _check_step(name: str, index: int, step: ModelEnsembling.Step) -> None:
+    for key in ("model_name", "input_map", "output_map"):
+        if not getattr(step, key):
+            raise InvalidArgument(f"must specify '{key}' in step {index} of ensemble '{name}'")
+
+
+def _link(name: str, index: int, step: ModelEnsembling.Step, graph: _Graph) -> None:
+    outputs = []
+    for tensor_name in _values(step.output_map):
+        tensor = graph.setdefault(tensor_name, _Tensor(tensor_name))
+        if tensor.is_output:
+            raise InvalidArgument(
+                f"ensemble tensor '{tensor_name}' can appear in an output map only once for "
+                f"ensemble '{name}' step {index}"
+            )
+        tensor.is_output = True
+        outputs.append(tensor)
+    for tensor_name in _values(step.input_map):
+        source = graph.setdefault(tensor_name, _Tensor(tensor_name))
+        for tensor in outputs:
+            tensor.sources.append(source)
+            source.users.append(tensor)
+
+
+def _values(mapping: Mapping[str, str]) -> list[str]:
+    """A map field's values, ordered by key: the messages must not depend on chance."""
+    return [value for _, value in sorted(mapping.items())]
+
+
+def _spread_from_inputs(config: ModelConfig, graph: _Graph) -> None:
+    ready = []
+    for tensor_config in config.input:
+        tensor = graph.get(tensor_config.name)
+        if tensor is None:
+            raise InvalidArgument(
+                f"ensemble input '{tensor_config.name}' for ensemble {config.name} is not used"
+            )
+        tensor.ready = True
+        ready.append(tensor)
+    while ready:
+        for user in ready.pop().users:
+            if not user.ready and all(source.ready for source in user.sources):
+                user.ready = True
+                ready.append(user)
+
+
+def _check_outputs(config: ModelConfig, graph: _Graph) -> None:
+    for tensor_config in config.output:
+        tensor = graph.get(tensor_config.name)
+        if tensor is None:
+            raise InvalidArgument(
+                f"ensemble output '{tensor_config.name}' for ensemble {config.name} is not used"
+            )
+        if not tensor.ready:
+            text = f"output '{tensor.name}' for ensemble '{config.name}' is not written"
+            cause = _unconnected(tensor)
+            if cause is not tensor:
+                text += f": at least one of its depending tensors, '{cause.name}', is not connected"
+            raise InvalidArgument(text)
+
+
+def _unconnected(tensor: _Tensor) -> _Tensor:
+    """A tensor, as far up as can be, that keeps this one from being written."""
+    seen: set[str] = set()
+    while True:
+        waiting = (s for s in tensor.sources if not s.ready and s.name not in seen)
+        source = next(waiting, None)
+        if source is None:
+            return tensor
+        seen.add(source.name)
+        tensor = source
+
+
+def _check_used(config: ModelConfig, graph: _Graph) -> None:
+    outputs = {tensor.name for tensor in config.output}
+    for name, tensor in sorted(graph.items()):
+        if name not in outputs and not (tensor.ready and tensor.users):
+            raise InvalidArgument(f"ensemble tensor '{name}' is unused in ensemble '{config.name}'")

@@ -1,0 +1,159 @@
+"""Whether a complete configuration makes sense in itself; texts as Triton's core words them.
+
+Needs no model file and no other model's configuration: what a graph, an executor's devices or an
+ensemble's members have to say is checked where they are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.core.errors import InvalidArgument
+from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
+from nereid.model_config.validation.ensemble import validate_ensemble
+from nereid.model_config.validation.instance_groups import validate_instance_groups
+from nereid.model_config.validation.sequence import validate_sequence
+from nereid.model_config.validation.tensors import validate_tensors
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
+
+_DELAY: Final = model_config_pb2.ModelQueuePolicy.DELAY
+
+
+def validate_config(config: ModelConfig) -> None:
+    """Check all of a complete configuration.
+
+    Raises:
+        InvalidArgument: the first fault, in Triton's words.
+    """
+    validate_scheduling(config)
+    validate_tensors(config)
+    validate_instance_groups(config)
+    _check_warmup(config)
+
+
+def validate_scheduling(config: ModelConfig) -> None:
+    """Check what Triton checks while it reads the repository: all but tensors and instances."""
+    if not config.name:
+        raise InvalidArgument("model configuration must specify 'name'")
+    _check_platform(config)
+    if config.max_batch_size < 0:
+        raise InvalidArgument(f"'max_batch_size' must be non-negative value for {config.name}")
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        raise InvalidArgument(f"must specify 'version policy' for {config.name}")
+    if config.HasField("dynamic_batching"):
+        _check_dynamic_batching(config, config.dynamic_batching)
+    if config.HasField("sequence_batching"):
+        validate_sequence(config)
+    if config.HasField("ensemble_scheduling"):
+        validate_ensemble(config)
+    elif config.platform == ENSEMBLE_PLATFORM:
+        raise InvalidArgument(
+            f"ensemble scheduling must be set for ensemble {config.name} whose platform is "
+            f"{ENSEMBLE_PLATFORM}"
+        )
+    if config.model_transaction_policy.decoupled and config.response_cache.enable:
+        raise InvalidArgument(
+            f"Response Cache does not currently support model {config.name} with 'decoupled' "
+            "transaction policy. Please disable the response cache."
+        )
+    _check_metrics(config)
+
+
+def _check_platform(config: ModelConfig) -> None:
+    if not config.backend:
+        if config.platform != ENSEMBLE_PLATFORM:
+            raise InvalidArgument(f"unexpected platform type '{config.platform}' for {config.name}")
+        return
+    if config.platform == ENSEMBLE_PLATFORM:
+        raise InvalidArgument(
+            f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE_PLATFORM}' and "
+            "empty backend type"
+        )
+    # A backend without a platform of its own may be given any, as may one that nobody knows.
+    platforms = {
+        known.platform
+        for known in KNOWN_BACKENDS
+        if known.backend == config.backend and known.platform
+    }
+    if platforms and config.platform not in platforms:
+        raise InvalidArgument(
+            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+        )
+
+
+def _check_dynamic_batching(config: ModelConfig, batching: ModelDynamicBatching) -> None:
+    for size in batching.preferred_batch_size:
+        if size <= 0:
+            raise InvalidArgument(
+                f"dynamic batching preferred size must be positive for {config.name}"
+            )
+        if size > config.max_batch_size:
+            raise InvalidArgument(
+                f"dynamic batching preferred size must be <= max batch size for {config.name}"
+            )
+    levels = batching.priority_levels
+    if levels:
+        if not 1 <= batching.default_priority_level <= levels:
+            raise InvalidArgument(
+                f"default priority level must be in range [1, {levels}] for {config.name}"
+            )
+        if not all(1 <= level <= levels for level in batching.priority_queue_policy):
+            raise InvalidArgument(
+                f"priority queue policy must have priority level in range [1, {levels}] for "
+                f"{config.name}"
+            )
+    if batching.preserve_ordering:
+        _check_preserved_ordering(config, batching)
+
+
+def _check_preserved_ordering(config: ModelConfig, batching: ModelDynamicBatching) -> None:
+    if batching.priority_levels > 1:
+        raise InvalidArgument(
+            f"Only one priority level is allowed when 'preserve_ordering' is true for {config.name}"
+        )
+    policies = (batching.default_queue_policy, *batching.priority_queue_policy.values())
+    if any(map(_delays, policies)):
+        raise InvalidArgument(
+            "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true "
+            f"for {config.name}"
+        )
+
+
+def _delays(policy: ModelQueuePolicy) -> bool:
+    return policy.default_timeout_microseconds != 0 and policy.timeout_action == _DELAY
+
+
+def _check_metrics(config: ModelConfig) -> None:
+    for control in config.model_metrics.metric_control:
+        if not control.HasField("metric_identifier"):
+            raise InvalidArgument("metric control must specify 'metric_identifier'")
+        if not control.metric_identifier.family:
+            raise InvalidArgument("metric identifier must specify non-empty 'family'")
+        if not control.HasField("histogram_options"):
+            raise InvalidArgument("metric control must specify 'histogram_options'")
+        if not control.histogram_options.buckets:
+            raise InvalidArgument("histogram options must specify non-empty 'buckets'")
+
+
+def _check_warmup(config: ModelConfig) -> None:
+    for sample in config.model_warmup:
+        if not sample.batch_size:
+            # Such a sample is skipped.
+            continue
+        for name, tensor in sorted(sample.inputs.items()):
+            if tensor.data_type not in NAME_OF_CONFIG_NUMBER:
+                raise InvalidArgument(f"warmup setting must specify 'data_type' for input '{name}'")
+            if min(tensor.dims, default=0) < 0:
+                raise InvalidArgument(
+                    "warmup setting expects all variable-size dimensions are specified for input "
+                    f"'{name}'"
+                )
+            if tensor.WhichOneof("input_data_type") is None:
+                raise InvalidArgument(
+                    "[request id: <id_unknown>] warmup setting expects input "
+                    f"'{name}' to have input_data_type set"
+                )

@@ -1,0 +1,187 @@
+"""What services tell of themselves in lines: logging's flags, its set-up, and lines about requests.
+
+Every line about a request carries the client's request id and the trace id: pass
+`extra=about(request.request_id, request.trace_context)` to the log call. Metrics are declared in
+nereid.observability.metrics. Knows no service.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nereid.config.flags import boolean, choice, flag, integer
+from nereid.core.messages import LogRules
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+# The trace id's place in a binary trace context: version, trace id, span id, flags.
+_TRACE_ID: Final = slice(1, 17)
+_LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
+
+
+LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
+
+
+def _appendable(path: str) -> str:
+    """A file that can be written to; it is made if need be."""
+    try:
+        if path:
+            Path(path).open("a").close()
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """The flags of a service's log; every service's settings begin with these."""
+
+    log_verbose: int = flag(
+        0, "0: off; 1 and more: tell every state change and failed request", integer(0), bare="1"
+    )
+    log_info: bool = flag(True, "whether to log what goes as it should", boolean, bare="true")
+    log_warning: bool = flag(True, "whether to log warnings", boolean, bare="true")
+    log_error: bool = flag(True, "whether to log errors", boolean, bare="true")
+    log_format: str = flag(
+        "text",
+        "text: a line for people; json: an object a line; default, ISO8601: Triton's two forms",
+        choice(*LOG_FORMATS),
+    )
+    log_file: str = flag("", "append the log to this file, instead of standard error", _appendable)
+
+
+def rules_of(settings: LogSettings) -> LogRules:
+    """The rules that a service starts with."""
+    return LogRules(
+        settings.log_verbose,
+        settings.log_info,
+        settings.log_warning,
+        settings.log_error,
+        settings.log_format,
+    )
+
+
+def about(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
+    """`extra` for a log call about one request: whose it is, and in which trace."""
+    return {"request_id": request_id, "trace_id": trace_context[_TRACE_ID].hex()}
+
+
+def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
+    """Have this process log where and as it was told to; service names it in each line."""
+    if stream is None and settings.log_file:
+        # Open for good. All services of a host may share it: what is appended stays whole.
+        stream = Path(settings.log_file).open("a", encoding="utf-8")  # noqa: SIM115
+    handler = _Handler(stream or sys.stderr)
+    handler.service = service
+    logging.basicConfig(handlers=[handler], force=True)
+    _follow(handler, rules_of(settings))
+
+
+def follow_log_rules(rules: LogRules) -> None:
+    """Log from now on as a client wants it of all services."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            _follow(handler, rules)
+
+
+class _Handler(logging.StreamHandler["TextIO"]):
+    """The one that set_up_logging made."""
+
+    service = ""
+
+
+def _follow(handler: _Handler, rules: LogRules) -> None:
+    wanted = {
+        logging.DEBUG: rules.verbose > 0,
+        logging.INFO: rules.info,
+        logging.WARNING: rules.warning,
+        logging.ERROR: rules.error,
+        logging.CRITICAL: rules.error,
+    }
+    handler.setFormatter(formatter(rules.format, handler.service))
+    # Triton's switches are one for each level, so a middle one can be off.
+    handler.filters = [lambda record: wanted.get(record.levelno, True)]
+    level = min((level for level, on in wanted.items() if on), default=logging.CRITICAL + 1)
+    logging.getLogger().setLevel(level)
+
+
+def formatter(log_format: str, service: str) -> logging.Formatter:
+    """The formatter that --log-format names."""
+    if log_format == "json":
+        return _Json(service)
+    if log_format == "text":
+        return _Text("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return _Triton(iso=log_format == "ISO8601")
+
+
+class _Text(logging.Formatter):
+    """A line for people; what a request is known by stands at its end."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return super().formatMessage(record) + _tail(record)
+
+
+class _Triton(logging.Formatter):
+    """As Triton: I1121 06:52:42.123456 7 service.py:98] "text", or with the time in ISO 8601."""
+
+    def __init__(self, *, iso: bool) -> None:
+        super().__init__()
+        self._iso = iso
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        letter = _LETTERS.get(record.levelname, "I")
+        at = time.gmtime(record.created)
+        where = f"{record.process} {record.filename}:{record.lineno}]"
+        text = json.dumps(record.message, ensure_ascii=False) + _tail(record)
+        if self._iso:
+            return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', at)} {letter} {where} {text}"
+        micros = int(record.created % 1 * 1e6)
+        return f"{letter}{time.strftime('%m%d %H:%M:%S', at)}.{micros:06d} {where} {text}"
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line, without the members that have nothing to say."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        millis = int(record.created % 1 * 1000)
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{at}.{millis:03d}Z",
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= _request_of(record)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _request_of(record: logging.LogRecord) -> dict[str, str]:
+    """What the line's request is known by; empty for a line about none."""
+    known = {name: getattr(record, name, None) for name in ("request_id", "trace_id")}
+    return {name: text for name, text in known.items() if text}
+
+
+def _tail(record: logging.LogRecord) -> str:
+    known = _request_of(record)
+    if not known:
+        return ""
+    return " [" + " ".join(f"{name}={_quoted(text)}" for name, text in known.items()) + "]"
+
+
+def _quoted(text: str) -> str:
+    """A client chose it: it must not end the line or pass for another part of it."""
+    return text if text.isprintable() and not set(text) & set(' "=[]') else json.dumps(text)

@@ -1,0 +1,88 @@
+"""A service's own /metrics: a listener in its event loop that answers scrapes and nothing else.
+
+For services that speak no HTTP otherwise. One request a connection, of limited size and time. Knows
+no metric: what the page holds is written by whoever listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from nereid.config.flags import listening_address
+from nereid.observability.metrics import CONTENT_TYPE, Page, write_process
+from nereid.rpc.net.listener import Listener, listen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Write = Callable[[Page], None]
+
+_log = logging.getLogger(__name__)
+
+_LARGEST_REQUEST_BYTES: Final = 16384
+_REQUEST_TIMEOUT_S: Final = 5.0
+
+
+class MetricsEndpoint:
+    """listen() once, close() once. write: puts the service's series on a page."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._listener: Listener | None = None
+
+    async def listen(self, host: str, port: int) -> str:
+        """Bind and serve; the address really bound. host: an interface, or unix:/path.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        self._listener = await listen(self._connection, listening_address(host, port))
+        _log.info("serving metrics on %s", self._listener.address)
+        return self._listener.address
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._listener is not None:
+            self._listener.close()
+
+    def _connection(self) -> asyncio.StreamReaderProtocol:
+        reader = asyncio.StreamReader(limit=_LARGEST_REQUEST_BYTES)
+        return asyncio.StreamReaderProtocol(reader, self._serve)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            _log.debug("a scrape was not made in good order")
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method != b"GET":
+            return _response(b"405 Method Not Allowed\r\nAllow: GET", b"")
+        if path.rstrip(b"/") != b"/metrics":
+            return _response(b"404 Not Found", b"")
+        page = Page()
+        try:
+            self._write(page)
+        except Exception:
+            _log.exception("the metrics could not be written")
+            return _response(b"500 Internal Server Error", b"")
+        write_process(page)
+        return _response(b"200 OK", page.encode())
+
+
+def _response(status: bytes, body: bytes) -> bytes:
+    kind = CONTENT_TYPE.encode()
+    head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    return head % (status, kind, len(body)) + body

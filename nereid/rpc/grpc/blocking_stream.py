@@ -1,0 +1,328 @@
+"""A blocking client: one connection with one bidirectional stream, for a thread of its own.
+
+The owner's thread reads and writes the socket itself, with no event loop between. Only while it is
+busy elsewhere does the process's attendant thread look after the connection, so that a peer's
+keepalive pings are answered during a long computation; a process that is stopped answers none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
+from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.http2.control_frames import Limits
+from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.tls_files import REFUSED, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid.rpc.net.tls_files import Tls
+
+_READ_BYTES = 1 << 18
+_ATTEND_S = 0.5
+_CLOSE_S = 1.0
+_LIMITS = Limits(trusting=True)
+
+
+class BlockingStream:
+    """Used by one thread at a time; only `close` and `glance` may come from any."""
+
+    def __init__(  # noqa: PLR0913 - each is somebody's need
+        self,
+        address: str,
+        path: str,
+        *,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        timeout_s: float,
+        tls: Tls | None = None,
+        attended: bool = True,
+    ) -> None:
+        """Dial and open; `timeout_s` bounds both. Raises RpcError.
+
+        attended=False: the owner waits for the socket itself and is never away for long.
+        """
+        self._closed = False
+        self._ended = False
+        self._error: RpcError | None = None
+        self._messages: deque[bytes] = deque()
+        self._buffer = bytearray(_READ_BYTES)
+        self._view = memoryview(self._buffer)
+        self._connection = ClientConnection(_LIMITS)
+        # Held by whoever touches the connection: the owner, or the attendant while the owner is
+        # away.
+        self._lock = threading.Lock()
+        try:
+            self._socket = _dial(address, timeout_s, tls)
+        except OSError as error:
+            raise RpcError(
+                Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
+            ) from error
+        authority = "localhost" if unix_path(address) is not None else address
+        block = request_block(path, authority, metadata, secure=tls is not None)
+        self._stream = ClientStream(block, self._messages.append, self._on_close)
+        try:
+            self._open(timeout_s)
+        except RpcError as error:
+            self._socket.close()
+            if tls is None:
+                raise
+            raise RpcError(error.status, error.message + REFUSED) from error
+        if attended:
+            _ATTENDANT.attend(self)
+
+    def receive(self) -> bytes | None:
+        """The next message; None when the stream ended well or was closed here. Blocks."""
+        messages = self._messages
+        with self._lock:
+            while not messages:
+                if self._ended or self._closed:
+                    self._outcome()
+                    return None
+                self._read()
+            return messages.popleft()
+
+    def fileno(self) -> int:
+        """The socket, for an owner that waits for other things as well; see take()."""
+        return self._socket.fileno()
+
+    @property
+    def holds(self) -> bool:
+        """Whether take() would find something without the socket having anything to read."""
+        return bool(self._messages) or self._ended or self._closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further message will come, and take() has nothing to raise about it."""
+        ended_well = self._ended and self._error is None
+        return (ended_well or self._closed) and not self._messages
+
+    def take(self) -> list[bytes]:
+        """The messages that are there, without waiting; for streams that are not attended."""
+        with self._lock:
+            if not (self._ended or self._closed):
+                self._gather()
+            messages = list(self._messages)
+            self._messages.clear()
+            if not messages and (self._ended or self._closed):
+                self._outcome()
+            return messages
+
+    def glance(self) -> list[bytes]:
+        """The messages that are there, from any thread; none while another one waits for them."""
+        if not self._lock.acquire(blocking=False):
+            return []
+        try:
+            if not (self._ended or self._closed):
+                self._gather()
+            messages = list(self._messages)
+            self._messages.clear()
+            return messages
+        finally:
+            self._lock.release()
+
+    def send(self, message: bytes) -> None:
+        """Write one message through; blocks while the peer's windows or the socket take no more."""
+        with self._lock:
+            if self._ended:
+                self._outcome()
+                raise RpcError(Status.UNAVAILABLE, "the stream has ended")
+            self._stream.send(message)
+            self._flush()
+            while self._stream.queued_bytes and not self._ended:
+                self._read()
+            if self._error is not None and not self._closed:
+                raise self._error
+
+    def close(self) -> None:
+        """Cut the stream; a blocked `receive` returns None."""
+        self._closed = True
+        _ATTENDANT.leave(self)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        # Whoever holds the lock wakes from the shutdown.
+        if self._lock.acquire(timeout=_CLOSE_S):
+            try:
+                self._socket.close()
+            finally:
+                self._lock.release()
+
+    # --- for the attendant
+
+    def attend(self) -> None:
+        """Answer what the peer asks while the owner is away."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            # Not select(): that refuses the descriptors of a process with a thousand others.
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            while not (self._ended or self._closed):
+                if not poll.poll(0) or not self._arrived():
+                    return
+        except (OSError, ValueError):
+            # Closed under our hands; the owner finds out by itself.
+            return
+        finally:
+            self._lock.release()
+
+    # --- inside, with the lock held
+
+    def _open(self, timeout_s: float) -> None:
+        """Send the request and wait for the server's settings: it speaks HTTP/2, and is there."""
+        self._connection.start(self._stream)
+        self._flush()
+        limit = time.monotonic() + timeout_s
+        while not self._connection.settled and not self._ended:
+            self._socket.settimeout(max(0.001, limit - time.monotonic()))
+            self._read()
+        if self._error is not None:
+            raise self._error
+        self._socket.settimeout(None)
+
+    def _outcome(self) -> None:
+        if self._closed:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            return
+        if self._error is not None:
+            raise self._error
+
+    def _gather(self) -> None:
+        """Read what is there; what is there after one read, poll will tell of."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            # But of what TLS holds back, poll knows nothing.
+            while not (self._ended or self._closed) and self._arrived():
+                pass
+            return
+        try:
+            size = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(f"connection lost: {reason(error)}")
+            return
+        self._take(size)
+
+    def _arrived(self) -> bool:
+        """Read what is there; what arrived may be TLS's own and hold nothing for us."""
+        self._socket.settimeout(0)
+        try:
+            size = self._socket.recv_into(self._buffer)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError as error:
+            self._lost(f"connection lost: {reason(error)}")
+            return False
+        finally:
+            self._socket.settimeout(None)
+        self._take(size)
+        return True
+
+    def _read(self) -> None:
+        try:
+            size = self._socket.recv_into(self._buffer)
+        except TimeoutError:
+            self._lost("the server does not answer")
+            return
+        except OSError as error:
+            self._lost(f"connection lost: {reason(error)}")
+            return
+        self._take(size)
+
+    def _take(self, size: int) -> None:
+        if size == 0:
+            self._lost("the server closed the connection")
+            return
+        self._connection.receive(bytes(self._view[:size]))
+        self._flush()
+        if self._connection.dead is not None:
+            self._lost(self._connection.dead.message)
+
+    def _flush(self) -> None:
+        try:
+            while out := self._connection.take():
+                self._socket.sendall(out[0] if len(out) == 1 else b"".join(out))
+        except OSError as error:
+            self._lost(f"connection lost: {reason(error)}")
+
+    def _lost(self, why: str) -> None:
+        self._connection.lost()
+        self._stream.close(RpcError(Status.UNAVAILABLE, why))
+
+    def _on_close(self, error: RpcError | None) -> None:
+        self._ended = True
+        self._error = error
+
+
+def _dial(address: str, timeout_s: float, tls: Tls | None) -> socket.socket:
+    path = unix_path(address)
+    if path is not None:
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain.settimeout(timeout_s)
+        name = "localhost"
+        try:
+            plain.connect(path)
+        except OSError:
+            plain.close()
+            raise
+    else:
+        name, port = host_and_port(address)
+        plain = socket.create_connection((name, port), timeout_s)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if tls is None:
+        return plain
+    try:
+        return tls.context().wrap_socket(plain, server_hostname=tls.server_name or name)
+    except BaseException:
+        plain.close()
+        raise
+
+
+class _Attendant:
+    """The process's one thread that looks after streams whose owners are busy."""
+
+    def __init__(self) -> None:
+        self._streams: set[BlockingStream] = set()
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def attend(self, stream: BlockingStream) -> None:
+        with self._lock:
+            self._streams.add(stream)
+            if self._thread is None:
+                self._wanted.clear()
+                self._thread = threading.Thread(
+                    target=self._run, name="nereid-rpc-attendant", daemon=True
+                )
+                self._thread.start()
+
+    def leave(self, stream: BlockingStream) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+            if not self._streams:
+                self._wanted.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait(_ATTEND_S)
+            with self._lock:
+                streams = list(self._streams)
+                if not streams:
+                    self._thread = None
+                    return
+            for stream in streams:
+                stream.attend()
+
+
+_ATTENDANT = _Attendant()

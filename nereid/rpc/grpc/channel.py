@@ -1,0 +1,344 @@
+"""The asyncio client: calls over one shared connection that is dialled on demand.
+
+A call made while there is no connection waits for the dial under way. After a failed dial calls
+fail at once with UNAVAILABLE until the back-off has passed; the next one dials again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
+from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
+from nereid.rpc.http2.control_frames import Limits
+from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
+from nereid.rpc.net.tls_files import REFUSED, reason
+from nereid.rpc.net.transport import Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.rpc.net.tls_files import Tls
+
+_ATTEMPTS = 3
+_CACHED_BLOCKS = 256
+
+
+class StreamHandle(Protocol):
+    """The client's end of a stream, whichever channel carries it."""
+
+    on_open: Callable[[], None] | None
+    on_writable: Callable[[], None] | None
+
+    @property
+    def buffered_bytes(self) -> int: ...
+    def send(self, message: bytes) -> None: ...
+    def half_close(self) -> None: ...
+    def cancel(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Channel(Protocol):
+    """Calls to one server. Belongs to one event loop."""
+
+    async def unary(
+        self,
+        path: str,
+        message: bytes,
+        *,
+        timeout_s: float | None = None,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+    ) -> bytes: ...
+
+    def stream(
+        self,
+        path: str,
+        *,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        on_message: Callable[[bytes], None],
+        on_close: Callable[[RpcError | None], None],
+    ) -> StreamHandle: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelOptions(Limits):
+    """Limits of the connection, and how to get one."""
+
+    trusting: bool = True
+    connect_timeout_s: float = 5.0
+    backoff: BackoffOptions = field(default_factory=BackoffOptions)
+    # None: in clear.
+    tls: Tls | None = None
+    # The :authority of requests, when not the address.
+    authority: str | None = None
+
+
+class SocketChannel:
+    """Calls over TCP or a Unix socket."""
+
+    def __init__(self, address: str, options: ChannelOptions = ChannelOptions()) -> None:
+        self._address = address
+        self._options = options
+        self._path = unix_path(address)
+        self._authority = options.authority or ("localhost" if self._path else address)
+        self._backoff = Backoff(options.backoff)
+        self._queue: deque[ClientStream] = deque()
+        self._blocks: dict[object, bytes] = {}
+        self._shell: _ClientShell | None = None
+        # Every connection that still has calls; the one in use is the last.
+        self._shells: set[_ClientShell] = set()
+        self._dialing: asyncio.Task[None] | None = None
+        self._not_before = 0.0
+        self._last_error = ""
+        self._closed = False
+
+    async def unary(
+        self,
+        path: str,
+        message: bytes,
+        *,
+        timeout_s: float | None = None,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+    ) -> bytes:
+        """One request, one answer; raises RpcError. A call the server never looked at is tried
+        again.
+        """
+        block = self._block(path, metadata, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                for _ in range(_ATTEMPTS - 1):
+                    try:
+                        return await self._unary(block, message)
+                    except NotProcessedError:
+                        continue
+                return await self._unary(block, message)
+        except TimeoutError:
+            raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
+
+    def stream(
+        self,
+        path: str,
+        *,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        on_message: Callable[[bytes], None],
+        on_close: Callable[[RpcError | None], None],
+    ) -> ClientStream:
+        """Open a stream. `on_close` never runs before this returns."""
+        stream = ClientStream(self._block(path, metadata, None), on_message, on_close)
+        self._submit(stream)
+        return stream
+
+    async def close(self) -> None:
+        """Cut everything; what is under way fails with UNAVAILABLE."""
+        self._closed = True
+        if self._dialing is not None:
+            self._dialing.cancel()
+            await asyncio.gather(self._dialing, return_exceptions=True)
+        self._fail_queue(RpcError(Status.UNAVAILABLE, "the channel is closed"))
+        shells = list(self._shells)
+        for shell in shells:
+            shell.close()
+        for shell in shells:
+            await shell.gone.wait()
+
+    # --- for connections
+
+    def serve_queue(self) -> None:
+        """Start waiting calls while the connection has room."""
+        queue = self._queue
+        shell = self._shell
+        while queue and shell is not None and shell.connection.usable:
+            if not shell.connection.has_room:
+                return
+            shell.connection.start(queue.popleft())
+        if shell is not None and not shell.connection.usable:
+            self._shell = None
+            if queue:
+                self._dial()
+
+    def settled(self) -> None:
+        self._backoff.succeeded()
+
+    def joined(self, shell: _ClientShell) -> None:
+        self._shells.add(shell)
+
+    def left(self, shell: _ClientShell, because: str) -> None:
+        self._shells.discard(shell)
+        if self._shell is shell:
+            self._shell = None
+            if not shell.connection.settled:
+                # It took the connection but never spoke HTTP/2: as good as a failed dial.
+                self._failed(f"{self._address} closed the connection{because}")
+            elif self._queue:
+                self._dial()
+
+    # --- inside
+
+    def _block(
+        self, path: str, metadata: Iterable[tuple[str, str | bytes]], timeout_s: float | None
+    ) -> bytes:
+        pairs = tuple(metadata)
+        key = (path, pairs, timeout_s)
+        block = self._blocks.get(key)
+        if block is None:
+            block = request_block(
+                path,
+                self._authority,
+                pairs,
+                secure=self._options.tls is not None,
+                timeout_s=timeout_s,
+            )
+            if len(self._blocks) >= _CACHED_BLOCKS:
+                self._blocks.clear()
+            self._blocks[key] = block
+        return block
+
+    async def _unary(self, block: bytes, message: bytes) -> bytes:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        received: list[bytes] = []
+
+        def closed(error: RpcError | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            elif len(received) != 1:
+                answer.set_exception(
+                    RpcError(Status.UNIMPLEMENTED, f"{len(received)} answers to a unary call")
+                )
+            else:
+                answer.set_result(received[0])
+
+        stream = ClientStream(block, received.append, closed)
+        stream.send(message)
+        stream.half_close()
+        self._submit(stream)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            stream.cancel()
+            raise
+
+    def _submit(self, stream: ClientStream) -> None:
+        shell = self._shell
+        if shell is not None and shell.connection.usable:
+            if shell.connection.has_room and not self._queue:
+                shell.connection.start(stream)
+                return
+        elif not self._dial():
+            error = NotConnectedError(Status.UNAVAILABLE, self._last_error)
+            asyncio.get_running_loop().call_soon(stream.close, error)
+            return
+        stream.leave = self._queue.remove
+        self._queue.append(stream)
+
+    def _dial(self) -> bool:
+        """See that a dial is under way; False while that must not be."""
+        if self._closed:
+            self._last_error = "the channel is closed"
+            return False
+        if self._dialing is None:
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._not_before:
+                return False
+            self._shell = None
+            self._dialing = loop.create_task(self._connect())
+        return True
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        tls = self._options.tls
+        context = tls.context() if tls is not None else None
+        server_name = tls.server_name if tls is not None else None
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                if self._path is not None:
+                    name = (server_name or "localhost") if context is not None else None
+                    _, shell = await loop.create_unix_connection(
+                        self._new_shell, self._path, ssl=context, server_hostname=name
+                    )
+                else:
+                    host, port = host_and_port(self._address)
+                    _, shell = await loop.create_connection(
+                        self._new_shell, host, port, ssl=context, server_hostname=server_name
+                    )
+        except TimeoutError:
+            self._dialing = None
+            self._failed(f"cannot connect to {self._address}: timed out")
+            return
+        except OSError as error:
+            self._dialing = None
+            self._failed(f"cannot connect to {self._address}: {reason(error)}")
+            return
+        finally:
+            self._dialing = None
+        self._shell = shell
+        self.serve_queue()
+
+    def _failed(self, why: str) -> None:
+        self._not_before = asyncio.get_running_loop().time() + self._backoff.next_delay_s()
+        self._last_error = why
+        self._fail_queue(NotConnectedError(Status.UNAVAILABLE, why))
+
+    def _fail_queue(self, error: RpcError) -> None:
+        queue, self._queue = self._queue, deque()
+        for stream in queue:
+            stream.close(error)
+
+    def _new_shell(self) -> _ClientShell:
+        return _ClientShell(self, self._options)
+
+
+class _ClientShell(Shell):
+    """One dialled connection."""
+
+    connection: ClientConnection
+
+    def __init__(self, channel: SocketChannel, options: ChannelOptions) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.connection = ClientConnection(options)
+        self.connection.freed = self._freed
+        self.gone = asyncio.Event()
+        self._channel = channel
+        self._options = options
+        self._ticker: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._channel.joined(self)
+        if self._options.keepalive_interval_s is not None:
+            self._tick()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._ticker is not None:
+            self._ticker.cancel()
+        # A certificate that the server does not take is told after the client's last word, or not.
+        because = f": {reason(exc)}" if isinstance(exc, ssl.SSLError) else ""
+        if self._options.tls is not None and not self.connection.settled:
+            because = because or REFUSED
+        self._channel.left(self, because)
+        self.connection.lost_streams(because)
+        self.gone.set()
+
+    def _tick(self) -> None:
+        assert self._options.keepalive_interval_s is not None
+        step = min(self._options.keepalive_interval_s, self._options.keepalive_timeout_s) / 2
+        self._ticker = self._loop.call_later(max(0.01, step), self._tick)
+        self.tick()
+
+    def _freed(self) -> None:
+        connection = self.connection
+        if connection.settled:
+            self._channel.settled()
+        self._channel.serve_queue()
+        if connection.leaving and not connection.streams:
+            self.close()

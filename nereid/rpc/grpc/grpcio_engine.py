@@ -1,0 +1,324 @@
+"""The same handlers served by grpc.aio: the fall-back engine, and the oracle our own is tested
+against.
+
+The only module of this package that imports grpc. Slower by an order of magnitude, and the same at
+the edges: calls, cancellation, deadlines, back-pressure and drain behave as server.py's do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from nereid.rpc.grpc.call import SLOTS, Call
+from nereid.rpc.grpc.compression import LEVELS
+from nereid.rpc.grpc.dispatch import Tasks, guarded, routes_of
+from nereid.rpc.grpc.server import ServerOptions
+from nereid.rpc.grpc.status import Status
+from nereid.rpc.http2.sender import LOW_WATER_BYTES
+from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.rpc.net.listener import UnixClaim
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from nereid.rpc.grpc.call import Handlers, StreamHandler
+    from nereid.rpc.grpc.dispatch import Route
+    from nereid.rpc.net.tls_files import Tls
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_FOREVER_S = 1 << 30
+
+
+class GrpcioServer:
+    """Same constructor and methods as Server."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
+    ) -> None:
+        self._routes = routes_of(handlers)
+        self._options = options
+        self._tasks = Tasks()
+        # grpc takes no new port once a server has started: one server for each address.
+        self._servers: list[grpc.aio.Server] = []
+        self._claims: list[UnixClaim] = []
+
+    async def listen(self, address: str, tls: Tls | None = None) -> str:
+        path = unix_path(address)
+        # grpc would take a live server's socket away.
+        claim = UnixClaim(path) if path is not None else None
+        server = grpc.aio.server(options=_arguments(self._options))
+        server.add_generic_rpc_handlers((_Methods(self._routes, self._tasks),))
+        try:
+            if tls is not None:
+                port = server.add_secure_port(address, _credentials(tls))
+            else:
+                port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen at {address}") from error
+        await server.start()
+        self._servers.append(server)
+        if claim is not None:
+            claim.made()
+            self._claims.append(claim)
+            return address
+        host, _ = host_and_port(address)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def drain(self, grace_s: float) -> None:
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
+        await self.close()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(server.stop(None) for server in self._servers))
+        self._servers.clear()
+        for claim in self._claims:
+            claim.release()
+        self._claims.clear()
+        await self._tasks.close()
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Grpc asks at every handshake whether there is a new configuration."""
+    used = tls.pems()
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        root = used.root if tls.mutual else None
+        return grpc.ssl_server_certificate_configuration([(used.key, used.cert)], root)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal used
+        now = tls.pems()
+        if now is used:
+            return None
+        used = now
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        renewed,  # type: ignore[arg-type]  # None stands for what there was, says its documentation
+        require_client_authentication=tls.mutual,
+    )
+
+
+def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
+    arguments = [
+        ("grpc.max_receive_message_length", options.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", options.max_concurrent_streams),
+        ("grpc.max_metadata_size", options.max_header_list_bytes),
+        ("grpc.so_reuseport", int(options.reuse_port)),
+    ]
+    if options.max_connections is not None:
+        limit = options.max_connections
+        arguments.append(("grpc.max_allowed_incoming_connections", limit))
+    if options.keepalive_interval_s is not None:
+        arguments += [
+            ("grpc.keepalive_time_ms", int(options.keepalive_interval_s * 1000)),
+            ("grpc.keepalive_timeout_ms", int(options.keepalive_timeout_s * 1000)),
+            ("grpc.keepalive_permit_without_calls", int(options.keepalive_without_calls)),
+        ]
+    least_ms = int(options.least_ping_interval_s * 1000)
+    arguments += [
+        ("grpc.http2.max_pings_without_data", options.max_pings_without_data),
+        ("grpc.http2.min_ping_interval_without_data_ms", least_ms),
+        ("grpc.http2.max_ping_strikes", options.max_ping_strikes),
+        ("grpc.default_compression_level", LEVELS.index(options.compression)),
+    ]
+    if options.max_connection_age_s is not None:
+        arguments.append(("grpc.max_connection_age_ms", int(options.max_connection_age_s * 1000)))
+    if options.max_connection_age_grace_s is not None:
+        grace_ms = int(options.max_connection_age_grace_s * 1000)
+        arguments.append(("grpc.max_connection_age_grace_ms", grace_ms))
+    return arguments
+
+
+class _Methods(grpc.GenericRpcHandler):
+    """Our table in grpc's terms; messages stay bytes."""
+
+    def __init__(self, routes: dict[str, Route], tasks: Tasks) -> None:
+        self._routes = routes
+        self._tasks = tasks
+
+    def service(self, details: Any) -> Any:
+        route = self._routes.get(details.method)
+        if route is None:
+            return None
+        path, stream = details.method, route.stream
+        if stream is not None:
+
+            async def converse(messages: AsyncIterator[bytes], context: Any) -> None:
+                await _converse(GrpcioCall(path, context), stream, messages)
+
+            return grpc.stream_stream_rpc_method_handler(converse)
+
+        async def answer(message: bytes, context: Any) -> bytes:
+            call = GrpcioCall(path, context)
+            if route.unary is not None:
+                guarded(call, route.unary, call, message)
+            elif route.coroutine is not None:
+                self._tasks.spawn(call, route.coroutine, message)
+            return await _answer(call)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+class GrpcioCall(Call):
+    """A call carried by grpc.aio. What is sent waits in a queue for the one coroutine that may
+    write.
+    """
+
+    __slots__ = (
+        *SLOTS,
+        "_above_low_water",
+        "_finished",
+        "_queue",
+        "_queued_bytes",
+        "_wake",
+        "context",
+        "reading",
+    )
+
+    def __init__(self, path: str, context: Any) -> None:
+        metadata = tuple((str(k), v) for k, v in context.invocation_metadata() or ())
+        remaining = context.time_remaining()
+        within = remaining is not None and remaining < _FOREVER_S
+        deadline = time.monotonic() + remaining if within else None
+        super().__init__(path, str(context.peer()), metadata, deadline)
+        self.context = context
+        self.reading = asyncio.Event()
+        self.reading.set()
+        # None asks for the response's head alone.
+        self._queue: deque[bytes | None] = deque()
+        self._queued_bytes = 0
+        self._above_low_water = False
+        self._wake = asyncio.Event()
+        self._finished: tuple[Status, str, tuple[tuple[str, str | bytes], ...]] | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._queued_bytes
+
+    def reply(self, message: bytes) -> None:
+        self.send(message)
+        self.finish()
+
+    def accept(self) -> None:
+        if not self.done:
+            self._put(None)
+
+    def send(self, message: bytes) -> None:
+        if not self.done:
+            self._put(message)
+
+    def finish(
+        self,
+        status: Status = Status.OK,
+        message: str = "",
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
+        if not self.done:
+            self._finished = (status, message, tuple(trailers))
+            self.settle()
+
+    def pause(self) -> None:
+        self.reading.clear()
+
+    def resume(self) -> None:
+        self.reading.set()
+
+    async def next(self) -> bytes | None:
+        """What to write next; raises StopAsyncIteration once the handler has finished."""
+        while not self._queue:
+            if self.done:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        return self._queue.popleft()
+
+    def written(self, size: int) -> None:
+        """A message has left."""
+        self._queued_bytes -= size
+        low = self._above_low_water and self._queued_bytes <= LOW_WATER_BYTES
+        if low or not self._queued_bytes:
+            self._above_low_water = False
+            if self.on_writable is not None:
+                guarded(self, self.on_writable)
+
+    async def conclude(self) -> None:
+        """Hand the final status to grpc; raises for any but OK."""
+        if self._finished is None:
+            return
+        status, message, trailers = self._finished
+        if status != Status.OK:
+            await self.context.abort(_CODES[int(status)], message, trailers)
+        if trailers:
+            self.context.set_trailing_metadata(trailers)
+
+    def _put(self, message: bytes | None) -> None:
+        self._queue.append(message)
+        if message is not None:
+            self._queued_bytes += len(message)
+            if self._queued_bytes > LOW_WATER_BYTES:
+                self._above_low_water = True
+        self._wake.set()
+
+    def settle(self) -> None:
+        super().settle()
+        self._wake.set()
+
+
+async def _answer(call: GrpcioCall) -> bytes:
+    """Wait for a unary call's answer."""
+    try:
+        message = b""
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                message = await call.next() or b""
+        await call.conclude()
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    return message
+
+
+async def _converse(
+    call: GrpcioCall, handler: StreamHandler, messages: AsyncIterator[bytes]
+) -> None:
+    """Run a stream: one task reads, this one writes."""
+    guarded(call, handler, call)
+    reader = asyncio.get_running_loop().create_task(_read(call, messages))
+    try:
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                message = await call.next()
+                if message is None:
+                    await call.context.send_initial_metadata(())
+                else:
+                    await call.context.write(message)
+                    call.written(len(message))
+        await call.conclude()
+    except (asyncio.CancelledError, grpc.aio.BaseError):
+        call.cancel()
+        raise
+    finally:
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def _read(call: GrpcioCall, messages: AsyncIterator[bytes]) -> None:
+    async for message in messages:
+        await call.reading.wait()
+        if call.on_message is not None:
+            guarded(call, call.on_message, message)
+    await call.reading.wait()
+    if call.on_half_close is not None:
+        guarded(call, call.on_half_close)

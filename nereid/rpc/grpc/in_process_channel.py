@@ -1,0 +1,342 @@
+"""The channel contract inside one process and event loop: calls reach handlers without a socket.
+
+Messages are handed over as they are, one turn of the loop later, so that a handler never runs
+inside its caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from nereid.rpc.grpc.call import SLOTS, Call
+from nereid.rpc.grpc.dispatch import Route, Tasks, guarded, routes_of
+from nereid.rpc.grpc.status import RpcError, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.rpc.grpc.call import Handlers
+
+
+class _Pipe:
+    """One direction of a stream: messages, then an end."""
+
+    __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_paused", "_scheduled", "drained")
+
+    def __init__(self, deliver: Callable[[bytes | None], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deliver = deliver
+        # None is the end.
+        self._items: deque[bytes | None] = deque()
+        self._bytes = 0
+        self._paused = False
+        self._scheduled = False
+        self.drained: Callable[[], None] | None = None
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._bytes
+
+    def put(self, item: bytes | None) -> None:
+        self._items.append(item)
+        self._bytes += len(item) if item is not None else 0
+        self._schedule()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._schedule()
+
+    def clear(self) -> None:
+        self._items.clear()
+        self._bytes = 0
+        self.drained = None
+
+    def _schedule(self) -> None:
+        if self._items and not self._scheduled and not self._paused:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        while self._items and not self._paused:
+            item = self._items.popleft()
+            self._bytes -= len(item) if item is not None else 0
+            self._deliver(item)
+        if not self._items and self.drained is not None:
+            self.drained()
+
+
+class LocalCall(Call):
+    """The server's end of a call within the process."""
+
+    __slots__ = (*SLOTS, "_accepted", "_down", "_handle", "_message", "_route", "_up")
+
+    def __init__(self, path: str, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
+        super().__init__(path, "local", metadata)
+        self._accepted = False
+        self._message: bytes | None = None
+        self._route: Route | None = None
+
+    def join(self, handle: LocalStream, route: Route | None, up: _Pipe, down: _Pipe) -> None:
+        self._handle = handle
+        self._route = route
+        self._up = up
+        self._down = down
+        down.drained = self._drained
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._down.waiting_bytes
+
+    def open(self) -> None:
+        """The request's head has arrived."""
+        if self.done:
+            return
+        if self._route is None:
+            self.fail(Status.UNIMPLEMENTED, f"unknown method {self.path}")
+        elif self._route.stream is not None:
+            guarded(self, self._route.stream, self)
+
+    def arrived(self, item: bytes | None, spawn: Tasks) -> None:
+        """A message of the client, or its end."""
+        if self.done or self._route is None:
+            return
+        if self._route.stream is not None:
+            if item is None:
+                if self.on_half_close is not None:
+                    guarded(self, self.on_half_close)
+            elif self.on_message is not None:
+                guarded(self, self.on_message, item)
+            return
+        if item is not None:
+            self._message = item
+        elif self._message is None:
+            self.fail(Status.UNIMPLEMENTED, "no request message")
+        elif self._route.unary is not None:
+            guarded(self, self._route.unary, self, self._message)
+        elif self._route.coroutine is not None:
+            spawn.spawn(self, self._route.coroutine, self._message)
+
+    def reply(self, message: bytes) -> None:
+        self.send(message)
+        self.finish()
+
+    def accept(self) -> None:
+        if not self.done and not self._accepted:
+            self._accepted = True
+            self._handle.accepted()
+
+    def send(self, message: bytes) -> None:
+        if not self.done:
+            self.accept()
+            self._down.put(message)
+
+    def finish(
+        self,
+        status: Status = Status.OK,
+        message: str = "",
+        trailers: Iterable[tuple[str, str | bytes]] = (),
+    ) -> None:
+        if not self.done:
+            self.settle()
+            self._handle.ending(
+                None if status == Status.OK else RpcError(status, message, trailers)
+            )
+            self._down.put(None)
+
+    def pause(self) -> None:
+        self._up.pause()
+
+    def resume(self) -> None:
+        self._up.resume()
+
+    def _drained(self) -> None:
+        if self.on_writable is not None:
+            guarded(self, self.on_writable)
+
+
+class LocalStream:
+    """The client's end of a call within the process."""
+
+    __slots__ = (
+        "_call",
+        "_done",
+        "_down",
+        "_half_closed",
+        "_on_close",
+        "_on_message",
+        "_outcome",
+        "_up",
+        "on_open",
+        "on_writable",
+    )
+
+    def __init__(
+        self,
+        call: LocalCall,
+        on_message: Callable[[bytes], None],
+        on_close: Callable[[RpcError | None], None],
+    ) -> None:
+        self.on_open: Callable[[], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
+        self._call = call
+        self._on_message = on_message
+        self._on_close = on_close
+        self._outcome: RpcError | None = None
+        self._done = False
+        self._half_closed = False
+
+    def join(self, up: _Pipe, down: _Pipe) -> None:
+        self._up = up
+        self._down = down
+        up.drained = self._drained
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._up.waiting_bytes
+
+    def send(self, message: bytes) -> None:
+        if not self._done and not self._half_closed:
+            self._up.put(message)
+
+    def half_close(self) -> None:
+        if not self._done and not self._half_closed:
+            self._half_closed = True
+            self._up.put(None)
+
+    def cancel(self) -> None:
+        if not self._done:
+            self._finish()
+            asyncio.get_running_loop().call_soon(self._call.cancel)
+
+    def pause(self) -> None:
+        self._down.pause()
+
+    def resume(self) -> None:
+        self._down.resume()
+
+    # --- for the other end
+
+    def accepted(self) -> None:
+        if self.on_open is not None and not self._done:
+            asyncio.get_running_loop().call_soon(self._opened)
+
+    def ending(self, outcome: RpcError | None) -> None:
+        self._outcome = outcome
+
+    def arrived(self, item: bytes | None) -> None:
+        if self._done:
+            return
+        if item is not None:
+            self._on_message(item)
+            return
+        on_close, outcome = self._on_close, self._outcome
+        self._finish()
+        on_close(outcome)
+
+    def _opened(self) -> None:
+        if self.on_open is not None and not self._done:
+            self.on_open()
+
+    def _finish(self) -> None:
+        self._done = True
+        self._up.clear()
+        self._down.clear()
+        self.on_open = self.on_writable = None
+
+    def _drained(self) -> None:
+        if self.on_writable is not None:
+            self.on_writable()
+
+
+class LocalChannel:
+    """Calls handlers of this process. Belongs to one event loop."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._routes = routes_of(handlers)
+        self._tasks = Tasks()
+        self._streams: set[LocalStream] = set()
+        self._closed = False
+
+    async def unary(
+        self,
+        path: str,
+        message: bytes,
+        *,
+        timeout_s: float | None = None,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+    ) -> bytes:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        received: list[bytes] = []
+
+        def closed(error: RpcError | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(b"".join(received))
+
+        call, stream = self._open(path, tuple(metadata), received.append, closed)
+        if timeout_s is not None:
+            call.deadline = time.monotonic() + timeout_s
+        stream.send(message)
+        stream.half_close()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
+        finally:
+            stream.cancel()
+
+    def stream(
+        self,
+        path: str,
+        *,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        on_message: Callable[[bytes], None],
+        on_close: Callable[[RpcError | None], None],
+    ) -> LocalStream:
+        return self._open(path, tuple(metadata), on_message, on_close)[1]
+
+    async def close(self) -> None:
+        self._closed = True
+        for stream in list(self._streams):
+            stream.ending(RpcError(Status.UNAVAILABLE, "the channel is closed"))
+            stream.arrived(None)
+        await self._tasks.close()
+
+    def _open(
+        self,
+        path: str,
+        metadata: tuple[tuple[str, str | bytes], ...],
+        on_message: Callable[[bytes], None],
+        on_close: Callable[[RpcError | None], None],
+    ) -> tuple[LocalCall, LocalStream]:
+        call = LocalCall(path, metadata)
+
+        def closed(error: RpcError | None) -> None:
+            self._streams.discard(stream)
+            call.cancel()
+            on_close(error)
+
+        def arrived(item: bytes | None) -> None:
+            call.arrived(item, self._tasks)
+
+        stream = LocalStream(call, on_message, closed)
+        up, down = _Pipe(arrived), _Pipe(stream.arrived)
+        stream.join(up, down)
+        call.join(stream, self._routes.get(path), up, down)
+        if self._closed:
+            call.fail(Status.UNAVAILABLE, "the channel is closed")
+        else:
+            self._streams.add(stream)
+            asyncio.get_running_loop().call_soon(call.open)
+        return call, stream

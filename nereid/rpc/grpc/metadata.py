@@ -1,0 +1,121 @@
+"""gRPC's text forms: metadata values, percent-encoded messages, timeouts, and literal header
+fields.
+
+Pure. Every header field this package sends is a literal that leaves the peer's table alone, so that
+a whole block can be kept as bytes and sent again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import TYPE_CHECKING
+
+from nereid.rpc.grpc.status import RpcError, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_TIMEOUT = re.compile(rb"[0-9]{1,8}[HMSmun]\Z")
+_KEY = re.compile(r"[0-9a-z_.-]+\Z")
+_TEXT = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
+_UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
+_CUT_ESCAPE = re.compile(rb"%[0-9A-F]?\Z")
+# gRPC clients refuse header lists above 8 to 16 KiB.
+_LONGEST_MESSAGE = 6000
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+# grpc-timeout has eight digits at most; each unit is used until its number no longer fits.
+_LARGEST = 99_999_999
+
+
+def parse_timeout_s(text: bytes) -> float | None:
+    """The seconds a grpc-timeout says, or None when it is not one."""
+    if _TIMEOUT.match(text) is None:
+        return None
+    return int(text[:-1]) * _UNIT_S[chr(text[-1])]
+
+
+def format_timeout(timeout_s: float) -> bytes:
+    """A grpc-timeout, as fine as eight digits allow."""
+    for unit, per_second in (("n", 1e9), ("u", 1e6), ("m", 1e3), ("S", 1.0), ("M", 1 / 60)):
+        number = max(1, int(timeout_s * per_second))
+        if number <= _LARGEST:
+            return b"%d%s" % (number, unit.encode())
+    return b"%dH" % min(_LARGEST, int(timeout_s / 3600))
+
+
+def encode_message(message: str) -> bytes:
+    """Percent-encode a status message, cut to what every peer's header list takes."""
+    raw = message[:_LONGEST_MESSAGE].encode("utf-8", "replace")
+    text = _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], raw)
+    return _CUT_ESCAPE.sub(b"", text[:_LONGEST_MESSAGE])
+
+
+def decode_message(text: bytes) -> str:
+    """Undo percent-encoding; what is not well formed stays as it is."""
+    plain = _ESCAPE.sub(lambda match: bytes((int(match.group(1), 16),)), text)
+    return plain.decode("utf-8", "replace")
+
+
+def decode_binary(value: bytes) -> list[bytes]:
+    """The values of a -bin field: base64, with or without padding, several joined by commas."""
+    try:
+        return [
+            base64.b64decode(part + b"=" * (-len(part) % 4), validate=True)
+            for part in (piece.strip(b" ").rstrip(b"=") for piece in value.split(b","))
+        ]
+    except binascii.Error as error:
+        raise RpcError(Status.INTERNAL, "a -bin metadata value is not base64") from error
+
+
+def decode_pairs(key: bytes, value: bytes) -> list[tuple[str, str | bytes]]:
+    """One header field as metadata."""
+    name = key.decode("latin-1")
+    if name.endswith("-bin"):
+        return [(name, item) for item in decode_binary(value)]
+    return [(name, value.decode("latin-1"))]
+
+
+def _length(size: int, prefix: int, bits: int) -> bytes:
+    largest = (1 << bits) - 1
+    if size < largest:
+        return bytes((prefix | size,))
+    out = bytearray((prefix | largest,))
+    size -= largest
+    while size >= 0x80:
+        out.append(size & 0x7F | 0x80)
+        size >>= 7
+    out.append(size)
+    return bytes(out)
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header field as a literal without indexing, name and value spelt out."""
+    return b"\x00" + _length(len(name), 0, 7) + name + _length(len(value), 0, 7) + value
+
+
+def literal_at(index: int, value: bytes) -> bytes:
+    """A literal without indexing whose name is the static table's."""
+    return _length(index, 0, 4) + _length(len(value), 0, 7) + value
+
+
+def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
+    """Metadata as literal header fields; raises ValueError for what HTTP/2 cannot carry."""
+    out = []
+    for key, value in metadata:
+        if _KEY.match(key) is None:
+            raise ValueError(f"metadata key {key!r} is not lower-case ASCII")
+        if key.endswith("-bin"):
+            raw = value.encode() if isinstance(value, str) else value
+            text = base64.b64encode(raw).rstrip(b"=")
+        else:
+            plain = value.decode("latin-1") if isinstance(value, bytes) else value
+            if _TEXT.match(plain) is None:
+                raise ValueError(f"metadata value of {key!r} is not printable ASCII")
+            text = plain.encode("ascii")
+        out.append(literal(key.encode("ascii"), text))
+    return b"".join(out)

@@ -1,0 +1,304 @@
+"""What a request's header block says, checked and read once.
+
+A head is a pure function of the block's fields. Clients repeat them, so heads are kept: by the
+block's bytes while the connection's dynamic table stands still (one dictionary hit), else by their
+looked-up fields, with the few spelt-out ones (`traceparent`, `grpc-timeout`) laid over a shared
+base.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from nereid.rpc.grpc.compression import ACCEPTED, ENCODINGS, reply_encoding
+from nereid.rpc.grpc.metadata import (
+    Metadata,
+    decode_pairs,
+    encode_message,
+    literal,
+    parse_timeout_s,
+)
+from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.http2.frames import Code, StreamFault
+
+if TYPE_CHECKING:
+    from nereid.rpc.http2.header_decoder import Decoded, Field, HeaderDecoder
+
+_CONTENT_TYPE = literal(b"content-type", b"application/grpc")
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
+_VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
+_NUMBER = re.compile(rb"[0-9]{1,18}\Z")
+_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
+_CONNECTION_ONLY = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
+)
+_RESERVED = frozenset(
+    (
+        b"te",
+        b"content-type",
+        b"content-length",
+        b"host",
+        b"grpc-timeout",
+        b"grpc-encoding",
+        b"grpc-accept-encoding",
+        b"grpc-message-type",
+        b"grpc-status",
+        b"grpc-message",
+        b"grpc-status-details-bin",
+    )
+)
+_CACHED_BLOCKS = 64
+_CACHED_BASES = 1024
+
+
+class RequestHead:
+    """One request's head. `refusal` says why the call must not reach a handler; `route` is the
+    server's.
+    """
+
+    __slots__ = (
+        "accepted",
+        "content_length",
+        "encoding",
+        "metadata",
+        "path",
+        "refusal",
+        "reply_encoding",
+        "route",
+        "timeout_s",
+    )
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.metadata: Metadata = ()
+        self.timeout_s: float | None = None
+        self.encoding = ""
+        self.accepted = b""
+        # How answers are compressed; None: they are not.
+        self.reply_encoding: str | None = None
+        self.content_length: int | None = None
+        self.refusal: Refusal | None = None
+        self.route: Any = None
+
+    def copy(self) -> RequestHead:
+        head = RequestHead()
+        head.path = self.path
+        head.metadata = self.metadata
+        head.timeout_s = self.timeout_s
+        head.encoding = self.encoding
+        head.accepted = self.accepted
+        head.reply_encoding = self.reply_encoding
+        head.content_length = self.content_length
+        head.refusal = self.refusal
+        head.route = self.route
+        return head
+
+
+class Refusal:
+    """An answer that needs no handler: an HTTP status, a gRPC status and its trailers."""
+
+    __slots__ = ("http_status", "message", "status", "trailers")
+
+    def __init__(
+        self, http_status: int, status: Status, message: str, trailers: Metadata = ()
+    ) -> None:
+        self.http_status = http_status
+        self.status = status
+        self.message = message
+        self.trailers = trailers
+
+    def block(self) -> bytes:
+        """All headers of an answer whose HTTP status says what gRPC has no say in."""
+        block = literal(b":status", b"%d" % self.http_status) + _CONTENT_TYPE
+        if self.http_status == HTTPStatus.METHOD_NOT_ALLOWED:
+            block += literal(b"allow", b"POST")
+        block += literal(b"grpc-status", b"%d" % self.status)
+        return block + literal(b"grpc-message", encode_message(self.message))
+
+
+OVERSIZED = RequestHead()
+OVERSIZED.refusal = Refusal(200, Status.RESOURCE_EXHAUSTED, "the request's metadata is too large")
+
+
+class HeadReader:
+    """Turns one connection's header blocks into heads. `bases` may be shared by all of a server's
+    connections.
+    """
+
+    __slots__ = ("_bases", "_blocks", "_compression", "_decoder", "_routes")
+
+    def __init__(
+        self,
+        decoder: HeaderDecoder,
+        routes: dict[str, Any],
+        bases: dict[tuple[Field | None, ...], RequestHead],
+        compression: str = "none",
+    ) -> None:
+        self._compression = compression
+        self._decoder = decoder
+        self._routes = routes
+        self._bases = bases
+        self._blocks: dict[bytes, RequestHead] = {}
+
+    def read(self, block: bytes) -> RequestHead:
+        """The head of a request; StreamFault when malformed, ConnectionFault when undecodable."""
+        head = self._blocks.get(block)
+        if head is not None:
+            return head
+        decoder = self._decoder
+        before = decoder.generation
+        decoded = decoder.decode(block)
+        head = self._head(decoded)
+        if decoder.generation != before:
+            self._blocks.clear()
+        else:
+            if len(self._blocks) >= _CACHED_BLOCKS:
+                self._blocks.clear()
+            self._blocks[block] = head
+        return head
+
+    def skip(self, block: bytes) -> None:
+        """Keep the dynamic table right for a block whose content is of no interest."""
+        if block not in self._blocks:
+            before = self._decoder.generation
+            self._decoder.decode(block)
+            if self._decoder.generation != before:
+                self._blocks.clear()
+
+    def trailers(self, block: bytes) -> None:
+        """A request's trailers say nothing to gRPC, but must be well formed."""
+        decoded = self._decoder.decode(block)
+        self._blocks.clear()
+        for name, value in decoded.fields:
+            _check_regular(name, value)
+
+    def _head(self, decoded: Decoded) -> RequestHead:
+        if decoded.oversized:
+            return OVERSIZED
+        key: list[Field | None] = list(decoded.fields)
+        fresh: list[Field] = []
+        for place in decoded.fresh:
+            field = decoded.fields[place]
+            name = field[0]
+            if name == b"grpc-timeout" or not (name[:1] == b":" or name in _RESERVED):
+                fresh.append(field)
+                key[place] = None
+        shape = tuple(key)
+        base = self._bases.get(shape)
+        if base is None:
+            base = parse_head(shape)
+            self._set_route(base)
+            if len(self._bases) >= _CACHED_BASES:
+                self._bases.clear()
+            self._bases[shape] = base
+        return _overlay(base, fresh) if fresh else base
+
+    def _set_route(self, head: RequestHead) -> None:
+        head.route = self._routes.get(head.path)
+        if head.route is None and head.refusal is None:
+            head.refusal = Refusal(200, Status.UNIMPLEMENTED, f"unknown method {head.path}")
+        elif head.route is not None and head.route.compressible:
+            head.reply_encoding = reply_encoding(self._compression, head.accepted)
+
+
+def parse_head(fields: tuple[Field | None, ...]) -> RequestHead:
+    """Read a request's fields; None stands for a regular field that is laid over later."""
+    head = RequestHead()
+    pseudo: dict[bytes, bytes] = {}
+    regular: dict[bytes, bytes] = {}
+    metadata: list[tuple[str, str | bytes]] = []
+    only_regular = False
+    try:
+        for field in fields:
+            if field is None:
+                only_regular = True
+                continue
+            name, value = field
+            if name[:1] == b":":
+                if only_regular or name not in _PSEUDO or name in pseudo:
+                    raise StreamFault(Code.PROTOCOL_ERROR, "misplaced pseudo-header")
+                if _VALUE.match(value) is None:
+                    raise StreamFault(Code.PROTOCOL_ERROR, "malformed pseudo-header")
+                pseudo[name] = value
+                continue
+            only_regular = True
+            _check_regular(name, value)
+            if name not in _RESERVED:
+                metadata.extend(decode_pairs(name, value))
+            elif name == b"content-length" and regular.get(name, value) != value:
+                raise StreamFault(Code.PROTOCOL_ERROR, "contradictory content-length")
+            else:
+                regular[name] = value
+    except RpcError as error:
+        head.refusal = Refusal(200, error.status, error.message)
+    head.metadata = tuple(metadata)
+    _read_pseudo(head, pseudo)
+    _read_regular(head, regular)
+    return head
+
+
+def _check_regular(name: bytes, value: bytes) -> None:
+    if _NAME.match(name) is None or name in _CONNECTION_ONLY or _VALUE.match(value) is None:
+        raise StreamFault(Code.PROTOCOL_ERROR, "malformed header field")
+    if name == b"te" and value != b"trailers":
+        raise StreamFault(Code.PROTOCOL_ERROR, "te other than trailers")
+
+
+def _read_pseudo(head: RequestHead, pseudo: dict[bytes, bytes]) -> None:
+    method, path = pseudo.get(b":method"), pseudo.get(b":path", b"")
+    if method == b"CONNECT":
+        if not pseudo.get(b":authority") or len(pseudo) > 2:
+            raise StreamFault(Code.PROTOCOL_ERROR, "malformed CONNECT")
+    elif not method or not path or not pseudo.get(b":scheme"):
+        raise StreamFault(Code.PROTOCOL_ERROR, "missing pseudo-header")
+    head.path = path.decode("latin-1")
+    if method != b"POST":
+        head.refusal = Refusal(405, Status.INTERNAL, "gRPC calls are POST requests")
+
+
+def _read_regular(head: RequestHead, regular: dict[bytes, bytes]) -> None:
+    length = regular.get(b"content-length")
+    if length is not None:
+        if _NUMBER.match(length) is None:
+            raise StreamFault(Code.PROTOCOL_ERROR, "malformed content-length")
+        head.content_length = int(length)
+    kind = regular.get(b"content-type", b"")
+    if kind[:16] != b"application/grpc" or kind[16:17] not in {b"", b"+", b";"}:
+        head.refusal = head.refusal or Refusal(415, Status.UNKNOWN, "content-type is not gRPC's")
+    encoding = regular.get(b"grpc-encoding", b"identity").decode("latin-1")
+    if encoding not in ENCODINGS:
+        head.refusal = head.refusal or Refusal(
+            200,
+            Status.UNIMPLEMENTED,
+            f"unknown compression {encoding}",
+            (("grpc-accept-encoding", ACCEPTED),),
+        )
+    head.encoding = encoding
+    head.accepted = regular.get(b"grpc-accept-encoding", b"")
+    if b"grpc-timeout" in regular:
+        _read_timeout(head, regular[b"grpc-timeout"])
+
+
+def _read_timeout(head: RequestHead, text: bytes) -> None:
+    head.timeout_s = parse_timeout_s(text)
+    if head.timeout_s is None and head.refusal is None:
+        head.refusal = Refusal(200, Status.INTERNAL, "malformed grpc-timeout")
+
+
+def _overlay(base: RequestHead, fresh: list[Field]) -> RequestHead:
+    head = base.copy()
+    extra: list[tuple[str, str | bytes]] = []
+    for name, value in fresh:
+        _check_regular(name, value)
+        if name == b"grpc-timeout":
+            _read_timeout(head, value)
+            continue
+        try:
+            extra.extend(decode_pairs(name, value))
+        except RpcError as error:
+            head.refusal = head.refusal or Refusal(200, error.status, error.message)
+    if extra:
+        head.metadata = (*head.metadata, *extra)
+    return head

@@ -1,0 +1,1 @@
+"""Links: long-lived bidirectional streams that carry many items to a frame."""

@@ -1,0 +1,4 @@
+"""Sockets and time: addresses, listeners, the asyncio transport, back-off, stall detection.
+
+Nothing here knows HTTP or gRPC.
+"""

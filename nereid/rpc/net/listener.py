@@ -1,0 +1,232 @@
+"""Listening sockets for any protocol: TCP or unix, clear or TLS. Knows nothing of HTTP or gRPC.
+
+A unix socket has the mode that the process's umask leaves. One that nobody listens at any more is
+replaced, a live one is refused, and ours is removed in the end.
+
+TLS connections are accepted here rather than by the event loop, which would let a failed handshake
+pass without a word. A client that stalls in its handshake holds a socket for a few seconds, and no
+more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import stat
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.rpc.net.address import host_and_port, text_of, unix_path
+from nereid.rpc.net.tls_files import reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.rpc.net.tls_files import Tls
+
+    Factory = Callable[[], asyncio.Protocol]
+
+_log = logging.getLogger("nereid.rpc")
+
+_BACKLOG: Final = 1024
+_HANDSHAKE_S: Final = 10.0
+_ACCEPTS_AT_ONCE: Final = 64
+# While the process may open no more files.
+_PAUSE_S: Final = 0.5
+# Refused handshakes are told no more often: anybody can cause them.
+_TELL_S: Final = 1.0
+_PROBE_S: Final = 1.0
+
+
+async def listen(
+    factory: Factory, address: str, *, tls: Tls | None = None, reuse_port: bool = False
+) -> Listener:
+    """Serve at host:port or unix:/path; raises OSError."""
+    path = unix_path(address)
+    if path is None:
+        sockets, claim = await _tcp(address, reuse_port=reuse_port), None
+    else:
+        claim = UnixClaim(path)
+        sockets = [_unix(path)]
+        claim.made()
+    name = f"unix:{path}" if path is not None else text_of(sockets[0].getsockname())
+    listener = Listener(name, claim)
+    loop = asyncio.get_running_loop()
+    for each in sockets:
+        if tls is not None:
+            listener.add(_TlsAcceptor(each, factory, tls))
+        elif path is None:
+            listener.add(await loop.create_server(factory, sock=each, backlog=_BACKLOG))
+        else:
+            listener.add(await loop.create_unix_server(factory, sock=each, backlog=_BACKLOG))
+    return listener
+
+
+class Listener:
+    """What listens at one address, until close()."""
+
+    def __init__(self, address: str, claim: UnixClaim | None) -> None:
+        # The real one, with the port that the system chose.
+        self.address = address
+        self._claim = claim
+        self._servers: list[asyncio.Server | _TlsAcceptor] = []
+
+    def add(self, server: asyncio.Server | _TlsAcceptor) -> None:
+        self._servers.append(server)
+
+    def close(self) -> None:
+        """Accept no more; connections that were made stay."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        if self._claim is not None:
+            self._claim.release()
+
+
+class UnixClaim:
+    """A unix socket's path: freed of a stale socket, and of ours in the end."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError where somebody listens, or something other than a socket is."""
+        self._path = path
+        self._inode: int | None = None
+        try:
+            mode = os.stat(path).st_mode  # noqa: PTH116 (a path given as text)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise OSError(errno.EEXIST, f"{path} is there and no socket")
+        if not _stale(path):
+            raise OSError(errno.EADDRINUSE, f"{path} is in use")
+        os.unlink(path)  # noqa: PTH108 (likewise)
+
+    def made(self) -> None:
+        """Our socket is there now."""
+        self._inode = os.stat(self._path).st_ino  # noqa: PTH116 (likewise)
+
+    def release(self) -> None:
+        """Remove the socket, if it still is ours."""
+        with contextlib.suppress(OSError):
+            if self._inode == os.stat(self._path).st_ino:  # noqa: PTH116 (likewise)
+                os.unlink(self._path)  # noqa: PTH108 (likewise)
+
+
+def _stale(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A listener whose queue is full makes a connection wait.
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def _unix(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(path)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno or errno.EINVAL, f"{path}: {error.strerror or error}") from error
+    sock.setblocking(False)
+    return sock
+
+
+async def _tcp(address: str, *, reuse_port: bool) -> list[socket.socket]:
+    """One socket for each of the host's addresses, all with the same port."""
+    host, port = host_and_port(address)
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    try:
+        for family, where in dict.fromkeys((each[0], each[4]) for each in found):
+            if sockets:
+                port = sockets[0].getsockname()[1]
+            each = (where[0], port, *where[2:])
+            sockets.append(_bound(family, each, reuse_port=reuse_port))
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def _bound(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
+    sock = socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port)
+    sock.setblocking(False)
+    return sock
+
+
+class _TlsAcceptor:
+    """Accepts at one socket and hands each connection over when its handshake is done."""
+
+    def __init__(self, sock: socket.socket, factory: Factory, tls: Tls) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._name = text_of(sock.getsockname())
+        self._factory = factory
+        self._tls = tls
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._told_at = -_TELL_S
+        self._untold = 0
+        self._watch()
+
+    def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+    def _watch(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                accepted, peer = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                _log.error("%s accepts no connections for now: %s", self._name, error)
+                self._loop.remove_reader(self._socket.fileno())
+                self._pause = self._loop.call_later(_PAUSE_S, self._watch)
+                return
+            accepted.setblocking(False)
+            handshake = self._loop.create_task(self._shake_hands(accepted, text_of(peer)))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, accepted: socket.socket, peer: str) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                accepted,
+                ssl=self._tls.context(),
+                ssl_handshake_timeout=_HANDSHAKE_S,
+            )
+        except ConnectionResetError:
+            _log.debug("%s went during the TLS handshake with %s", peer, self._name)
+        except OSError as error:
+            self._refused(peer, reason(error))
+
+    def _refused(self, peer: str, why: str) -> None:
+        now = time.monotonic()
+        if now - self._told_at < _TELL_S:
+            self._untold += 1
+            return
+        others = f" (and {self._untold} others since the last such line)" if self._untold else ""
+        self._told_at, self._untold = now, 0
+        _log.warning("%s refused the TLS connection of %s: %s%s", self._name, peer, why, others)

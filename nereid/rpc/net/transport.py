@@ -1,0 +1,118 @@
+"""The asyncio shell around a connection: bytes in, gathered bytes out, back-pressure, ticks.
+
+What is said within one turn of the event loop leaves in one write. Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from nereid.rpc.http2.connection import Connection
+
+_WRITE_HIGH_WATER_BYTES = 1 << 20
+# Joined below this; above, copying costs more than the vectors save.
+_JOIN_BYTES = 1 << 18
+# For a peer to read our last words.
+_LINGER_S = 1.0
+
+
+class Shell(asyncio.Protocol):
+    """Runs one connection over one transport; a role's protocol extends it."""
+
+    connection: Connection[Any]
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._scheduled = False
+        self._paused = False
+        self._closing = False
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connection.wake = self.wake
+        self.wake()
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        # Answers given while parsing leave below, without a turn of their own.
+        self._scheduled = True
+        self.connection.receive(data)
+        self._flush()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self.connection.set_blocked(True)
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.connection.set_blocked(False)
+
+    # --- for the connection and its owner
+
+    def wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def tick(self) -> None:
+        if not self.connection.tick(time.monotonic()):
+            self.abort()
+
+    def close(self) -> None:
+        """Write what there is, then close; a peer that does not read is cut off soon after."""
+        self._closing = True
+        self.wake()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- inside
+
+    def _flush(self) -> None:
+        transport = self._transport
+        connection = self.connection
+        if transport is None:
+            return
+        while True:
+            out = connection.take()
+            if not out or transport.is_closing():
+                break
+            if len(out) == 1:
+                transport.write(out[0])
+            else:
+                self._write(transport, out)
+            if self._paused:
+                break
+        self._scheduled = False
+        if self._closing or connection.dead is not None:
+            self._shut(transport)
+        elif connection.refusing and not connection.streams:
+            # Drained: the last answer is out.
+            self._shut(transport)
+
+    def _write(self, transport: asyncio.Transport, out: list[bytes | memoryview]) -> None:
+        if sum(map(len, out)) <= _JOIN_BYTES:
+            transport.write(b"".join(out))
+        else:
+            transport.writelines(out)
+
+    def _shut(self, transport: asyncio.Transport) -> None:
+        if not transport.is_closing():
+            transport.close()
+            self._loop.call_later(_LINGER_S, transport.abort)

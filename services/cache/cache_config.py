@@ -1,0 +1,204 @@
+"""--cache-config: which store, with which options, in Triton's form 'name,option=value'.
+
+The flag may be given several times, an option or several at once; all must name one store. Knows
+the options and what is wrong with them, not the stores.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.config.flags import boolean, integer, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_OPTION: Final = re.compile(r"[a-z_]+=")
+_DEFAULT_BYTES: Final = 256 << 20
+USER_VARIABLE: Final = "TRITONCACHE_REDIS_USERNAME"
+PASSWORD_VARIABLE: Final = "TRITONCACHE_REDIS_PASSWORD"  # noqa: S105 - the variable's name
+_SCHEMES: Final = ("redis", "rediss", "unix")
+_SENTINELS: Final = frozenset({"sentinel_user", "sentinel_password"})
+_SECRET: Final = ("password", "sentinel_password")
+_MANY: Final = ("sentinel", "cluster")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalConfig:
+    """The store in memory. ttl in seconds; 0: for as long as there is room."""
+
+    size: int = _DEFAULT_BYTES
+    ttl: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisConfig:
+    """Redis, one or many. Times but ttl are in milliseconds, and 0 is for ever, as on Triton.
+
+    url wins over host and port: redis://, rediss://, unix://, redis+sentinel://host,host/service,
+    redis+cluster://host,host; with rediss+ for TLS. sentinel_user and sentinel_password: what the
+    sentinels themselves ask for. tls_sni: the name that the server's certificate must have, where
+    that is not the host.
+    """
+
+    host: str = ""
+    port: int = 6379
+    url: str = ""
+    user: str = ""
+    password: str = ""
+    sentinel_user: str = ""
+    sentinel_password: str = ""
+    db: int = 0
+    connect_timeout: int = 1000
+    socket_timeout: int = 1000
+    pool_size: int = 1
+    wait_timeout: int = 1000
+    tls_enabled: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_cacert: str = ""
+    tls_cacert_dir: str = ""
+    tls_sni: str = ""
+    ttl: float = 0.0
+    namespace: str = "nereid"
+
+    def __repr__(self) -> str:
+        # It is logged, and a password is not for logs.
+        return f"RedisConfig({self.host or '(by url)'}:{self.port}, db {self.db})"
+
+
+CacheConfig = LocalConfig | RedisConfig
+
+_count = integer(0)
+_LOCAL_OPTIONS: Final[dict[str, Callable[[str], object]]] = {"size": integer(1), "ttl": seconds}
+_REDIS_OPTIONS: Final[dict[str, Callable[[str], object]]] = {
+    "host": str,
+    "port": integer(1, 65535),
+    "url": str,
+    "user": str,
+    "password": str,
+    "sentinel_user": str,
+    "sentinel_password": str,
+    "db": _count,
+    "connect_timeout": _count,
+    "socket_timeout": _count,
+    "pool_size": integer(1, 1024),
+    "wait_timeout": _count,
+    "tls_enabled": boolean,
+    "tls_cert": str,
+    "tls_key": str,
+    "tls_cacert": str,
+    "tls_cacert_dir": str,
+    "tls_sni": str,
+    "ttl": seconds,
+    "namespace": str,
+}
+# What Triton calls them, beside tls_enabled.
+_TRITON_NAMES: Final = {
+    name.removeprefix("tls_"): name
+    for name in ("tls_cert", "tls_key", "tls_cacert", "tls_cacert_dir", "tls_sni")
+}
+_KINDS: Final = {"local": _LOCAL_OPTIONS, "redis": _REDIS_OPTIONS}
+
+
+def setting(text: str) -> str:
+    """The parser of one --cache-config: its form alone; parse_cache_config has the rest."""
+    name, comma, rest = text.partition(",")
+    if name not in _KINDS:
+        raise ValueError("expected local,option=value or redis,option=value")
+    if comma and not _OPTION.match(rest):
+        raise ValueError(f"expected {name},option=value")
+    return text
+
+
+def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> CacheConfig:
+    """The store that all these together ask for; none: in memory.
+
+    Raises:
+        ValueError: what is wrong, a line each.
+    """
+    names = {text.partition(",")[0] for text in texts}
+    if len(names) > 1:
+        raise ValueError("only one cache can be configured, not local and redis at once")
+    name = names.pop() if names else "local"
+    known = _KINDS[name]
+    faults = []
+    values: dict[str, Any] = {}
+    for written, text in _options(texts):
+        option = _TRITON_NAMES.get(written, written) if name == "redis" else written
+        if option not in known:
+            faults.append(f"{name} has no option '{written}'; it has {', '.join(known)}")
+            continue
+        try:
+            values[option] = known[option](text)
+        except ValueError as error:
+            shown = "…" if option in _SECRET else text
+            faults.append(f"{name},{written}={shown}: {error}")
+    if name == "redis":
+        faults += _redis_faults(values)
+        # The environment is for secrets, and what is written in the flags wins.
+        values.setdefault("user", environ.get(USER_VARIABLE, ""))
+        values.setdefault("password", environ.get(PASSWORD_VARIABLE, ""))
+    if faults:
+        raise ValueError("\n".join(faults))
+    return RedisConfig(**values) if name == "redis" else LocalConfig(**values)
+
+
+def _options(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Options and their texts. A piece that does not begin one belongs to the value before it:
+    the addresses of a URL are separated by commas as well.
+    """
+    options: list[tuple[str, str]] = []
+    for text in texts:
+        for piece in text.split(",")[1:]:
+            option, _, value = piece.partition("=")
+            if _OPTION.match(piece) or not options:
+                options.append((option, value))
+            else:
+                last, so_far = options[-1]
+                options[-1] = (last, f"{so_far},{piece}")
+    return options
+
+
+def _redis_faults(values: Mapping[str, object]) -> list[str]:
+    faults = []
+    url = str(values.get("url", ""))
+    if not url and not values.get("host"):
+        faults.append("redis: host or url is required")
+    if url and values.get("host"):
+        faults.append("redis: host and url exclude each other")
+    scheme, _, rest = url.partition("://")
+    kind, _, variant = scheme.partition("+")
+    if url and (kind not in _SCHEMES or (variant and (variant not in _MANY or kind == "unix"))):
+        faults.append(
+            "redis: url must begin with redis://, rediss://, unix://, or redis or rediss with"
+            " +sentinel or +cluster"
+        )
+    elif variant == "sentinel" and not rest.partition("/")[2].partition("/")[0]:
+        faults.append("redis: the url of sentinels must name the service: …/service")
+    elif variant != "sentinel" and (given := _SENTINELS.intersection(values)):
+        faults.append(f"redis: {', '.join(sorted(given))}: needs a url of sentinels")
+    return faults + _tls_faults(values, kind, variant)
+
+
+def _tls_faults(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
+    """Of what the options say of TLS; nobody shall believe to have TLS who has not."""
+    faults = []
+    given = [option for option in _TRITON_NAMES.values() if values.get(option)]
+    enabled = kind == "rediss" or bool(values.get("tls_enabled"))
+    if kind and not variant and enabled and kind != "rediss":
+        faults.append(f"redis: tls_enabled=true, but url begins with {kind}://, not rediss://")
+    if given and not enabled:
+        faults.append(f"redis: {', '.join(given)}: needs tls_enabled=true, or rediss in url")
+    if variant and values.get("tls_sni"):
+        faults.append("redis: tls_sni is for one server, not for sentinels or a cluster")
+    if variant == "cluster" and values.get("tls_cacert_dir"):
+        faults.append("redis: a cluster takes tls_cacert, not tls_cacert_dir")
+    for option in given:
+        path = str(values[option])
+        if option != "tls_sni" and not Path(path).exists():
+            faults.append(f"redis: {option}: '{path}' does not exist")
+    return faults

@@ -1,0 +1,1 @@
+"""The ONNX Runtime backend: sessions on the CPU, CUDA and TensorRT execution providers."""

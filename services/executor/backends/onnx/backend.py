@@ -1,0 +1,248 @@
+"""The ONNX Runtime backend: model.onnx files on the CPU, on CUDA and on TensorRT.
+
+On the CPU a batch is a plain run of the session. GPUs, and BF16 (for which numpy has no type), go
+through IO binding. STRING tensors exist on the CPU alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from nereid.core.datatypes import BYTES
+from nereid.core.errors import Internal, InvalidArgument, Unimplemented
+from nereid.services.executor import model_file_check
+from nereid.services.executor.backends import Description, InstanceSpec, TensorDescription
+from nereid.services.executor.backends.model_file import existing, model_file
+from nereid.services.executor.backends.onnx.model_graph import unranked_tensors
+from nereid.services.executor.backends.onnx.session_options import (
+    CUDA,
+    bare_options,
+    providers,
+    register_operators,
+    run_options,
+    session_options,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from nereid.core.tensors import Array
+    from nereid.pb import model_config_pb2
+
+DEFAULT_FILENAME: Final = "model.onnx"
+
+_DATATYPE: Final = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": BYTES,
+    "tensor(bfloat16)": "BF16",
+}
+_ONNX_BFLOAT16: Final = 16
+
+# ONNX Runtime's exceptions have no base class of their own.
+_ERRORS: Final = (
+    ort_errors.EPFail,
+    ort_errors.EngineError,
+    ort_errors.Fail,
+    ort_errors.InvalidArgument,
+    ort_errors.InvalidGraph,
+    ort_errors.InvalidProtobuf,
+    ort_errors.NoModel,
+    ort_errors.NoSuchFile,
+    ort_errors.NotImplemented,
+    ort_errors.RuntimeException,
+    RuntimeError,
+    ValueError,
+)
+_ERROR_TEXT: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+
+def uses_gpus() -> bool:
+    """Whether the installed ONNX Runtime has CUDA."""
+    return CUDA in ort.get_available_providers()
+
+
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+    """The graph's inputs and outputs; no optimisation, since the session is thrown away."""
+    path = _model_file(config, version_path)
+    options = bare_options()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    register_operators(config, version_path, options)
+    session = _session(config, path, options, ["CPUExecutionProvider"])
+    return _describe(config, session, path)
+
+
+def load(spec: InstanceSpec) -> OnnxModel:
+    """A session of the instance's own, on its device."""
+    config = spec.config
+    path = _model_file(config, spec.version_path)
+    options = session_options(config, spec.settings)
+    register_operators(config, spec.version_path, options)
+    chosen = providers(config, spec.gpu, ort.get_available_providers())
+    session = _session(config, path, options, chosen)
+    if spec.gpu is not None and CUDA not in session.get_providers():
+        raise Internal(f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}")
+    description = _describe(config, session, path)
+    model_file_check.check(config, description)
+    return OnnxModel(config, session, description, bound=spec.gpu is not None)
+
+
+def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
+    path = model_file(config, version_path, DEFAULT_FILENAME)
+    if path.is_dir():
+        # A model with external data may be a directory of its own.
+        path = existing(config, path / DEFAULT_FILENAME)
+    return path
+
+
+def _session(
+    config: model_config_pb2.ModelConfig,
+    path: Path,
+    options: ort.SessionOptions,
+    chosen: Sequence[Any],
+) -> ort.InferenceSession:
+    with _mapped(f"failed to load '{config.name}': "):
+        # By default a failing provider is replaced by the CPU, with a line on stdout.
+        return ort.InferenceSession(
+            str(path), options, providers=list(chosen), enable_fallback=False
+        )
+
+
+def _describe(
+    config: model_config_pb2.ModelConfig, session: ort.InferenceSession, path: Path
+) -> Description:
+    optional = session.get_overridable_initializers()
+    given = [*session.get_inputs(), *optional]
+    unranked: frozenset[str] = frozenset()
+    if any(not node.shape for node in (*given, *session.get_outputs())):
+        # ONNX Runtime tells a scalar and a tensor of unknown rank alike.
+        unranked = unranked_tensors(path)
+    named = {tensor.name for tensor in config.output}
+    optional_names = {node.name for node in optional}
+    inputs = [
+        _tensor(config, "input", node, unranked)._replace(optional=node.name in optional_names)
+        for node in given
+    ]
+    outputs = [
+        _tensor(config, "output", node, unranked)
+        for node in session.get_outputs()
+        # A configuration can leave out what has no tensor type, such as a ZipMap's maps.
+        if not named or node.name in named
+    ]
+    return Description(tuple(inputs), tuple(outputs))
+
+
+def _tensor(
+    config: model_config_pb2.ModelConfig, role: str, node: Any, unranked: frozenset[str]
+) -> TensorDescription:
+    datatype = _DATATYPE.get(node.type)
+    if datatype is None:
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', unsupported datatype '{node.type}' "
+            f"for {role} '{node.name}'"
+        )
+    dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+    return TensorDescription(node.name, datatype, None if node.name in unranked else dims)
+
+
+class OnnxModel:
+    """A session and what is needed to run it; used by its instance's thread alone."""
+
+    bytes_as_text = True
+
+    def __init__(
+        self,
+        config: model_config_pb2.ModelConfig,
+        session: ort.InferenceSession,
+        description: Description,
+        *,
+        bound: bool,
+    ) -> None:
+        self.description = description
+        self._name = config.name
+        self._session = session
+        self._options = run_options(config)
+        tensors = (*description.inputs, *description.outputs)
+        self._bf16 = frozenset(one.name for one in tensors if one.datatype == "BF16")
+        has_text = any(one.datatype == BYTES for one in tensors)
+        if has_text and self._bf16:
+            raise Unimplemented(f"unable to load model '{self._name}', it has both BF16 and BYTES")
+        # IO binding takes no strings; a plain run copies to and from the GPU by itself.
+        self._bound = (bound and not has_text) or bool(self._bf16)
+        # The session's own run() checks names again, which costs 2 us.
+        self._run = getattr(session, "_sess", session).run
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        try:
+            if self._bound:
+                return self._execute_bound(inputs, outputs)
+            arrays: list[Array] = self._run(outputs, inputs, self._options)
+        except _ERRORS as error:
+            raise Internal(_text(error)) from error
+        return arrays
+
+    def close(self) -> None:
+        del self._run, self._session
+
+    def _execute_bound(self, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
+        """By IO binding: inputs are copied to the device at once, outputs back at the end."""
+        binding = self._session.io_binding()
+        values = []
+        for name, array in inputs.items():
+            if name in self._bf16:
+                value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
+            else:
+                value = ort.OrtValue.ortvalue_from_numpy(array)
+            binding.bind_ortvalue_input(name, value)
+            # The value only points at the array's memory.
+            values.append(value)
+        for name in outputs:
+            binding.bind_output(name, "cpu")
+        binding.synchronize_inputs()
+        self._session.run_with_iobinding(binding, self._options)
+        binding.synchronize_outputs()
+        return [_array(value) for value in binding.get_outputs()]
+
+
+def _array(value: ort.OrtValue) -> Array:
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    shape = tuple(value.shape())
+    size_bytes = 2 * int(np.prod(shape))
+    # Copied, since the memory is the value's.
+    return np.frombuffer(ctypes.string_at(value.data_ptr(), size_bytes), np.uint16).reshape(shape)
+
+
+@contextmanager
+def _mapped(prefix: str = "") -> Iterator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        raise Internal(prefix + _text(error)) from error
+
+
+def _text(error: BaseException) -> str:
+    match = _ERROR_TEXT.match(str(error))
+    if match is None:
+        return f"onnx runtime error: {error}"
+    return f"onnx runtime error {match[1]}: {match[2].strip()}"

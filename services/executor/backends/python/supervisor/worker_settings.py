@@ -1,0 +1,74 @@
+"""What a Python model's configuration and --backend-config say of its worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument
+from nereid.services.executor.backends.python.supervisor.environments import python_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.pb import model_config_pb2
+
+# A worker that has not said a word after this long will not any more.
+_START_KEY: Final = "stub-timeout-seconds"
+_START_DEFAULT_S: Final = 30.0
+# 0: as long as it takes. Models that read much need minutes, and Triton waits for them.
+_INITIALIZE_KEY: Final = "initialize-timeout-seconds"
+_EXECUTE_KEY: Final = "execute-timeout-seconds"
+_ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Times in seconds; None: no limit."""
+
+    python: str
+    start_s: float = _START_DEFAULT_S
+    initialize_s: float | None = None
+    execute_s: float | None = None
+
+
+def settings_of(
+    config: model_config_pb2.ModelConfig, model_path: Path, backend: Mapping[str, str]
+) -> WorkerSettings:
+    """The settings; what the model's parameters say counts before --backend-config.
+
+    Raises:
+        InvalidArgument: they make no sense.
+    """
+
+    def seconds(key: str, default: float) -> float:
+        text = backend.get(key, str(default))
+        if key in config.parameters:
+            text = config.parameters[key].string_value
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < 1e9:
+            raise InvalidArgument(
+                f"model '{config.name}': {key} is '{text}', expected a number of seconds"
+            )
+        return value
+
+    return WorkerSettings(
+        python=_python(config, model_path),
+        start_s=seconds(_START_KEY, _START_DEFAULT_S) or _START_DEFAULT_S,
+        initialize_s=seconds(_INITIALIZE_KEY, 0) or None,
+        execute_s=seconds(_EXECUTE_KEY, 0) or None,
+    )
+
+
+def _python(config: model_config_pb2.ModelConfig, model_path: Path) -> str:
+    if _ENVIRONMENT_KEY not in config.parameters:
+        return sys.executable
+    text = config.parameters[_ENVIRONMENT_KEY].string_value
+    text = text.replace("$$TRITON_MODEL_DIRECTORY", str(model_path))
+    return python_of(config.name, Path(os.path.normpath(text)))

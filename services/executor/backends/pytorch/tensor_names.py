@@ -1,0 +1,66 @@
+"""Which of a TorchScript module's arguments and results a configuration's names stand for.
+
+The rules are those of Triton's PyTorch backend. Pure; knows no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_INDEXED: Final = re.compile(r".*__(\d+)", re.DOTALL)
+
+
+def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:
+    """The argument that each input is.
+
+    By the arguments' names if all inputs are such; else by the number after two underscores
+    (INPUT__0) if all have one; else in the configuration's order.
+
+    Raises:
+        InvalidArgument: there are more inputs than arguments, or two are one argument.
+    """
+    if set(names) <= set(arguments):
+        return {name: name for name in names}
+    chosen: dict[str, str] = {}
+    for name, place in _places(names).items():
+        if place >= len(arguments):
+            raise InvalidArgument(
+                f"unable to load model '{model}', input '{name}' is number {place} of a model that "
+                f"takes {len(arguments)}"
+            )
+        chosen[name] = arguments[place]
+    _check_distinct(model, "input", chosen)
+    return chosen
+
+
+def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
+    """The place among the results that each output has, by its number or the configuration's order.
+
+    Raises:
+        InvalidArgument: two outputs are one result.
+    """
+    chosen = _places(names)
+    _check_distinct(model, "output", chosen)
+    return chosen
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    found = [_INDEXED.fullmatch(name) for name in names]
+    return {
+        name: int(match[1]) if match and all(found) else order
+        for order, (name, match) in enumerate(zip(names, found, strict=True))
+    }
+
+
+def _check_distinct(model: str, role: str, chosen: dict[str, str] | dict[str, int]) -> None:
+    if len(set(chosen.values())) < len(chosen):
+        raise InvalidArgument(
+            f"unable to load model '{model}', the {role}s {', '.join(sorted(chosen))} do not "
+            "stand for different ones of the model"
+        )

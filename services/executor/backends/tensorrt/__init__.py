@@ -1,0 +1,1 @@
+"""The TensorRT backend: engines, optimization profiles and CUDA graphs."""

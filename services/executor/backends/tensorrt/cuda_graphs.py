@@ -1,0 +1,120 @@
+"""Which CUDA graphs are captured for a TensorRT engine, and which of them serves a batch.
+
+By the configuration's optimization.cuda, with Triton's rules. Pure; knows no TensorRT and no CUDA.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.services.executor.model_file_check import show
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.pb import model_config_pb2
+    from nereid.services.executor.backends.tensorrt.optimization_profiles import Shapes
+
+_VARIABLE = -1
+
+
+class GraphSpec(NamedTuple):
+    """One graph: the inputs' whole shapes, and the smallest batch that may be run by it."""
+
+    shapes: Shapes
+    least_rows: int
+
+    @property
+    def rows(self) -> int:
+        """Of a model that batches: how many the graph computes."""
+        return next(iter(self.shapes.values()))[0]
+
+
+def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[GraphSpec]:
+    """The graphs to capture, given the engine's inputs (-1: variable, batch dimension included).
+
+    Raises:
+        InvalidArgument: a graph's shapes are none of the engine's.
+        Unimplemented: a lower bound is of other dimensions than the batch's.
+    """
+    cuda = config.optimization.cuda
+    if not cuda.graphs:
+        return []
+    if cuda.graph_spec:
+        return [_written(config, inputs, written) for written in cuda.graph_spec]
+    batching = config.max_batch_size > 0
+    if any(_VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
+        # Only the configuration could say which shapes are common.
+        return []
+    if not batching:
+        return [GraphSpec(dict(inputs), 0)]
+    sizes = {1, config.max_batch_size, *config.dynamic_batching.preferred_batch_size}
+    return [
+        GraphSpec({name: (size, *dims[1:]) for name, dims in inputs.items()}, size)
+        for size in sorted(sizes)
+    ]
+
+
+def find(specs: Sequence[GraphSpec], shapes: Shapes, *, batching: bool) -> int | None:
+    """The graph that can run these shapes and computes the least in vain; None: there is none."""
+    best: int | None = None
+    for place, spec in enumerate(specs):
+        if spec.shapes == shapes:
+            return place
+        if batching and _covers(spec, shapes) and (best is None or spec.rows < specs[best].rows):
+            best = place
+    return best
+
+
+def _covers(spec: GraphSpec, shapes: Shapes) -> bool:
+    return spec.shapes.keys() == shapes.keys() and all(
+        spec.least_rows <= shape[0] <= spec.rows and shape[1:] == spec.shapes[name][1:]
+        for name, shape in shapes.items()
+    )
+
+
+def _written(config: model_config_pb2.ModelConfig, inputs: Shapes, written: Any) -> GraphSpec:
+    batching = config.max_batch_size > 0
+    if written.batch_size > config.max_batch_size or (batching and written.batch_size < 1):
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', graph_spec has batch_size "
+            f"{written.batch_size}, max_batch_size is {config.max_batch_size}"
+        )
+    unknown = sorted(written.input.keys() - inputs.keys())
+    if unknown:
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', graph_spec names '{unknown[0]}', "
+            "which is no input"
+        )
+    shapes = {}
+    for name, dims in inputs.items():
+        rest = tuple(written.input[name].dim) if name in written.input else dims[batching:]
+        shape = (written.batch_size, *rest) if batching else rest
+        if _VARIABLE in shape or not _is_of(shape, dims):
+            raise InvalidArgument(
+                f"unable to load model '{config.name}', graph_spec has the shape {show(shape)} for "
+                f"input '{name}', the engine {show(dims)}"
+            )
+        shapes[name] = shape
+    return GraphSpec(shapes, _least_rows(config, written, shapes))
+
+
+def _is_of(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    return len(shape) == len(dims) and all(
+        dim in (_VARIABLE, size) for size, dim in zip(shape, dims, strict=True)
+    )
+
+
+def _least_rows(config: model_config_pb2.ModelConfig, written: Any, shapes: Shapes) -> int:
+    if not written.HasField("graph_lower_bound"):
+        return int(written.batch_size)
+    bound = written.graph_lower_bound
+    batching = config.max_batch_size > 0
+    for name, each in bound.input.items():
+        if tuple(each.dim) != shapes.get(name, ())[batching:]:
+            raise Unimplemented(
+                f"unable to load model '{config.name}', graph_lower_bound of input '{name}' "
+                "differs from its graph in more than batch_size"
+            )
+    return int(bound.batch_size) if batching else 0

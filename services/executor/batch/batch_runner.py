@@ -1,0 +1,125 @@
+"""A Batch message in, an Executed message out: all that an instance does with a batch.
+
+Knows the model and its plans, and no stream or thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from nereid.core.classification import read_labels
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.core.messages import Fault
+from nereid.observability.logging import about
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.arrays import gather, split, stack
+from nereid.services.executor.batch.request_plan import Planner, signature_of
+from nereid.services.executor.batch.responses import LARGEST_FRAME_BYTES, failure
+from nereid.services.executor.tracing import Run, record, sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.observability.tracing import Tracer
+    from nereid.services.executor.backends import InstanceSpec, Model
+    from nereid.services.executor.batch.arrays import Gathered, Piece, View
+    from nereid.services.executor.segments import Lender
+
+_log = logging.getLogger(__name__)
+
+
+class Runner:
+    """Executes batches on one loaded model; used by its instance's thread alone."""
+
+    def __init__(
+        self,
+        spec: InstanceSpec,
+        model: Model,
+        tracer: Tracer | None = None,
+        view: View | None = None,
+    ) -> None:
+        """view: opens tensors that lie in shared memory."""
+        self._name = spec.name
+        self._model = model
+        self.signature = signature_of(
+            spec.config,
+            spec.version,
+            model.description,
+            bytes_as_text=model.bytes_as_text,
+            labels=read_labels(spec.config, spec.version_path.parent),
+        )
+        self._planner = Planner(self.signature)
+        self._tracer = tracer
+        self._view = view
+        # Set where answers may be put in shared memory.
+        self.lender: Lender | None = None
+        # The last batch, if it had sampled members; to be told of once its answers are written.
+        self.traced: Run | None = None
+
+    def execute(self, frame: bytes) -> bytes:
+        """Run a serialised Batch; the answer is a serialised Executed with one answer a member."""
+        started = perf_counter_ns()
+        lender = self.lender
+        batch = pb.Batch.FromString(frame)
+        gathered: Gathered | None = None
+        stacked = ran = 0
+        failed: str | None = None
+        try:
+            gathered = gather(self._planner, batch.members, self._view)
+            inputs = stack(self.signature, gathered)
+            stacked = perf_counter_ns()
+            outputs = self._model.execute(inputs, gathered.names) if gathered.first else ()
+            ran = perf_counter_ns()
+            lend = None if lender is None else lender.lend
+            pieces = split(self.signature, gathered, outputs, lend)
+            self._check_size(pieces)
+        except Exception as error:
+            if lender is not None:
+                lender.take_back()
+            pieces = self._failures(error, gathered, batch.members)
+            failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
+        if lender is not None and lender.lent:
+            lender.lent.clear()
+        ended = perf_counter_ns()
+        stacked = stacked or ended
+        ran = ran or ended
+        if batch.traced and self._tracer is not None:
+            contexts = sampled(batch.members)
+            self.traced = Run(contexts, started, stacked, ran, ended, failed)
+        times = pb.Executed(
+            id=batch.id,
+            compute_input_ns=stacked - started,
+            compute_infer_ns=ran - stacked,
+            compute_output_ns=ended - ran,
+        )
+        pieces.append(times.SerializeToString())
+        return b"".join(pieces)
+
+    def tell(self) -> None:
+        """Record the spans of the batch that was traced."""
+        run, self.traced = self.traced, None
+        if self._tracer is not None and run is not None:
+            record(self._tracer, self._name, run)
+
+    def _check_size(self, pieces: list[Piece]) -> None:
+        if sum(map(len, pieces)) > LARGEST_FRAME_BYTES:
+            raise Internal(
+                f"the outputs of a batch of model '{self.signature.model_name}' take more than"
+                f" {LARGEST_FRAME_BYTES} bytes"
+            )
+
+    def _failures(
+        self, error: Exception, gathered: Gathered | None, members: Sequence[pb.BatchMember]
+    ) -> list[Piece]:
+        """Answers for a batch that failed as a whole; members' own faults stay what they are."""
+        if not isinstance(error, NereidError):
+            _log.error("instance %s failed on a batch", self._name, exc_info=error)
+            for member in members:
+                known = about(member.request_id, member.trace_context)
+                _log.error("a request failed with its batch on %s", self._name, extra=known)
+            error = Internal(INTERNAL_MESSAGE)
+        fault = Fault(error.code, error.message, late=True)
+        outcomes = gathered.outcomes if gathered else [fault] * len(members)
+        return [failure(one if isinstance(one, Fault) else fault) for one in outcomes]

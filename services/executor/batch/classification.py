@@ -1,0 +1,98 @@
+"""The classification extension: an output's best elements as texts.
+
+A class is told as `value:index` or `value:index:label`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from nereid.core.classification import read_labels
+from nereid.core.datatypes import BYTES
+from nereid.core.errors import InvalidArgument
+from nereid.core.messages import Fault
+from nereid.core.tensors import NUMPY_TYPE, join_bytes
+from nereid.pb import kserve_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from nereid.core.classification import Classification
+    from nereid.core.tensors import Array
+    from nereid.pb import model_config_pb2
+    from nereid.services.executor.backends import Collected, Response
+
+_UNORDERED = frozenset({BYTES, "BF16"})
+
+
+def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
+    """The raw BYTES tensor of each row's largest elements, at most so many, largest first.
+
+    rows has two dimensions; equal elements keep their order, and NaN comes last.
+    """
+    # Largest first: of integers by complement, since the least of them has no negative.
+    flipped = -rows if rows.dtype.kind == "f" else ~rows
+    order = np.argsort(flipped, axis=1, kind="stable")[:, :most]
+    values = np.take_along_axis(rows, order, axis=1)
+    form = "%f:%d" if rows.dtype.kind == "f" else "%d:%d"
+    told = []
+    for indices, row in zip(order.tolist(), values.tolist(), strict=True):
+        for index, value in zip(indices, row, strict=True):
+            text = form % (value, index)
+            label = labels[index] if index < len(labels) else ""
+            told.append(f"{text}:{label}" if label else text)
+    return join_bytes(told)
+
+
+class Classes:
+    """Makes classes of the outputs of one model that answers requests one by one."""
+
+    def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
+        self._labels = read_labels(config, model_path)
+        self._batching = config.max_batch_size > 0
+
+    def told(
+        self, collected: Collected, wanted: Mapping[int, Mapping[str, Classification]]
+    ) -> Collected:
+        """With classes in place of outputs, or beside them; wanted: by member."""
+        responses = [
+            self._response(each, wanted[each.member])
+            if each.head and each.member in wanted
+            else each
+            for each in collected.responses
+        ]
+        return collected._replace(responses=responses)
+
+    def _response(self, response: Response, wanted: Mapping[str, Classification]) -> Response:
+        head = kserve_pb2.ModelInferResponse.FromString(response.head)
+        tensors = list(response.tensors)
+        for place, output in enumerate([*head.outputs]):
+            which = wanted.get(output.name)
+            if which is None:
+                continue
+            dtype = NUMPY_TYPE.get(output.datatype)
+            if dtype is None or output.datatype in _UNORDERED:
+                text = "class result not available for output due to unsupported type"
+                fault = Fault(InvalidArgument.code, f"{text} '{output.datatype}'", late=True)
+                return response._replace(fault=fault, head=b"", tensors=())
+            # Whoever wants classes gave the model no room in shared memory for its outputs.
+            elements = np.frombuffer(cast("bytes | memoryview", tensors[place]), dtype)
+            count = output.shape[0] if self._batching and output.shape else 1
+            rows = elements.reshape(count, elements.size // count if count else 0)
+            labels = which.labels
+            if labels is None:
+                labels = self._labels.get(output.name, ())
+            classes = classify(rows, which.most, labels)
+            told = output
+            if which.beside:
+                tensors.append(classes)
+                told = head.outputs.add(name=output.name)
+            else:
+                tensors[place] = classes
+            kept = min(which.most, rows.shape[1])
+            told.datatype = BYTES
+            told.shape[:] = [count, kept] if self._batching else [kept]
+        return response._replace(head=head.SerializeToString(), tensors=tensors)

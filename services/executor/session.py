@@ -1,0 +1,303 @@
+"""One stay with the scheduler: the Join stream, and the instances that it asked for.
+
+Runs on the event loop, and never blocks it: descriptions are made by worker threads, instances live
+in threads of their own. When the stream ends, the stay is over, and every instance with it; the
+scheduler then knows nothing of them any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.codecs import read_log_rules, write_fault
+from nereid.core.datatypes import CONFIG_NUMBER
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.core.messages import fault_of
+from nereid.core.methods import JOIN_PATH
+from nereid.observability.logging import follow_log_rules
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor import backends
+from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
+from nereid.services.executor.instance import Callbacks, Instance, Scheduler
+from nereid.services.executor.mesh_client import Mesh
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Coroutine, Sequence
+    from concurrent.futures import Executor as ThreadPool
+
+    from nereid.core.messages import Fault
+    from nereid.observability.tracing import Tracer
+    from nereid.rpc import Channel, RpcError, StreamHandle
+    from nereid.rpc.net.tls_files import Tls
+    from nereid.services.executor.backends import Description, TensorDescription
+    from nereid.services.executor.segments import Slabs
+    from nereid.services.executor.settings import ExecutorSettings
+
+_log = logging.getLogger(__name__)
+
+
+# After Leaving, batches that were on their way still arrive.
+LEAVING_GRACE_S: Final = 0.2
+# Models may change their metrics with each request.
+_METRICS_PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a stay needs and does not own."""
+
+    settings: ExecutorSettings
+    hello: pb.Hello
+    channel: Channel
+    describers: ThreadPool
+    # Held by instances while they load.
+    loads: threading.Semaphore
+    tracer: Tracer | None = None
+    # For the instances' streams; None: in clear.
+    tls: Tls | None = None
+    # None: it shares no memory.
+    slabs: Slabs | None = None
+    # Batches of instances that are no more, by model and version.
+    batches: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+
+class Membership:
+    """A stay, from Hello to the stream's end; used on the event loop alone."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._in = surroundings
+        self._loop = asyncio.get_running_loop()
+        self._instances: dict[int, Instance] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        # The stream is over.
+        self.ended = asyncio.Event()
+        # Why, once it is.
+        self.end_reason = ""
+        # The scheduler has said something.
+        self.welcomed = False
+        self._stream: StreamHandle = surroundings.channel.stream(
+            JOIN_PATH, on_message=self._on_message, on_close=self._on_close
+        )
+        # When metrics were told last, or will be.
+        self._metrics_due_s = 0.0
+        memory = surroundings.settings.slab_limit_bytes, surroundings.settings.slab_idle_secs
+        self._mesh = Mesh(surroundings.channel, surroundings.hello.memory_domain, memory)
+        self._send(pb.ExecutorEvent(hello=surroundings.hello))
+        METRICS.on_change = lambda: self._from_thread(self._tell_metrics_soon)
+
+    @property
+    def instances(self) -> list[Instance]:
+        """Those that the scheduler asked for and that have not ended."""
+        return list(self._instances.values())
+
+    def report(self, usage: pb.DeviceUsage) -> None:
+        """Tell the scheduler how busy the devices are."""
+        self._send(pb.ExecutorEvent(usage=usage))
+
+    def _tell_metrics_soon(self) -> None:
+        """At once, but not more often than now and then."""
+        self._metrics_due_s = max(self._loop.time(), self._metrics_due_s + _METRICS_PAUSE_S)
+        self._loop.call_at(self._metrics_due_s, self._tell_metrics)
+
+    def _tell_metrics(self) -> None:
+        self._send(pb.ExecutorEvent(custom_metrics=METRICS.read()))
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Tell the scheduler, finish the batches under way, end; whether all came to an end."""
+        self._send(pb.ExecutorEvent(leaving=pb.Leaving()))
+        if self._instances:
+            await _within(LEAVING_GRACE_S, self.ended.wait())
+        finished = await self.drop(timeout_s)
+        if not self.ended.is_set():
+            self._stream.half_close()
+            await _within(LEAVING_GRACE_S, self.ended.wait())
+            self._stream.cancel()
+        return finished
+
+    async def drop(self, timeout_s: float, *, unanswered: bool = False) -> bool:
+        """Stop all instances after the batches under way; whether that took no longer."""
+        for instance in self._instances.values():
+            instance.stop(unanswered=unanswered)
+        return await _within(timeout_s, self._empty.wait())
+
+    def _send(self, event: pb.ExecutorEvent) -> None:
+        if not self.ended.is_set():
+            self._stream.send(event.SerializeToString())
+
+    def _on_close(self, error: RpcError | None) -> None:
+        self.end_reason = "by the scheduler" if error is None else error.message
+        (_log.info if self.welcomed else _log.debug)("the stream Join ended: %s", self.end_reason)
+        self._mesh.close()
+        self.ended.set()
+
+    def _on_message(self, message: bytes) -> None:
+        self.welcomed = True
+        try:
+            command = pb.ExecutorCommand.FromString(message)
+        except DecodeError:
+            _log.exception("the scheduler sent what is no command")
+            return
+        match command.WhichOneof("command"):
+            case "describe":
+                self._describe(command.describe)
+            case "load":
+                self._load(command.load)
+            case "unload":
+                self._unload(command.unload.instance)
+            case "log_rules":
+                follow_log_rules(read_log_rules(command.log_rules))
+            case "release":
+                if self._in.slabs is not None:
+                    self._in.slabs.release(command.release)
+            case "ask_ready":
+                self._ask_ready(command.ask_ready)
+            case _:
+                _log.warning("the scheduler sent an unknown command; is it of a newer release?")
+
+    def _describe(self, command: pb.Describe) -> None:
+        path = Path(self._in.settings.local_path(command.version_path))
+
+        def work() -> pb.Described:
+            return described(command, path)
+
+        def done(task: asyncio.Future[pb.Described]) -> None:
+            if not task.cancelled():
+                self._send(pb.ExecutorEvent(described=task.result()))
+
+        self._loop.run_in_executor(self._in.describers, work).add_done_callback(done)
+
+    def _load(self, command: pb.LoadInstance) -> None:
+        number = command.instance
+        if number in self._instances:
+            _log.error("the scheduler asked twice for instance %d", number)
+            return
+        spec = backends.InstanceSpec(
+            config=command.config,
+            version=command.version,
+            version_path=Path(self._in.settings.local_path(command.version_path)),
+            name=command.instance_name,
+            gpu=command.device_id if command.kind == pb.Device.GPU else None,
+            settings=dict(command.backend_settings),
+            number=number,
+            mesh=self._mesh,
+        )
+        callbacks = Callbacks(
+            loaded=lambda: self._from_thread(_freeze),
+            ended=lambda fault: self._from_thread(lambda: self._on_ended(number, fault)),
+            lost=lambda begun, fault: self._from_thread(
+                lambda: self._tell_lost(number, begun, fault)
+            ),
+            loads=self._in.loads,
+            tracer=self._in.tracer,
+        )
+        scheduler = Scheduler(self._in.settings.scheduler_address, self._in.tls)
+        instance = Instance(number, spec, scheduler, callbacks)
+        slabs = self._in.slabs
+        if slabs is not None:
+            instance.share(slabs, lending=slabs.domain == command.memory_domain != "")
+        self._instances[number] = instance
+        self._empty.clear()
+        instance.start()
+
+    def _unload(self, number: int) -> None:
+        instance = self._instances.get(number)
+        if instance is None:
+            unloaded = pb.InstanceUnloaded(instance=number)
+            self._send(pb.ExecutorEvent(instance_unloaded=unloaded))
+        else:
+            instance.stop()
+
+    def _ask_ready(self, asked: pb.AskReady) -> None:
+        told = pb.ToldReady(question=asked.question, instance=asked.instance)
+
+        def tell(ready: bool) -> None:
+            told.ready = ready
+            self._from_thread(lambda: self._send(pb.ExecutorEvent(told_ready=told)))
+
+        instance = self._instances.get(asked.instance)
+        if instance is None:
+            tell(False)
+        else:
+            instance.ask_ready(tell)
+
+    def _from_thread(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            _log.debug("an instance outlived the event loop")
+
+    def _tell_lost(self, number: int, begun: int, fault: Fault) -> None:
+        lost = pb.InstanceLost(instance=number, begun=begun)
+        write_fault(fault, lost.error)
+        self._send(pb.ExecutorEvent(instance_lost=lost))
+
+    def _on_ended(self, number: int, fault: Fault | None) -> None:
+        instance = self._instances.pop(number)
+        # A model's own cycles would outlive it among what the collector passes over.
+        _freeze()
+        self._in.batches[instance.version] += instance.batches
+        if not self._instances:
+            self._empty.set()
+        event = pb.ExecutorEvent()
+        if fault is None:
+            event.instance_unloaded.instance = number
+        else:
+            event.instance_failed.instance = number
+            write_fault(fault, event.instance_failed.error)
+        self._send(event)
+
+
+def described(command: pb.Describe, version_path: Path) -> pb.Described:
+    """The answer to a Describe; called in a worker thread."""
+    answer = pb.Described(command=command.command)
+    try:
+        backend = backends.get(command.config.backend)
+        description: Description = backend.describe(command.config, version_path)
+        answer.inputs.extend(_written(description.inputs))
+        answer.outputs.extend(_written(description.outputs))
+        if description.config is not None:
+            answer.config.CopyFrom(description.config)
+    except NereidError as error:
+        write_fault(fault_of(error), answer.error)
+    except Exception:
+        _log.exception("model %s could not be described", command.config.name)
+        write_fault(fault_of(Internal(INTERNAL_MESSAGE)), answer.error)
+    return answer
+
+
+def _written(tensors: Sequence[TensorDescription]) -> list[pb.TensorDescription]:
+    return [
+        pb.TensorDescription(
+            name=tensor.name,
+            data_type=CONFIG_NUMBER[tensor.datatype],  # type: ignore[arg-type]  # an enum's number
+            dims=tensor.dims or (),
+            unknown_rank=tensor.dims is None,
+            optional=tensor.optional,
+        )
+        for tensor in tensors
+    ]
+
+
+def _freeze() -> None:
+    """Keep the collector from walking what a load left for good, on every later round."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+async def _within(timeout_s: float, event: Coroutine[object, object, object]) -> bool:
+    try:
+        await asyncio.wait_for(event, timeout_s)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,180 @@
+"""CUDA shared memory: device memory that a client's process shares by an IPC handle.
+
+Speaks to NVIDIA's driver itself, which every machine with a GPU has; CUDA's runtime library, which
+shares its handles, is not always there. It is loaded when the first region is registered: a gateway
+without CUDA regions knows of no GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import Internal, InvalidArgument
+
+if TYPE_CHECKING:
+    from nereid.services.gateway.client_shm.regions import Registration
+
+_log = logging.getLogger(__name__)
+
+HANDLE_BYTES: Final = 64
+_LIBRARY: Final = "libcuda.so.1"
+# CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only one there is.
+_LAZY_PEER_ACCESS: Final = 1
+_INT_MAX: Final = (1 << 31) - 1
+_REFUSED: Final = "failed to register shared memory region: invalid args"
+
+_pointer_type = ctypes.c_uint64
+_size_type = ctypes.c_size_t
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_byte * HANDLE_BYTES),)
+
+
+# What is called, and with what; each returns 0 or the number of an error.
+_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "cuInit": (ctypes.c_uint,),
+    "cuDeviceGet": (ctypes.POINTER(ctypes.c_int), ctypes.c_int),
+    "cuDevicePrimaryCtxRetain": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),
+    "cuCtxSetCurrent": (ctypes.c_void_p,),
+    "cuIpcOpenMemHandle_v2": (ctypes.POINTER(_pointer_type), _Handle, ctypes.c_uint),
+    "cuIpcCloseMemHandle": (_pointer_type,),
+    "cuMemGetAddressRange_v2": (
+        ctypes.POINTER(_pointer_type),
+        ctypes.POINTER(_size_type),
+        _pointer_type,
+    ),
+    "cuMemcpyDtoH_v2": (ctypes.c_void_p, _pointer_type, _size_type),
+    "cuMemcpyHtoD_v2": (_pointer_type, ctypes.c_void_p, _size_type),
+}
+
+
+class DriverError(Exception):
+    """A call into the driver failed, or there is no driver."""
+
+
+class Driver:
+    """The few functions of libcuda that are needed, on the primary context of each device."""
+
+    def __init__(self, library: Any) -> None:
+        self._functions = {}
+        for name, argument_types in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = argument_types, ctypes.c_int
+            self._functions[name] = function
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self._call("cuInit", 0)
+
+    def open(self, handle: bytes, device_id: int) -> tuple[int, int]:
+        """Address and size of the memory that another process shares."""
+        self.enter(device_id)
+        address = _pointer_type()
+        shared = _Handle.from_buffer_copy(handle)
+        self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), shared, _LAZY_PEER_ACCESS)
+        base, size_bytes = _pointer_type(), _size_type()
+        self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size_bytes), address)
+        return address.value, size_bytes.value
+
+    def close(self, address: int, device_id: int) -> None:
+        """Give the memory back to its owner alone."""
+        self.enter(device_id)
+        self._call("cuIpcCloseMemHandle", address)
+
+    def read(self, address: int, device_id: int, size_bytes: int) -> bytes:
+        """A copy of device memory."""
+        self.enter(device_id)
+        data = bytearray(size_bytes)
+        if size_bytes:
+            host = (ctypes.c_char * size_bytes).from_buffer(data)
+            self._call("cuMemcpyDtoH_v2", ctypes.addressof(host), address, size_bytes)
+        return bytes(data)
+
+    def write(self, address: int, device_id: int, data: bytes) -> None:
+        """Copy data into device memory."""
+        self.enter(device_id)
+        if data:
+            self._call("cuMemcpyHtoD_v2", address, data, len(data))
+
+    def enter(self, device_id: int) -> None:
+        """Let what is called next be about this device."""
+        context = self._contexts.get(device_id)
+        if context is None:
+            device, context = ctypes.c_int(), ctypes.c_void_p()
+            self._call("cuDeviceGet", ctypes.byref(device), device_id)
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self._contexts[device_id] = context
+        self._call("cuCtxSetCurrent", context)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = self._functions[name](*arguments)
+        if code:
+            raise DriverError(f"{name} failed with CUDA's error {code}")
+
+
+class CudaMemory:
+    """Device memory of another process, from address on."""
+
+    def __init__(self, driver: Driver, address: int, device_id: int) -> None:
+        self._driver = driver
+        self._address = address
+        self._device_id = device_id
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        try:
+            return self._driver.read(self._address + offset, self._device_id, size_bytes)
+        except DriverError as error:
+            raise Internal(f"Unable to read CUDA shared memory: {error}") from error
+
+    def write(self, offset: int, data: Any) -> bool:
+        try:
+            self._driver.write(self._address + offset, self._device_id, bytes(data))
+        except DriverError as error:
+            raise Internal(f"Unable to write CUDA shared memory: {error}") from error
+        return True
+
+    def close(self) -> None:
+        try:
+            self._driver.close(self._address, self._device_id)
+        except DriverError:
+            _log.exception("CUDA shared memory could not be closed")
+
+
+@functools.cache
+def system_driver() -> Driver:
+    """The driver of this machine.
+
+    Raises:
+        DriverError: it has none that works; asking again is cheap.
+    """
+    try:
+        return Driver(ctypes.CDLL(_LIBRARY))
+    except (OSError, AttributeError) as error:
+        raise DriverError(f"{_LIBRARY} cannot be used: {error}") from error
+
+
+def open_cuda(about: Registration, handle: bytes, driver: Driver | None = None) -> CudaMemory:
+    """Open the memory that a client registers.
+
+    Raises:
+        InvalidArgument: there is no GPU here, the handle is none, or the region is larger than what
+            it stands for.
+    """
+    if len(handle) != HANDLE_BYTES or not 0 <= about.device_id <= _INT_MAX:
+        raise InvalidArgument(_REFUSED)
+    try:
+        driver = driver or system_driver()
+        address, size_bytes = driver.open(handle, about.device_id)
+    except DriverError as error:
+        # Triton tells its clients no more than this either.
+        _log.warning("CUDA shared memory cannot be registered: %s", error)
+        raise InvalidArgument(_REFUSED) from error
+    memory = CudaMemory(driver, address, about.device_id)
+    if about.size_bytes > size_bytes:
+        memory.close()
+        raise InvalidArgument(
+            f"failed to register shared memory region '{about.name}': invalid args"
+        )
+    return memory

@@ -1,0 +1,234 @@
+"""ModelInferRequest bytes to an internal request, an answer to ModelInferResponse bytes.
+
+The hot path parses a request once, takes the tensors and whatever differs from request to request
+out of it, and writes the rest back: that is the head, whose check is remembered. Knows the
+protocol, not how requests travel on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.errors import Internal, InvalidArgument, NereidError
+from nereid.core.messages import InferRequest, Parameter, fault_of
+from nereid.pb import kserve_pb2
+from nereid.services.gateway import request_head, string_elements
+from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
+from nereid.services.gateway.grpc import shared_memory, typed_contents, wire_format
+from nereid.services.gateway.request_head import CheckedHead, HeadInput
+from nereid.services.gateway.segments import tensor_bytes
+
+if TYPE_CHECKING:
+    from nereid.core.messages import Answer
+    from nereid.services.gateway.segments import Room
+
+    Message = kserve_pb2.ModelInferRequest
+
+_parse = kserve_pb2.ModelInferRequest.FromString
+
+_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+_RESERVED: Final = (
+    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys"
+    f" starting with 'triton_' are allowed: {_EMPTY_FINAL}"
+)
+# Parameters with a meaning of their own: the fields they may come in, and how Triton names those.
+_KINDS: Final[dict[str, tuple[frozenset[str], str]]] = {
+    "sequence_id": (frozenset({"int64_param", "string_param"}), "int64_param or string_param"),
+    "sequence_start": (frozenset({"bool_param"}), "bool_param"),
+    "sequence_end": (frozenset({"bool_param"}), "bool_param"),
+    "priority": (frozenset({"int64_param", "uint64_param"}), "int64_param or uint64_param"),
+    "timeout": (frozenset({"int64_param"}), "int64_param"),
+    _EMPTY_FINAL: (frozenset({"bool_param"}), "bool_param"),
+}
+_CUSTOM: Final = (
+    frozenset({"int64_param", "bool_param", "string_param", "double_param"}),
+    "int64_param, bool_param, or string_param",
+)
+
+
+class GrpcDecoder:
+    """Decodes requests; remembers the heads it has checked."""
+
+    def __init__(self, regions: Regions = NO_REGIONS) -> None:
+        self._regions = regions
+        self._checked: dict[bytes, CheckedHead] = {}
+
+    def decode(self, data: bytes) -> InferRequest:
+        """The request that data holds. A defect in it becomes the request's fault.
+
+        Raises:
+            Internal: data is no ModelInferRequest at all.
+        """
+        try:
+            message = _parse(data)
+        except DecodeError as error:
+            raise Internal("Unable to parse request") from error
+        payloads: list[Any] = list(message.raw_input_contents)
+        if payloads:
+            message.ClearField("raw_input_contents")
+        return self._take(message, InferRequest(0, b"", payloads))
+
+    def decode_room(self, room: Room) -> InferRequest:
+        """As decode, of a large message; its tensors stay where they are.
+
+        Raises:
+            Internal: as decode.
+        """
+        try:
+            rest, places = wire_format.split(room.view)
+            message = _parse(rest)
+        except DecodeError:
+            # Damaged, or unusual: protobuf shall say.
+            return self.decode(bytes(room.view))
+        payloads: list[Any] = [room[start:end] for start, end in places]
+        return self._take(message, InferRequest(0, b"", payloads, lease=room.lease))
+
+    def _take(self, message: Message, request: InferRequest) -> InferRequest:
+        payloads = request.payloads
+        if message.id:
+            request.request_id = message.id
+            message.ClearField("id")
+        try:
+            if message.parameters:
+                _take_parameters(message, request)
+            head = message.SerializeToString()
+            checked = self._checked.get(head)
+            if checked is None:
+                checked = self._check(message, head, request)
+            request.head = checked.head
+            if checked.regions is not None:
+                shared_memory.spread(request, checked, checked.regions, message.model_name)
+                payloads = request.payloads
+                self._regions.use(request, checked.regions)
+            count = len(checked.input_names)
+            if len(payloads) != count:
+                _fit(request, checked, message.model_name)
+            for about in checked.strings:
+                raw = tensor_bytes(request, request.payloads[about.position])
+                string_elements.check(raw, about, request.request_id)
+        except NereidError as error:
+            request.head = request_head.naming(message.model_name, message.model_version)
+            request.payloads = []
+            request.fault = fault_of(error)
+        return request
+
+    def _check(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
+        """Look at a head for the first time; typed contents are taken out of it on the way."""
+        model = message.model_name
+        typed = any(tensor.HasField("contents") for tensor in message.inputs)
+        regions = shared_memory.region_use(message, self._regions)
+        classes = _classes(message)
+        if request.payloads and typed:
+            name = next(tensor.name for tensor in message.inputs if tensor.HasField("contents"))
+            raise InvalidArgument(
+                f"contents field must not be specified when using raw_input_contents for '{name}'"
+                f" for model '{model}'"
+            )
+        if not request.payloads:
+            # A head without inputs or tensor data is refused by the scheduler or right here.
+            elsewhere = {position for position, _ in regions.inputs} if regions else ()
+            request.payloads = [
+                typed_contents.to_raw(tensor, model)
+                for position, tensor in enumerate(message.inputs)
+                if position not in elsewhere
+            ]
+        checked = request_head.build(
+            model,
+            message.model_version,
+            [HeadInput(each.name, each.datatype, list(each.shape)) for each in message.inputs],
+            [output.name for output in message.outputs],
+            classes,
+        )._replace(regions=regions)
+        if not typed:
+            request_head.remember(self._checked, head, checked)
+        return checked
+
+
+def _fit(request: InferRequest, checked: CheckedHead, model: str) -> None:
+    """Surplus tensors are dropped, as on Triton; too few are refused."""
+    payloads, names = request.payloads, checked.input_names
+    if len(payloads) < len(names):
+        raise InvalidArgument(
+            f"unable to find data for input tensor '{names[len(payloads)]}'"
+            f" for model '{model}' in request."
+        )
+    del payloads[len(names) :]
+
+
+def _take_parameters(message: Message, request: InferRequest) -> None:
+    """Move the request's parameters out of the message to where they belong."""
+    custom: dict[str, Parameter] = {}
+    for key, parameter in message.parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if key.startswith("triton_") and key != _EMPTY_FINAL:
+            raise InvalidArgument(_RESERVED)
+        allowed, told = _KINDS.get(key, _CUSTOM)
+        if choice not in allowed:
+            raise InvalidArgument(f"invalid value type for '{key}' parameter, expected {told}.")
+        value = getattr(parameter, choice)
+        if key == "priority":
+            if value < 0:
+                raise InvalidArgument("invalid value for 'priority', expected value >= 0.")
+            request.priority = value
+        elif key == "timeout":
+            # Triton reads a negative one as a very long time.
+            request.timeout_us = max(0, value)
+        elif key == _EMPTY_FINAL:
+            request.empty_final = value
+        else:
+            custom[key] = value
+    message.ClearField("parameters")
+    if custom:
+        request.parameters = custom
+
+
+def _classes(message: Message) -> dict[str, int]:
+    """How many classes are wanted of which outputs."""
+    classes: dict[str, int] = {}
+    for output in message.outputs:
+        if "classification" in output.parameters:
+            parameter = output.parameters["classification"]
+            if parameter.WhichOneof("parameter_choice") != "int64_param":
+                raise InvalidArgument(
+                    "invalid value type for 'classification' parameter, expected int64_param"
+                )
+            if parameter.int64_param <= 0:
+                raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
+            # Of an output's classes that are asked for twice the first count.
+            classes.setdefault(output.name, parameter.int64_param)
+    return classes
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+_ID_TAG: Final = b"\x1a"
+_RAW_TAG: Final = b"\x32"
+_SHORT: Final = [_RAW_TAG + varint(size) for size in range(16384)]
+
+
+def encode(answer: Answer, request_id: str) -> bytes:
+    """The ModelInferResponse that tells answer."""
+    return b"".join(parts_of(answer, request_id))
+
+
+def parts_of(answer: Answer, request_id: str) -> list[Any]:
+    """encode()'s bytes in pieces: concatenated protobuf messages are merged."""
+    parts: list[Any] = [answer.head]
+    if request_id:
+        text = request_id.encode()
+        parts += (_ID_TAG, varint(len(text)), text)
+    for payload in answer.payloads:
+        size = len(payload)
+        parts.append(_SHORT[size] if size < 16384 else _RAW_TAG + varint(size))
+        parts.append(payload)
+    return parts

@@ -1,0 +1,169 @@
+"""Shared memory over gRPC: the methods that register regions, and what tensors say of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import InvalidArgument
+from nereid.pb import kserve_pb2 as pb
+from nereid.services.gateway.client_shm.cuda import open_cuda
+from nereid.services.gateway.client_shm.regions import CUDA, SYSTEM, Range, RegionUse, Registration
+from nereid.services.gateway.client_shm.system import open_system
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nereid.core.messages import InferRequest
+    from nereid.services.gateway.client_shm.regions import Regions
+    from nereid.services.gateway.request_head import CheckedHead
+
+    Respond = Callable[[bytes], Awaitable[bytes]]
+
+_REGION: Final = "shared_memory_region"
+_OFFSET: Final = "shared_memory_offset"
+_SIZE: Final = "shared_memory_byte_size"
+# Triton takes a negative number for a very large one.
+_UINT64_END: Final = 1 << 64
+
+
+# --- tensors ------------------------------------------------------------------------------------
+
+
+def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionUse | None:
+    """What a request says of shared memory, checked as Triton does: inputs first; None: nothing.
+
+    Raises:
+        NereidError: a parameter is wrong, or its range lies in no region.
+    """
+    inputs: list[tuple[int, Range]] = []
+    outputs: dict[str, Range | None] = {}
+    for position, tensor in enumerate(message.inputs):
+        place = _range(tensor)
+        if place is None:
+            continue
+        if tensor.HasField("contents"):
+            raise InvalidArgument(
+                "unexpected 'content' provided when using shared memory for input tensor"
+                f" '{tensor.name}' for model '{message.model_name}'"
+            )
+        regions.find(place)
+        inputs.append((position, place))
+    for output in message.outputs:
+        place = _range(output)
+        if place is not None:
+            wanted = output.parameters
+            if "classification" in wanted and wanted["classification"].int64_param > 0:
+                raise InvalidArgument(
+                    "output can't set both 'shared_memory_region' and 'classification'"
+                )
+            regions.find(place)
+        # Of an output that is asked for twice the first counts.
+        outputs.setdefault(output.name, place)
+    placed = tuple((name, place) for name, place in outputs.items() if place is not None)
+    return RegionUse(tuple(inputs), placed) if inputs or placed else None
+
+
+def _range(tensor: Any) -> Range | None:
+    parameters = tensor.parameters
+    if not parameters:
+        return None
+    if _REGION not in parameters:
+        for key in (_OFFSET, _SIZE):
+            if key in parameters:
+                raise InvalidArgument(
+                    f"'{key}' can not be specified without '{_REGION}' parameter for tensor"
+                    f" '{tensor.name}'"
+                )
+        return None
+    region = _value(tensor, _REGION, "string_param")
+    offset = _value(tensor, _OFFSET, "int64_param") if _OFFSET in parameters else 0
+    if _SIZE not in parameters:
+        raise InvalidArgument(
+            f"'{_SIZE}' must be specified along with '{_REGION}' parameter for tensor"
+            f" '{tensor.name}'"
+        )
+    size_bytes = _value(tensor, _SIZE, "int64_param")
+    return Range(region, offset % _UINT64_END, size_bytes % _UINT64_END)
+
+
+def _value(tensor: Any, key: str, kind: str) -> Any:
+    parameter = tensor.parameters[key]
+    if parameter.WhichOneof("parameter_choice") != kind:
+        raise InvalidArgument(
+            f"invalid value type for '{key}' parameter for tensor '{tensor.name}', expected {kind}."
+        )
+    return getattr(parameter, kind)
+
+
+def spread(request: InferRequest, checked: CheckedHead, named: RegionUse, model: str) -> None:
+    """Move the payloads that came along to their inputs: those in shared memory have none.
+
+    Raises:
+        InvalidArgument: fewer came along than there are inputs that need one.
+    """
+    elsewhere = {position for position, _ in named.inputs}
+    came = iter(request.payloads)
+    payloads = []
+    for position, name in enumerate(checked.input_names):
+        payload = b"" if position in elsewhere else next(came, None)
+        if payload is None:
+            raise InvalidArgument(
+                f"unable to find data for input tensor '{name}' for model '{model}' in request."
+            )
+        payloads.append(payload)
+    request.payloads = payloads
+
+
+# --- methods ------------------------------------------------------------------------------------
+
+
+def methods(regions: Regions) -> dict[str, Respond]:
+    """What answers each method, by its name; messages come and go as bytes."""
+
+    async def system_register(message: bytes) -> bytes:
+        regions.check_allowed()
+        asked = pb.SystemSharedMemoryRegisterRequest.FromString(message)
+        about = Registration(SYSTEM, asked.name, asked.byte_size, asked.key, asked.offset)
+        regions.register(about, lambda: open_system(about))
+        return b""
+
+    async def cuda_register(message: bytes) -> bytes:
+        regions.check_allowed()
+        asked = pb.CudaSharedMemoryRegisterRequest.FromString(message)
+        about = Registration(CUDA, asked.name, asked.byte_size, device_id=asked.device_id)
+        regions.register(about, lambda: open_cuda(about, asked.raw_handle))
+        return b""
+
+    async def system_status(message: bytes) -> bytes:
+        asked = pb.SystemSharedMemoryStatusRequest.FromString(message)
+        system = pb.SystemSharedMemoryStatusResponse()
+        for each in regions.status(SYSTEM, asked.name):
+            told = system.regions[each.name]
+            told.name, told.key = each.name, each.key
+            told.offset, told.byte_size = each.offset, each.size_bytes
+        return system.SerializeToString()
+
+    async def cuda_status(message: bytes) -> bytes:
+        asked = pb.CudaSharedMemoryStatusRequest.FromString(message)
+        cuda = pb.CudaSharedMemoryStatusResponse()
+        for each in regions.status(CUDA, asked.name):
+            told = cuda.regions[each.name]
+            told.name, told.device_id, told.byte_size = each.name, each.device_id, each.size_bytes
+        return cuda.SerializeToString()
+
+    async def system_unregister(message: bytes) -> bytes:
+        regions.unregister(SYSTEM, pb.SystemSharedMemoryUnregisterRequest.FromString(message).name)
+        return b""
+
+    async def cuda_unregister(message: bytes) -> bytes:
+        regions.unregister(CUDA, pb.CudaSharedMemoryUnregisterRequest.FromString(message).name)
+        return b""
+
+    return {
+        "SystemSharedMemoryRegister": system_register,
+        "SystemSharedMemoryStatus": system_status,
+        "SystemSharedMemoryUnregister": system_unregister,
+        "CudaSharedMemoryRegister": cuda_register,
+        "CudaSharedMemoryStatus": cuda_status,
+        "CudaSharedMemoryUnregister": cuda_unregister,
+    }

@@ -1,0 +1,66 @@
+"""Typed contents of a gRPC request to raw bytes, by Triton's rules and with its texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from nereid.core.datatypes import NAMES
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors import NUMPY_TYPE, join_bytes
+
+if TYPE_CHECKING:
+    from nereid.pb import kserve_pb2
+
+    Input = kserve_pb2.ModelInferRequest.InferInputTensor
+
+# Field of InferTensorContents, the name Triton tells it by, the datatypes it may carry; in the
+# order in which Triton looks.
+_FIELDS: Final = (
+    ("bool_contents", "BOOL", frozenset({"BOOL"})),
+    ("int_contents", "INT32", frozenset({"INT8", "INT16", "INT32"})),
+    ("int64_contents", "INT64", frozenset({"INT64"})),
+    ("uint_contents", "UINT32", frozenset({"UINT8", "UINT16", "UINT32"})),
+    ("uint64_contents", "UINT64", frozenset({"UINT64"})),
+    ("fp32_contents", "FP32", frozenset({"FP32"})),
+    ("fp64_contents", "FP64", frozenset({"FP64"})),
+    ("bytes_contents", "BYTES", frozenset({"BYTES"})),
+)
+_WIDE: Final[dict[str, Any]] = {"int_contents": np.int32, "uint_contents": np.uint32}
+
+
+def to_raw(tensor: Input, model: str) -> bytes:
+    """The raw form of a typed input; empty contents are a tensor without elements.
+
+    Raises:
+        InvalidArgument: contents of another type than the datatype, or none at all.
+    """
+    if not tensor.HasField("contents"):
+        raise InvalidArgument(
+            f"unable to find data for input tensor '{tensor.name}' for model '{model}' in request."
+        )
+    contents, raw, found = tensor.contents, b"", False
+    for field, kind, datatypes in _FIELDS:
+        values = getattr(contents, field)
+        if not values:
+            continue
+        if found:
+            raise InvalidArgument(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model"
+                f" '{model}', binary data was already supplied."
+            )
+        found = True
+        if tensor.datatype not in datatypes:
+            expected = tensor.datatype if tensor.datatype in NAMES else "<invalid>"
+            raise InvalidArgument(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model"
+                f" '{model}' of type '{kind}', expected datatype '{expected}'"
+            )
+        if kind == "BYTES":
+            raw = join_bytes(values)
+        else:
+            target = NUMPY_TYPE[tensor.datatype]
+            # Narrow integers come in wide fields and wrap, as on Triton.
+            raw = np.array(values, _WIDE.get(field, target)).astype(target).tobytes()
+    return raw

@@ -1,0 +1,152 @@
+"""The generate extension's JSON to a request's tensors and parameters, and outputs back to JSON.
+
+A member that has the name of an input is that input, a scalar or a list; any other is a parameter
+of the request, and the members of `parameters` are read alike. What inputs there are is handed in,
+as the model's metadata tells it. Pure; knows no routes and no sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from nereid.core.errors import Internal, InvalidArgument, NereidError, error_of
+from nereid.core.messages import InferRequest
+from nereid.services.gateway import request_head, string_elements
+from nereid.services.gateway.http.endpoints.infer_request import custom_parameter
+from nereid.services.gateway.http.json import parser, tensor_data
+from nereid.services.gateway.request_head import HeadInput
+
+if TYPE_CHECKING:
+    from nereid.core.messages import Answer, Parameter
+    from nereid.pb import kserve_pb2
+    from nereid.services.gateway.http.endpoints.infer_response import HeadMembers
+
+    TensorMetadata = kserve_pb2.ModelMetadataResponse.TensorMetadata
+
+ONE_REPLY: Final = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that"
+    " generates various number of responses"
+)
+_PARAMETERS: Final = "parameters"
+_VARIABLE: Final = -1
+
+
+def read(
+    body: bytes, model: str, version: str, metadata: kserve_pb2.ModelMetadataResponse
+) -> InferRequest:
+    """The request that body asks for.
+
+    Raises:
+        NereidError: body is no JSON object, or does not fit the model's inputs.
+    """
+    document = parser.parse(body)
+    request_id = ""
+    if type(document) is dict and "id" in document:
+        request_id = parser.string(document, "id")
+    if type(document) is not dict:
+        raise Internal("attempt to get members for non-object")
+    reader = _Reader(metadata, request_id)
+    for key, value in document.items():
+        if key == _PARAMETERS:
+            reader.read_parameters(value)
+        else:
+            reader.read_member(key, value)
+    checked = request_head.build(model, version, reader.inputs, ())
+    request = InferRequest(0, checked.head, reader.payloads, request_id)
+    for about in checked.strings:
+        string_elements.check(reader.payloads[about.position], about, request_id)
+    request.parameters = reader.parameters or None
+    return request
+
+
+class _Reader:
+    """Gathers what the members of one document say."""
+
+    def __init__(self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str) -> None:
+        self._known: dict[str, TensorMetadata] = {each.name: each for each in metadata.inputs}
+        self._request_id = request_id
+        self.inputs: list[HeadInput] = []
+        self.payloads: list[Any] = []
+        self.parameters: dict[str, Parameter] = {}
+
+    def read_parameters(self, members: Any) -> None:
+        if type(members) is not dict:
+            raise Internal(
+                f"Expected JSON object for keyword: '{_PARAMETERS}': attempt to access JSON"
+                " non-object as object"
+            )
+        for key, value in members.items():
+            try:
+                self.read_member(key, value)
+            except NereidError as error:
+                message = f"Converting keyword: '{_PARAMETERS}': {error.message}"
+                raise error_of(error.code, message) from error
+
+    def read_member(self, key: str, value: Any) -> None:
+        known = self._known.get(key)
+        if known is not None:
+            self._read_input(known, value)
+        elif key != "id":
+            self.parameters[parser.printable(key)] = custom_parameter(key, value)
+
+    def _read_input(self, known: TensorMetadata, value: Any) -> None:
+        name, datatype = known.name, known.datatype
+        if datatype in tensor_data.BINARY_ONLY:
+            tensor_data.refuse_half(name, datatype)
+        data = value if type(value) is list else [value]
+        shape = _shape(name, known.shape, len(data))
+        payload = tensor_data.to_raw(data, name, datatype, shape)
+        if any(each.name == name for each in self.inputs):
+            prefix = string_elements.prefix(self._request_id)
+            raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
+        self.inputs.append(HeadInput(name, datatype, shape))
+        self.payloads.append(payload)
+
+
+def _shape(name: str, shape: Any, count: int) -> list[int]:
+    """The shape of count elements: the innermost open dimension takes what fixed ones leave."""
+    rest = count
+    for size in shape:
+        if size == _VARIABLE:
+            continue
+        if not size or rest % size:
+            _refuse_shape(name)
+        rest //= size
+    dims = list(shape)
+    for axis in reversed(range(len(dims))):
+        if dims[axis] == _VARIABLE:
+            dims[axis], rest = rest, 1
+    if rest != 1:
+        _refuse_shape(name)
+    return dims
+
+
+def _refuse_shape(name: str) -> None:
+    raise InvalidArgument(f"The schema can not convert input '{name}' to tensor with proper shape")
+
+
+def write(answer: Answer, head: HeadMembers, request_id: str) -> bytes:
+    """The JSON text of an answer without error: outputs flat, or bare where there is one element.
+
+    Raises:
+        InvalidArgument: an output has no JSON form.
+    """
+    members, tensors = head
+    document: dict[str, Any] = {}
+    strict = True
+    for tensor, payload in zip(tensors, answer.payloads, strict=True):
+        data, told_strictly = tensor_data.from_raw(
+            payload,  # type: ignore[arg-type]  # references were resolved
+            tensor["datatype"],
+        )
+        document[tensor["name"]] = data[0] if len(data) == 1 else data
+        strict = strict and told_strictly
+    document |= members.get(_PARAMETERS, {})
+    document |= {name: members[name] for name in ("model_name", "model_version")}
+    if request_id:
+        document["id"] = request_id
+    if strict:
+        return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return parser.write(dict(sorted(document.items())))

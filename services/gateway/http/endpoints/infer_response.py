@@ -1,0 +1,112 @@
+"""An answer to an HTTP infer request: JSON header, binary tensors behind it.
+
+Where every output goes out as binary, all but the id and the tensors is a pure function of the
+answer's head, the sizes and the form asked for; it is remembered by them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from nereid.core.codecs import read_parameters
+from nereid.pb import kserve_pb2
+from nereid.services.gateway.http.json import parser, tensor_data
+from nereid.services.gateway.http.server.call import BINARY, JSON
+from nereid.services.gateway.request_head import KEY_LIMIT_BYTES, TABLE_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.messages import Answer
+    from nereid.services.gateway.http.endpoints.infer_request import ReplyForm
+
+# The JSON text without its opening brace and without an id.
+_JsonTail = bytes
+# What an answer's head says, as JSON: the members before the outputs, and the outputs without data.
+HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+class HttpEncoder:
+    """Encodes answers; remembers the headers it has written."""
+
+    def __init__(self) -> None:
+        self._tails: dict[tuple[Any, ...], _JsonTail] = {}
+        self._heads: dict[bytes, HeadMembers] = {}
+
+    def encode(
+        self, answer: Answer, request_id: str, form: ReplyForm
+    ) -> tuple[bytes, bytes, Sequence[bytes]]:
+        """Content type, further header lines and body of an answer without error.
+
+        Raises:
+            InvalidArgument: an output has no JSON form and was not asked for as binary.
+        """
+        payloads: Sequence[Any] = answer.payloads
+        key = (answer.head, form, *map(len, payloads))
+        tail = self._tails.get(key)
+        if tail is None:
+            tail, payloads = self._write(answer, form, key)
+        start = b'{"id":%b,' % orjson.dumps(request_id) if request_id else b"{"
+        length = len(start) + len(tail)
+        if not any(payloads):
+            return JSON, b"", (start, tail)
+        extra = b"Inference-Header-Content-Length: %d\r\n" % length
+        return BINARY, extra, (start, tail, *payloads)
+
+    def _write(
+        self, answer: Answer, form: ReplyForm, key: tuple[Any, ...]
+    ) -> tuple[_JsonTail, Sequence[bytes]]:
+        members, tensors = self.describe(answer.head)
+        by_name = dict(form.binary_by_name)
+        binary, outputs, strict, inline = [], [], True, False
+        for tensor, payload in zip(tensors, answer.payloads, strict=True):
+            name = tensor["name"]
+            told: dict[str, Any] = tensor.copy()
+            if name in form.in_regions:
+                # Its data is where the client wanted it; the reply says no more of it.
+                outputs.append(told)
+                continue
+            if by_name.get(name, form.binary_by_default):
+                told["parameters"] = {"binary_data_size": len(payload)}
+                binary.append(payload)
+            else:
+                inline = True
+                told["data"], told_strictly = tensor_data.from_raw(
+                    payload,  # type: ignore[arg-type]  # references were resolved
+                    told["datatype"],
+                )
+                strict = strict and told_strictly
+            outputs.append(told)
+        document = {**members, "outputs": outputs}
+        tail = (orjson.dumps(document) if strict else parser.write(document))[1:]
+        if not inline and len(tail) <= KEY_LIMIT_BYTES:
+            if len(self._tails) >= TABLE_LIMIT:
+                self._tails.clear()
+            self._tails[key] = tail
+        return tail, binary  # type: ignore[return-value]  # likewise
+
+    def describe(self, data: bytes) -> HeadMembers:
+        """What an answer's head says."""
+        head = self._heads.get(data)
+        if head is None:
+            message = kserve_pb2.ModelInferResponse.FromString(data)
+            members: dict[str, Any] = {
+                "model_name": message.model_name,
+                "model_version": message.model_version,
+            }
+            if message.parameters:
+                members["parameters"] = read_parameters(message.parameters)
+            head = (
+                members,
+                [
+                    {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
+                    for each in message.outputs
+                ],
+            )
+            if len(data) <= KEY_LIMIT_BYTES:
+                if len(self._heads) >= TABLE_LIMIT:
+                    self._heads.clear()
+                self._heads[data] = head
+        return head

@@ -1,0 +1,140 @@
+"""Tensor data in JSON to raw bytes and back, by Triton's rules.
+
+Data may be flat or nested in any way; integers outside a datatype's range wrap, as they do there;
+FP16 and BF16 have no JSON form. BYTES elements are counted elsewhere (string_elements), as for
+every other way in.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, Never
+
+import numpy as np
+
+from nereid.core.datatypes import BYTES
+from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.tensors import NUMPY_TYPE, join_bytes, split_bytes
+from nereid.services.gateway.http.json import parser
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SIGNED: Final = frozenset({"INT8", "INT16", "INT32", "INT64"})
+_UNSIGNED: Final = frozenset({"UINT8", "UINT16", "UINT32", "UINT64"})
+_FLOAT: Final = frozenset({"FP32", "FP64"})
+# These have no JSON form.
+BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
+_INT: Final = {int}
+_NUMBER: Final = {int, float}
+
+
+def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
+    """The raw form of an input's `data` member.
+
+    Raises:
+        Internal: the data is not what the datatype and the shape say.
+        InvalidArgument: the datatype is unknown, or has no JSON form.
+    """
+    count = prod(shape)
+    if not count:
+        # What is given for no elements is not looked at.
+        return b""
+    if type(data) is not list:
+        parser.refuse("data", "array")
+    types = set(map(type, data))
+    if list in types:
+        data = _flatten(data)
+        types = set(map(type, data))
+    if datatype == BYTES:
+        if types - {str}:
+            raise Internal(
+                "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+            )
+        return join_bytes(map(parser.utf8, data))
+    if len(data) != count:
+        if not shape:
+            # Whether the model takes no dimensions is the first question.
+            return b""
+        wanted = data[:count]
+        # An element of the wrong kind is told first.
+        _numbers(wanted, set(map(type, wanted)), name, datatype)
+        raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
+    return _numbers(data, types, name, datatype)
+
+
+def _numbers(data: list[Any], types: set[type], name: str, datatype: str) -> bytes:
+    if datatype in _FLOAT:
+        if types - _NUMBER:
+            raise Internal("Unable to parse 'data': attempt to access JSON non-number as double")
+        with np.errstate(over="ignore"):
+            return np.array(data, np.float64).astype(NUMPY_TYPE[datatype]).tobytes()
+    if datatype in _SIGNED:
+        return _integers(data, types, datatype, "signed-integer")
+    if datatype in _UNSIGNED:
+        return _integers(data, types, datatype, "unsigned-integer")
+    if datatype == "BOOL":
+        if types - {bool}:
+            parser.refuse("data", "boolean")
+        return bytes(data)
+    if datatype not in BINARY_ONLY:
+        raise InvalidArgument(f"invalid datatype for input {name}")
+    if data:
+        refuse_half(name, datatype)
+    return b""
+
+
+def refuse_half(name: str, datatype: str) -> Never:
+    """Raise the error of an input whose datatype has no JSON form."""
+    raise InvalidArgument(
+        f"receiving {datatype} data via JSON is not supported."
+        f" Please use the binary data format for input {name}"
+    )
+
+
+def _integers(data: list[Any], types: set[type], datatype: str, kind: str) -> bytes:
+    if types - _INT:
+        parser.refuse("data", kind)
+    try:
+        wide = np.array(data, np.int64 if kind == "signed-integer" else np.uint64)
+    except OverflowError:
+        parser.refuse("data", kind)
+    return wide.astype(NUMPY_TYPE[datatype]).tobytes()
+
+
+def _flatten(data: list[Any]) -> list[Any]:
+    """The leaves of nested lists, in order; iterative, because nesting has no limit."""
+    flat: list[Any] = []
+    pending = [iter(data)]
+    while pending:
+        for item in pending[-1]:
+            if type(item) is list:
+                pending.append(iter(item))
+                break
+            flat.append(item)
+        else:
+            pending.pop()
+    return flat
+
+
+def from_raw(raw: bytes, datatype: str) -> tuple[list[Any], bool]:
+    """An output's elements, flat, and whether strict JSON can tell them.
+
+    Raises:
+        InvalidArgument: the datatype has no JSON form; told after the model ran.
+    """
+    if datatype == BYTES:
+        elements = split_bytes(raw)
+        try:
+            return [element.decode() for element in elements], True
+        except UnicodeDecodeError:
+            return [element.decode("utf-8", "surrogateescape") for element in elements], False
+    if datatype in BINARY_ONLY:
+        raise InvalidArgument(
+            f"sending {datatype} data via JSON is not supported."
+            " Please use the binary data format for output",
+            late=True,
+        )
+    array = np.frombuffer(raw, NUMPY_TYPE[datatype])
+    strict = datatype not in _FLOAT or bool(np.isfinite(array).all())
+    return array.tolist(), strict

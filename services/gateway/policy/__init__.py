@@ -1,0 +1,1 @@
+"""Who may call what, and which headers become request parameters."""

@@ -1,0 +1,196 @@
+"""Parts of the API that only those may use who send a header with a value.
+
+Stands before a front where --http-restricted-api or --grpc-restricted-protocol asks for it, and
+nowhere else. The flags' syntax is Triton's: <category>,<category>:<header>=<value>.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.rpc import RpcError, Status
+from nereid.services.gateway.grpc import health
+from nereid.services.gateway.http.routes import Kind, resolve
+from nereid.services.gateway.http.server.call import TEXT, HttpCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping
+
+    from nereid.rpc import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
+
+_METADATA_PREFIX: Final = "triton-grpc-protocol-"
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+
+_KINDS: Final[dict[str, tuple[Kind, ...]]] = {
+    "health": (Kind.LIVE, Kind.READY, Kind.MODEL_READY),
+    "metadata": (Kind.SERVER_METADATA, Kind.MODEL_METADATA),
+    "inference": (Kind.INFER, Kind.GENERATE, Kind.GENERATE_STREAM),
+    "shared-memory": (
+        Kind.SHARED_MEMORY_STATUS,
+        Kind.SHARED_MEMORY_REGISTER,
+        Kind.SHARED_MEMORY_UNREGISTER,
+    ),
+    "model-config": (Kind.MODEL_CONFIG,),
+    "model-repository": (Kind.REPOSITORY_INDEX, Kind.REPOSITORY_LOAD, Kind.REPOSITORY_UNLOAD),
+    "statistics": (Kind.MODEL_STATISTICS,),
+    "trace": (Kind.TRACE_SETTING,),
+    "logging": (Kind.LOGGING,),
+}
+_METHODS: Final[dict[str, tuple[str, ...]]] = {
+    "health": ("ServerLive", "ServerReady", "ModelReady"),
+    "metadata": ("ServerMetadata", "ModelMetadata"),
+    "inference": ("ModelInfer", "ModelStreamInfer"),
+    "shared-memory": tuple(
+        f"{kind}SharedMemory{act}"
+        for kind in ("System", "Cuda")
+        for act in ("Status", "Register", "Unregister")
+    ),
+    "model-config": ("ModelConfig",),
+    "model-repository": ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+    "statistics": ("ModelStatistics",),
+    "trace": ("TraceSetting",),
+    "logging": ("LogSettings",),
+}
+CATEGORIES: Final = tuple(_KINDS)
+
+
+class Restriction(NamedTuple):
+    """What opens a category."""
+
+    header: str
+    value: str
+
+
+def parse(text: str) -> dict[str, Restriction]:
+    """The categories that one flag names, and what opens them.
+
+    Raises:
+        ValueError: it is not of the flag's form.
+    """
+    names, colon, condition = text.partition(":")
+    header, equals, value = condition.partition("=")
+    if not (names and colon and header and equals and value):
+        raise ValueError("expected <api>,<api>:<header>=<value>")
+    table: dict[str, Restriction] = {}
+    for name in names.split(","):
+        if name not in _KINDS:
+            raise ValueError(f"'{name}' is none of {', '.join(CATEGORIES)}")
+        if name in table:
+            raise ValueError(f"'{name}' is named twice")
+        table[name] = Restriction(header, value)
+    return table
+
+
+def checked(text: str) -> str:
+    """text, if it is of the flag's form; else ValueError."""
+    parse(text)
+    return text
+
+
+def gather(texts: Iterable[str]) -> dict[str, Restriction]:
+    """All that a repeated flag says.
+
+    Raises:
+        ValueError: two of them name one category.
+    """
+    table: dict[str, Restriction] = {}
+    for text in texts:
+        for name, restriction in parse(text).items():
+            if name in table:
+                raise ValueError(f"'{name}' is restricted twice")
+            table[name] = restriction
+    return table
+
+
+class RestrictedHttp:
+    """Stands before the HTTP front: dispatches what may pass."""
+
+    def __init__(
+        self, dispatch: Callable[[HttpCall], None], table: Mapping[str, Restriction]
+    ) -> None:
+        self._dispatch = dispatch
+        self._rules = {
+            kind: (each.header.lower().encode(), each.value.encode(), each.header)
+            for name, each in table.items()
+            for kind in _KINDS[name]
+        }
+
+    def __call__(self, call: HttpCall) -> None:
+        rule = self._rules.get(resolve(call.target).kind)
+        if rule is not None and call.headers.get(rule[0]) != rule[1]:
+            call.fail(403, f"This API is restricted, expecting header '{rule[2]}'", TEXT)
+        else:
+            self._dispatch(call)
+
+
+def restricted_grpc(
+    handlers: Handlers, table: Mapping[str, Restriction], statuses: MutableMapping[int, int]
+) -> Handlers:
+    """handlers, of which the restricted ones ask for their metadata; refusals are counted."""
+    rules: dict[str, Restriction] = {}
+    for name, each in table.items():
+        rule = Restriction(_METADATA_PREFIX + each.header.lower(), each.value)
+        rules |= {_SERVICE + method: rule for method in _METHODS[name]}
+        if name == "health":
+            rules[health.CHECK] = rule
+    return replace(
+        handlers,
+        unary={
+            path: _unary(handler, rules[path], statuses) if path in rules else handler
+            for path, handler in handlers.unary.items()
+        },
+        async_unary={
+            path: _async_unary(handler, rules[path], statuses) if path in rules else handler
+            for path, handler in handlers.async_unary.items()
+        },
+        stream={
+            path: _stream(handler, rules[path], statuses) if path in rules else handler
+            for path, handler in handlers.stream.items()
+        },
+    )
+
+
+def _refusal(call: Call, rule: Restriction, statuses: MutableMapping[int, int]) -> str | None:
+    if call.get(rule.header) == rule.value:
+        return None
+    statuses[Status.UNAVAILABLE] += 1
+    return f"This protocol is restricted, expecting header '{rule.header}'"
+
+
+def _unary(
+    handler: UnaryHandler, rule: Restriction, statuses: MutableMapping[int, int]
+) -> UnaryHandler:
+    def handle(call: Call, message: bytes) -> None:
+        refusal = _refusal(call, rule, statuses)
+        if refusal is None:
+            handler(call, message)
+        else:
+            call.fail(Status.UNAVAILABLE, refusal)
+
+    return handle
+
+
+def _async_unary(
+    handler: AsyncUnaryHandler, rule: Restriction, statuses: MutableMapping[int, int]
+) -> AsyncUnaryHandler:
+    async def handle(call: Call, message: bytes) -> bytes:
+        refusal = _refusal(call, rule, statuses)
+        if refusal is not None:
+            raise RpcError(Status.UNAVAILABLE, refusal)
+        return await handler(call, message)
+
+    return handle
+
+
+def _stream(
+    handler: StreamHandler, rule: Restriction, statuses: MutableMapping[int, int]
+) -> StreamHandler:
+    def handle(call: Call) -> None:
+        refusal = _refusal(call, rule, statuses)
+        if refusal is None:
+            handler(call)
+        else:
+            call.fail(Status.UNAVAILABLE, refusal)
+
+    return handle

@@ -1,0 +1,109 @@
+"""Traces as JSON, in the form of Triton's trace files.
+
+A file is an array of objects. Those of one model's part in a request share an id: one names the
+model, others hold a time each, or a tensor. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from nereid.core.datatypes import BYTES
+from nereid.core.tensors import NUMPY_TYPE, split_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nereid.core.messages import TracedModel, TracedTensor, TraceRule
+
+_FLOAT: Final = frozenset({"FP16", "FP32", "FP64"})
+_TOLD: Final = NUMPY_TYPE.keys() - {"BF16"}
+# REQUEST_START, QUEUE_START.
+_UP_TO_QUEUE: Final = 2
+_at_ns = itemgetter(1)
+
+
+class Trace(NamedTuple):
+    """A request: the models that took part, the one asked for first, and what the gateway saw,
+    whose tensors are that model's.
+    """
+
+    models: Sequence[TracedModel]
+    moments: Sequence[tuple[str, int]]
+    tensors: Sequence[TracedTensor] = ()
+
+
+def text_of(trace: Trace, rule: TraceRule, first_id: int) -> str:
+    """The trace's objects, by commas. Its models have the ids from first_id on."""
+    # By beginning, so that parents come before what is below them.
+    root, *others = trace.models
+    others.sort(key=lambda model: model.times[0][1])
+    ids = {model.context: first_id + index for index, model in enumerate((root, *others))}
+    told: list[dict[str, Any]] = []
+    if rule.times:
+        # What the gateway saw first stands before all else: readers go by it.
+        told += _moments(first_id, trace.moments[:2])
+        told.append(_model(root, first_id, None))
+    times = sorted((*root.times, *trace.moments[2:]), key=_at_ns)
+    told += _course(first_id, rule, times, trace.tensors)
+    for model in others:
+        number = ids[model.context]
+        if rule.times:
+            told.append(_model(model, number, ids.get(model.parent, first_id)))
+        told += _course(number, rule, model.times, model.tensors)
+    return ",".join(json.dumps(each, separators=(",", ":")) for each in told)
+
+
+def _course(
+    number: int,
+    rule: TraceRule,
+    times: Sequence[tuple[str, int]],
+    tensors: Sequence[TracedTensor],
+) -> Iterator[dict[str, Any]]:
+    """A model's times and its tensors, which Triton tells once the request is in the queue."""
+    if rule.times:
+        yield from _moments(number, times[:_UP_TO_QUEUE])
+    if rule.tensors:
+        yield from (_tensor(number, tensor) for tensor in tensors)
+    if rule.times:
+        yield from _moments(number, times[_UP_TO_QUEUE:])
+
+
+def _model(model: TracedModel, number: int, parent: int | None) -> dict[str, Any]:
+    told = {"id": number, "model_name": model.name, "model_version": model.version}
+    if model.request_id:
+        told["request_id"] = model.request_id
+    if parent is not None:
+        told["parent_id"] = parent
+    return told
+
+
+def _moments(number: int, moments: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+    for name, ns in moments:
+        yield {"id": number, "timestamps": [{"name": name, "ns": ns}]}
+
+
+def _tensor(number: int, tensor: TracedTensor) -> dict[str, Any]:
+    told = {
+        "name": tensor.name,
+        "data": "" if tensor.data is None else _data(tensor.datatype, tensor.data),
+        "shape": ",".join(map(str, tensor.shape)),
+        "dtype": tensor.datatype,
+    }
+    return {"id": number, "activity": tensor.activity, "tensor": told}
+
+
+def _data(datatype: str, data: bytes) -> str:
+    """The elements by commas: strings in quotes, floats as C++ writes them."""
+    if datatype == BYTES:
+        return ",".join(f'"{each.decode(errors="replace")}"' for each in split_bytes(data))
+    if datatype not in _TOLD:
+        return ""
+    array = np.frombuffer(data, NUMPY_TYPE[datatype])
+    if datatype in _FLOAT:
+        return ",".join(f"{each:g}" for each in array.tolist())
+    return ",".join(str(int(each)) for each in array.tolist())

@@ -1,0 +1,63 @@
+"""Which requests this gateway traces: by the scheduler's rules, for each model or for all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.observability.tracing import Sampler
+from nereid.pb import kserve_pb2
+
+if TYPE_CHECKING:
+    from nereid.core.messages import InferRequest, TraceRule, TraceRules
+
+_MOST_HEADS: Final = 1024
+_LARGEST_REMEMBERED_HEAD_BYTES: Final = 4096
+
+
+class Sampling:
+    """A sampler for each model that has a rule of its own, and one for all others together."""
+
+    def __init__(self, default: TraceRule) -> None:
+        self._rule = default
+        self._default = Sampler(default)
+        self._rules: dict[str, TraceRule] = {}
+        self._models: dict[str, Sampler] = {}
+        self._by_head: dict[bytes, Sampler] = {}
+
+    def follow(self, rules: TraceRules) -> None:
+        """Go by these rules; a rule that is what it was goes on counting."""
+        if rules.default != self._rule:
+            self._rule = rules.default
+            self._default = Sampler(rules.default)
+        known, self._rules = self._rules, dict(rules.models)
+        self._models = {
+            name: self._models[name] if known.get(name) == rule else Sampler(rule)
+            for name, rule in self._rules.items()
+        }
+        self._by_head.clear()
+
+    @property
+    def samplers(self) -> list[Sampler]:
+        """Those that requests go by now."""
+        return [self._default, *self._models.values()]
+
+    def sampler_of(self, request: InferRequest) -> Sampler:
+        """The one that this request goes by."""
+        if not self._models:
+            return self._default
+        head = request.head
+        return self._by_head.get(head) or self._look(head)
+
+    def _look(self, head: bytes) -> Sampler:
+        try:
+            name = kserve_pb2.ModelInferRequest.FromString(head).model_name
+        except DecodeError:
+            return self._default
+        sampler = self._models.get(name, self._default)
+        if len(head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
+            if len(self._by_head) >= _MOST_HEADS:
+                self._by_head.clear()
+            self._by_head[head] = sampler
+        return sampler

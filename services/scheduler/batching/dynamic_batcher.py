@@ -1,0 +1,298 @@
+"""Triton's dynamic batcher: which queued requests run together, and when.
+
+Pure: events and now in, batches out. Batches are formed ahead of time and grow until an instance
+takes them, as on Triton, unless timeouts, queue bounds or priorities are configured: then an entry
+is bound as late as possible, when an instance is free.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from nereid.services.scheduler.batching.queues import (
+    Cursor,
+    Expiries,
+    Fifo,
+    Levels,
+    deadline_passed,
+    queue_full,
+    timeout_expired,
+)
+from nereid.services.scheduler.requests.entry import State, hand_out
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from nereid.core.errors import NereidError
+    from nereid.model_config import DynamicBatching
+    from nereid.services.scheduler.requests.entry import Batch, Entry
+
+# Triton's: so many batches wait, ready, for each instance.
+_FORMED_PER_INSTANCE = 2
+
+
+class _Formed:
+    """A batch that waits for an instance. sealed: nothing may be merged with it."""
+
+    __slots__ = ("entries", "key", "reason", "sealed", "size")
+
+    def __init__(self, key: Hashable) -> None:
+        self.entries: list[Entry] = []
+        self.size = 0
+        self.key = key
+        self.reason = ""
+        self.sealed = False
+
+
+class _Scan(Cursor):
+    """The candidates in front of the cursor: what would join the batch if it were closed now.
+
+    It outlives a call while they wait for company, and is dropped when one of them is gone or
+    somebody comes before them.
+    """
+
+    __slots__ = ("count", "key", "oldest_ns", "size")
+
+    def __init__(self, key: Hashable = None) -> None:
+        super().__init__()
+        self.count = 0
+        self.size = 0
+        self.oldest_ns = 0
+        self.key = key
+
+
+class _Findings:
+    """What a scan found: the best place to cut, and why it ended."""
+
+    __slots__ = ("best_count", "best_reason", "best_size", "ended_by")
+
+    def __init__(self) -> None:
+        self.best_count = 0
+        self.best_size = 0
+        self.best_reason = ""
+        # full or shape: the next entry does not fit; empty: there may be none.
+        self.ended_by = ""
+
+    def cut(self, scan: _Scan, reason: str) -> None:
+        self.best_count = scan.count
+        self.best_size = scan.size
+        self.best_reason = reason
+
+
+class DynamicBatcher:
+    """See Batcher. The last of the batches in _formed may be _growing, that is, not saturated."""
+
+    def __init__(
+        self, model_name: str, max_batch_size: int, batching: DynamicBatching, max_pending: int = 0
+    ) -> None:
+        self.pending = 0
+        self._model_name = model_name
+        self._max_pending = max_pending
+        self._max_size = max(1, max_batch_size)
+        self._preferred = frozenset(batching.preferred_batch_sizes)
+        self._max_preferred = max(self._preferred, default=0)
+        self._delay_ns = batching.max_queue_delay_us * 1000
+        self._policy = batching.default_queue_policy
+        self._policies = batching.priority_queue_policies if batching.priority_levels else {}
+        self._forms_ahead = not (
+            batching.priority_levels
+            or self._policy.default_timeout_us
+            or self._policy.allow_timeout_override
+            or self._policy.max_queue_size
+        )
+        self._queues = Levels()
+        self._scan = _Scan()
+        self._formed: deque[_Formed] = deque()
+        self._growing: _Formed | None = None
+        self._expiries = Expiries()
+
+    def add(self, entry: Entry, now_ns: int) -> None:
+        if self._max_pending and self.pending >= self._max_pending:
+            raise queue_full(entry)
+        if not self._forms_ahead:
+            bound = self._policies.get(entry.level, self._policy).max_queue_size
+            if bound and self._queues.count(entry.level) >= bound:
+                raise queue_full(entry)
+        entry.enqueued_ns = now_ns
+        if not self._queues.append(entry, self._scan):
+            self._scan = _Scan()
+        self.pending += 1
+        self._expiries.push(entry, self.pending)
+
+    def put_back(self, entries: Sequence[Entry]) -> None:
+        # What was formed comes after them: it must be formed anew.
+        undone = [entry for formed in self._formed for entry in formed.entries]
+        self._formed.clear()
+        self._growing = None
+        self._scan = _Scan()
+        self.pending += len(entries)
+        for entry in entries:
+            entry.timeout_ns = None  # it was met when the entry was taken
+            self._expiries.push(entry, self.pending)
+        self._queues.prepend([*entries, *undone])
+        for entry in (*entries, *undone):
+            entry.state = State.QUEUED
+
+    def remove(self, entry: Entry) -> bool:
+        holder = entry.holder
+        if isinstance(holder, Fifo):
+            holder.discard(entry)
+        elif isinstance(holder, _Formed):
+            entry.holder = None
+            self._drop(entry, holder)
+        else:
+            return False
+        self._scan = _Scan()
+        self.pending -= 1
+        return True
+
+    def take(self, now_ns: int, instances: int) -> Batch | None:
+        if self._formed:
+            self.poll(now_ns, instances)
+        else:
+            # It leaves as soon as it is formed: there is no time to grow.
+            self._form(now_ns)
+        if not self._formed:
+            return None
+        batch = self._formed.popleft()
+        if self._delay_ns:
+            self._merge_followers(batch, now_ns)
+        if self._growing is not None and not self._formed:
+            # What was growing has just been taken, and the candidates were to join it.
+            self._growing = None
+            self._scan = _Scan()
+        self.pending -= len(batch.entries)
+        return hand_out(batch.entries, batch.size, batch.reason)
+
+    def poll(self, now_ns: int, instances: int) -> None:
+        if not self._forms_ahead:
+            return
+        limit = _FORMED_PER_INSTANCE * instances
+        while self._growing is not None or len(self._formed) < limit:
+            if not self._form(now_ns):
+                break
+
+    def expire(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        ended: list[tuple[Entry, NereidError]] = []
+        for entry in self._expiries.due(now_ns):
+            if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+                self.remove(entry)
+                ended.append((entry, deadline_passed(self._model_name)))
+            elif entry.timeout_ns is not None and entry.timeout_ns <= now_ns:
+                if self._policies.get(entry.level, self._policy).timeout_action == "DELAY":
+                    entry.timeout_ns = None
+                    self._queues.delay(entry)
+                    self._scan = _Scan()
+                else:
+                    self.remove(entry)
+                    ended.append((entry, timeout_expired()))
+        return ended
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        at_ns = self._expiries.next_ns()
+        if self._delay_ns and self._scan.count:
+            closes_ns = self._scan.oldest_ns + self._delay_ns
+            # Past: only a free instance is missing, and its owner will know.
+            if closes_ns > now_ns and (at_ns is None or closes_ns < at_ns):
+                return closes_ns
+        return at_ns
+
+    def _form(self, now_ns: int) -> bool:
+        """Close a batch, or let the growing one grow or end; False: nothing can be done yet."""
+        growing, scan = self._growing, self._scan
+        base = 0 if growing is None else growing.size
+        found = self._examine(base)
+        late = self._delay_ns and scan.count and now_ns - scan.oldest_ns >= self._delay_ns
+        if found.best_size and not late:
+            saturated = not self._delay_ns or found.best_reason == "full"
+            self._close(found.best_count, found.best_size, found.best_reason, saturated)
+        elif not scan.count:
+            if not found.ended_by:
+                return False
+            self._growing = None
+            self._scan = _Scan()
+        elif found.ended_by or base + scan.size >= self._max_preferred:
+            self._close(scan.count, scan.size, found.ended_by or "preferred", True)
+        elif late or not self._delay_ns:
+            self._close(scan.count, scan.size, "delay" if late else "immediate", False)
+        elif growing is not None and base not in self._preferred:
+            # An instance may come for it at any moment: let it find all there is.
+            self._close(scan.count, scan.size, growing.reason, False)
+        else:
+            return False
+        if found.ended_by == "shape":
+            self._formed[-1].sealed = True
+        return True
+
+    def _examine(self, base: int) -> _Findings:
+        """Move the cursor as far as entries fit on top of a batch of size base."""
+        scan, found = self._scan, _Findings()
+        key = scan.key if self._growing is None else self._growing.key
+        max_preferred = self._max_preferred
+        for entry in self._queues.scan(scan):
+            total = base + scan.size + entry.valid.batch_size
+            if base or scan.count:
+                if total > max_preferred and not found.best_size:
+                    found.cut(scan, "full")
+                if total > self._max_size:
+                    found.ended_by = "full"
+                    break
+                if entry.key != key:
+                    found.ended_by = "shape"
+                    break
+            else:
+                key = scan.key = entry.key
+            if not scan.count or entry.enqueued_ns < scan.oldest_ns:
+                scan.oldest_ns = entry.enqueued_ns
+            scan.count += 1
+            scan.size = total - base
+            if total in self._preferred:
+                found.cut(scan, "preferred")
+            if total >= max_preferred and not self._delay_ns:
+                # Without a delay nothing behind this can change what is cut where.
+                break
+        return found
+
+    def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
+        """Move the first candidates to the growing batch or a new one; size is theirs together."""
+        formed = self._growing
+        entries = self._queues.pop(count)
+        if formed is None:
+            formed = _Formed(self._scan.key)
+            formed.entries = entries
+            self._formed.append(formed)
+        else:
+            formed.entries += entries
+        formed.size += size
+        formed.reason = "full" if formed.size >= self._max_size else reason
+        for entry in entries:
+            entry.holder = formed
+            entry.state = State.BATCHED
+        self._growing = None if saturated else formed
+        self._scan = _Scan()
+
+    def _merge_followers(self, batch: _Formed, now_ns: int) -> None:
+        """Add the next batches to one that is being taken, as far as they fit and have waited."""
+        while self._formed and not batch.sealed:
+            following = self._formed[0]
+            oldest_ns = min(entry.enqueued_ns for entry in following.entries)
+            if (
+                following.sealed
+                or following.key != batch.key
+                or batch.size + following.size > self._max_size
+                or now_ns - oldest_ns <= self._delay_ns
+            ):
+                return
+            self._formed.popleft()
+            batch.entries += following.entries
+            batch.size += following.size
+            batch.reason = "full" if batch.size >= self._max_size else "delay"
+
+    def _drop(self, entry: Entry, formed: _Formed) -> None:
+        formed.entries.remove(entry)
+        formed.size -= entry.valid.batch_size
+        if not formed.entries:
+            self._formed.remove(formed)
+            if self._growing is formed:
+                self._growing = None

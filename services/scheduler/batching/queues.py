@@ -1,0 +1,217 @@
+"""What a batcher keeps entries in: queues by priority level, and when entries end by themselves.
+
+Decides nothing about batches. An entry's holder names the queue that has it; an entry taken out of
+the middle stays in the deque as a dead slot and is skipped, so that giving up costs no search.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from heapq import heappop, heappush
+from itertools import count, islice
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import DeadlineExceeded, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nereid.services.scheduler.requests.entry import Entry
+
+# Dead slots and stale deadlines that are not worth a clean-up.
+_SLACK = 64
+
+
+def request_prefix(request_id: str) -> str:
+    """How Triton's core opens an error text about a request."""
+    return f"[request id: {request_id or '<id_unknown>'}] "
+
+
+def queue_full(entry: Entry) -> Unavailable:
+    return Unavailable(f"{request_prefix(entry.request.request_id)}Exceeds maximum queue size")
+
+
+def timeout_expired() -> Unavailable:
+    return Unavailable("Request timeout expired", late=True)
+
+
+def deadline_passed(model_name: str) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"deadline exceeded while the request was queued for model '{model_name}'", late=True
+    )
+
+
+class Fifo:
+    """Entries of one rank in order of arrival. An entry discarded must not come back."""
+
+    __slots__ = ("items", "live", "rank")
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank = rank
+        self.items: deque[Entry] = deque()
+        self.live = 0
+
+    def append(self, entry: Entry) -> None:
+        entry.holder = self
+        self.items.append(entry)
+        self.live += 1
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        """To the front, the first of them foremost."""
+        for entry in entries:
+            entry.holder = self
+        self.items.extendleft(reversed(entries))
+        self.live += len(entries)
+
+    def discard(self, entry: Entry) -> None:
+        entry.holder = None
+        self.live -= 1
+        if len(self.items) > 2 * self.live + _SLACK:
+            self.items = deque(item for item in self.items if item.holder is self)
+
+    def extract(self, entry: Entry) -> None:
+        """Like discard, but the entry may come back: it leaves no dead slot."""
+        entry.holder = None
+        self.live -= 1
+        self.items.remove(entry)
+
+    def pop(self, limit: int) -> list[Entry]:
+        """At most limit of the oldest entries."""
+        items = self.items
+        if limit >= self.live == len(items):
+            taken = list(items)
+            items.clear()
+        else:
+            taken = []
+            limit = min(limit, self.live)
+            while len(taken) < limit:
+                entry = items.popleft()
+                if entry.holder is self:
+                    taken.append(entry)
+        self.live -= len(taken)
+        return taken
+
+
+class Cursor:
+    """How far a scan has come: so many entries, in all, from the front."""
+
+    __slots__ = ("index", "slot")
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.slot = 0
+
+
+class Levels:
+    """The queues of all priority levels, each with one for its delayed entries behind it.
+
+    Only the queues in use exist: a model may have any number of levels.
+    """
+
+    __slots__ = ("_by_rank", "_fifos")
+
+    def __init__(self) -> None:
+        self._by_rank: dict[int, Fifo] = {}
+        self._fifos: list[Fifo] = []
+
+    def append(self, entry: Entry, cursor: Cursor) -> bool:
+        """Queue an entry at the end of its level. False: that is in front of the cursor."""
+        rank = 2 * entry.level
+        fifos = self._fifos
+        in_front = bool(fifos) and rank < fifos[cursor.index].rank
+        (self._by_rank.get(rank) or self._open(rank)).append(entry)
+        return not in_front
+
+    def delay(self, entry: Entry) -> None:
+        """Move a queued entry behind the fresh ones of its level."""
+        self._by_rank[2 * entry.level].extract(entry)
+        rank = 2 * entry.level + 1
+        (self._by_rank.get(rank) or self._open(rank)).append(entry)
+
+    def prepend(self, entries: Iterable[Entry]) -> None:
+        """To the front of their levels, in this order."""
+        by_level: dict[int, list[Entry]] = {}
+        for entry in entries:
+            by_level.setdefault(entry.level, []).append(entry)
+        for level, group in by_level.items():
+            (self._by_rank.get(2 * level) or self._open(2 * level)).prepend(group)
+
+    def count(self, level: int) -> int:
+        """How many entries a level holds, delayed ones included."""
+        fresh = self._by_rank.get(2 * level)
+        delayed = self._by_rank.get(2 * level + 1)
+        return (fresh.live if fresh else 0) + (delayed.live if delayed else 0)
+
+    def scan(self, cursor: Cursor) -> Iterator[Entry]:
+        """The entries behind the cursor. It passes one when the next one is asked for."""
+        while self._fifos:
+            fifo = self._fifos[cursor.index]
+            for entry in islice(fifo.items, cursor.slot, None):
+                if entry.holder is fifo:
+                    yield entry
+                cursor.slot += 1
+            if cursor.index == len(self._fifos) - 1:
+                return
+            cursor.index += 1
+            cursor.slot = 0
+
+    def pop(self, limit: int) -> list[Entry]:
+        """The first limit entries, in scan order; so many must be there."""
+        fifos = self._fifos
+        taken = fifos[0].pop(limit)
+        while len(taken) < limit:
+            # Empty now: drop it, or models with many levels would collect them.
+            del self._by_rank[fifos.pop(0).rank]
+            taken.extend(fifos[0].pop(limit - len(taken)))
+        return taken
+
+    def _open(self, rank: int) -> Fifo:
+        fifo = self._by_rank[rank] = Fifo(rank)
+        insort(self._fifos, fifo, key=lambda item: item.rank)
+        return fifo
+
+
+class Expiries:
+    """When queued entries end by themselves, soonest first."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Entry]] = []
+        self._order = count()
+
+    def push(self, entry: Entry, pending: int) -> None:
+        """Watch an entry; pending: how many entries the batcher holds, this one included."""
+        if entry.timeout_ns is None and entry.deadline_ns is None:
+            return
+        if len(self._heap) > 4 * pending + _SLACK:
+            self._forget_gone()
+        self._watch(entry)
+
+    def next_ns(self) -> int | None:
+        """No later than the next end."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ns: int) -> list[Entry]:
+        """The entries that have come to an end by now and are still held, soonest first."""
+        heap = self._heap
+        found: dict[Entry, None] = {}
+        while heap and heap[0][0] <= now_ns:
+            entry = heappop(heap)[2]
+            if entry.holder is not None:
+                found[entry] = None
+        return list(found)
+
+    def _watch(self, entry: Entry) -> None:
+        if entry.timeout_ns is not None:
+            heappush(self._heap, (entry.timeout_ns, next(self._order), entry))
+        if entry.deadline_ns is not None:
+            heappush(self._heap, (entry.deadline_ns, next(self._order), entry))
+
+    def _forget_gone(self) -> None:
+        # Entries that ran long since would otherwise hold their tensors until their deadline.
+        held = dict.fromkeys(item[2] for item in self._heap if item[2].holder is not None)
+        self._heap.clear()
+        for entry in held:
+            self._watch(entry)

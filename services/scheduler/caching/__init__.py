@@ -1,0 +1,1 @@
+"""The response cache: keys, look-ups, stores, and single flight for identical requests."""

@@ -1,0 +1,1 @@
+"""Executors as the scheduler sees them: sessions, instances, placement, routing, crash recovery."""

@@ -1,0 +1,125 @@
+"""The executors' streams: Join, one for each executor, and Execute, one for each ready instance.
+
+Translates between messages and the loader's events. The end of a stream is the end of what it
+stands for; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.codecs import read_fault
+from nereid.core.methods import CONTROLS_KEY, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
+from nereid.services.scheduler.executors.crash_recovery import Fate
+from nereid.services.scheduler.executors.sessions import Session
+from nereid.services.scheduler.models.readiness import heard
+
+if TYPE_CHECKING:
+    from nereid.rpc import Call
+    from nereid.services.scheduler.executors.sessions import Placed
+    from nereid.services.scheduler.models.loader import Loader
+
+_log = logging.getLogger(__name__)
+
+
+def accept_join(loader: Loader, call: Call) -> None:
+    """Open an executor's control stream."""
+    _Join(loader, call)
+    call.accept()
+
+
+def accept_execute(loader: Loader, call: Call) -> None:
+    """Open the stream of an instance that is loaded and warm."""
+    text = call.get(INSTANCE_KEY)
+    number = int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else -1
+    call.accept()
+    placed = loader.instance_opened(number, call)
+    if placed is None or placed.served.runtime is None:
+        call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
+        return
+    placed.instance.heeds_controls = call.get(CONTROLS_KEY) is not None
+    placed.instance.tells_ready = call.get(READY_KEY) is not None
+    placed.instance.vouched = call.get(VOUCHED_KEY) is not None
+    if placed.instance.vouched:
+        call.trust()
+    call.on_message = partial(placed.served.runtime.executed, placed.instance)
+    call.on_cancel = partial(_execute_ended, loader, placed, call)
+    call.on_half_close = call.on_cancel
+
+
+def _execute_ended(loader: Loader, placed: Placed, call: Call) -> None:
+    loader.instance_closed(placed, call)
+    call.finish()
+
+
+class _Join:
+    """One Join stream: silent until its hello, then a session, until it ends."""
+
+    def __init__(self, loader: Loader, call: Call) -> None:
+        self._loader = loader
+        self._call = call
+        self._session: Session | None = None
+        call.on_message = self._on_message
+        call.on_cancel = self._end
+        call.on_half_close = self._end
+
+    def _on_message(self, message: bytes) -> None:
+        try:
+            event = pb.ExecutorEvent.FromString(message)
+        except DecodeError:
+            self._refuse("a message of the executor cannot be read")
+            return
+        kind = event.WhichOneof("event")
+        if self._session is None:
+            if kind == "hello" and event.hello.name:
+                self._session = Session(event.hello, self._call)
+                self._loader.joined(self._session)
+            else:
+                self._refuse("the first message must be a hello with a name")
+            return
+        self._handle(self._session, kind, event)
+
+    def _handle(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
+        if kind == "described":
+            self._loader.described(session, event.described)
+        elif kind == "instance_failed":
+            failed = event.instance_failed
+            self._loader.instance_failed(session, failed.instance, read_fault(failed.error))
+        elif kind == "instance_unloaded":
+            unloaded = event.instance_unloaded.instance
+            _log.debug("executor '%s' unloaded %d", session.name, unloaded)
+            self._loader.fates.told(session, unloaded)
+        elif kind == "instance_lost":
+            lost = event.instance_lost
+            fate = Fate(lost.begun, read_fault(lost.error))
+            self._loader.fates.told(session, lost.instance, fate)
+        elif kind == "usage":
+            session.usage = event.usage
+        elif kind == "custom_metrics":
+            session.custom_metrics = event.custom_metrics
+        elif kind == "told_ready":
+            told = event.told_ready
+            heard(self._loader.instances.placed.get(told.instance), session, told)
+        elif kind == "leaving":
+            self._loader.leaving(session)
+        else:
+            # Releases may be mixed during an upgrade: what is not known here is not needed here.
+            _log.warning("executor '%s' sent an event that is not understood", session.name)
+
+    def _refuse(self, why: str) -> None:
+        _log.warning("an executor at %s was refused: %s", self._call.peer, why)
+        self._call.fail(Status.INVALID_ARGUMENT, why)
+        self._end()
+
+    def _end(self) -> None:
+        self._call.on_message = None
+        if self._session is not None:
+            self._loader.left(self._session)
+            self._session = None
+        self._call.finish()

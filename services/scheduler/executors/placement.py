@@ -1,0 +1,73 @@
+"""Which instances of a model version an executor shall host, by the version's instance groups.
+
+Pure: a configuration and what an executor says of itself, in; instances to load, out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import InvalidArgument
+from nereid.model_config import normalise_instance_groups
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from nereid.model_config import InstanceGroup, ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One instance to be: its name and its device."""
+
+    name: str
+    kind: pb.Device.Kind
+    device_id: int
+
+
+def require_backend(backend: str, hello: pb.Hello) -> None:
+    """Raise, in Triton's words, if the executor lacks this backend."""
+    if backend not in hello.backends:
+        raise InvalidArgument(
+            f"unable to find backend library for backend '{backend}', try specifying runtime on"
+            " the model configuration."
+        )
+
+
+def gpu_ids(hello: pb.Hello) -> list[int]:
+    """The GPUs that an executor can use."""
+    return [device.id for device in hello.devices if device.kind == pb.Device.GPU]
+
+
+def uuid_of(slot: Slot, hello: pb.Hello) -> str:
+    """The GPU that an instance is to be on; empty for one that is on none."""
+    if slot.kind != pb.Device.GPU:
+        return ""
+    gpus = (device for device in hello.devices if device.kind == pb.Device.GPU)
+    return next((gpu.uuid for gpu in gpus if gpu.id == slot.device_id), "")
+
+
+def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
+    """The instances for an executor that has just said hello: the counts hold for each executor.
+
+    Raises:
+        NereidError: this executor cannot host the model; the text says why.
+    """
+    require_backend(config.backend, hello)
+    groups = normalise_instance_groups(config.proto, gpu_ids=gpu_ids(hello))
+    slots = [slot for group in groups if not group.passive for slot in _slots(group)]
+    if not slots:
+        raise InvalidArgument(
+            f"no instance group of model '{config.name}' fits executor '{hello.name}'"
+        )
+    return slots
+
+
+def _slots(group: InstanceGroup) -> list[Slot]:
+    if group.kind == "GPU":
+        return [
+            Slot(f"{group.name}_{index}", pb.Device.GPU, gpu)
+            for index, gpu in enumerate(gpu for gpu in group.gpus for _ in range(group.count))
+        ]
+    # KIND_MODEL leaves devices to the backend; the instance as such lives on the host.
+    return [Slot(f"{group.name}_{index}", pb.Device.CPU, 0) for index in range(group.count)]

@@ -1,0 +1,232 @@
+"""The models in service: which there are, in what state, and which version a request means.
+
+Knows states and configurations, not how they came about, and no stream. The texts are Triton's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
+from nereid.pb import kserve_pb2
+from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nereid.pb import model_config_pb2 as config_pb
+    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.repository.overrides import FileOverride
+
+_LATEST: Final = -1
+_LARGEST_VERSION: Final = (1 << 63) - 1
+# What C's stol accepts: white space, a sign, digits, and anything after them.
+_NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
+
+
+@dataclass(slots=True, eq=False)
+class ServedVersion:
+    """One version. draft is its configuration as far as it is written; runtime takes requests.
+
+    shown is what clients are told of its configuration: with the instance groups spelled out.
+    """
+
+    name: str
+    number: int
+    path: str
+    draft: config_pb.ModelConfig
+    # What tells the state of its files when they were found.
+    files: bytes = b""
+    # Keeps its directory, where that was made for one load.
+    keeper: FileOverride | None = None
+    life: VersionLife = field(default_factory=VersionLife)
+    runtime: ModelVersion | None = None
+    shown: config_pb.ModelConfig | None = None
+    # When its load began (monotonic), and how long that took until it was ready.
+    load_began_s: float | None = None
+    load_duration_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"'{self.name}' version {self.number}"
+
+    def note_times(self, now_s: float) -> None:
+        """Something has happened to its life: keep when that was, if it counts."""
+        if self.load_began_s is None and self.life.attempted:
+            self.load_began_s = now_s
+        if self.load_duration_s is None and self.life.state is VersionState.READY:
+            began_s = self.load_began_s
+            self.load_duration_s = 0.0 if began_s is None else now_s - began_s
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """A model of the repository. refusal: why it has no versions."""
+
+    name: str
+    versions: dict[int, ServedVersion] = field(default_factory=dict)
+    refusal: str = ""
+
+    @property
+    def in_service(self) -> bool:
+        """Whether anything of it is loaded, or being loaded."""
+        return any(not each.life.refused for each in self.versions.values())
+
+
+class Catalogue:
+    """All models by name."""
+
+    def __init__(self, models: Iterable[ServedModel] = ()) -> None:
+        self._models = {model.name: model for model in models}
+
+    def model(self, name: str) -> ServedModel | None:
+        """A model that was found at some time."""
+        return self._models.get(name)
+
+    def models(self) -> list[ServedModel]:
+        """All of them."""
+        return list(self._models.values())
+
+    def put(self, model: ServedModel) -> None:
+        """Add a model, or have it in place of the one of its name."""
+        self._models[model.name] = model
+
+    def cached(self) -> tuple[str, ...]:
+        """The models whose answers may be kept."""
+        names = {
+            each.name
+            for each in self.versions()
+            if each.draft.response_cache.enable and not each.life.gone
+        }
+        return tuple(sorted(names))
+
+    def versions(self) -> Iterator[ServedVersion]:
+        """Every version of every model."""
+        for model in self._models.values():
+            yield from model.versions.values()
+
+    def find(self, name: str, version: str) -> ServedVersion:
+        """The version that a request names; without a number: the model's latest that is ready.
+
+        Raises:
+            NereidError: there is no such version, or it is not ready.
+        """
+        return self._find(name, parse_version(version))
+
+    def is_loading(self, name: str, version: str) -> bool:
+        """Whether what find() refuses may still come, since its first load is under way."""
+        number = parse_version(version)
+        model = self._models.get(name)
+        if model is None:
+            return False
+        chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
+        states = {served.life.state for served in chosen if served is not None}
+        return VersionState.LOADING in states and VersionState.READY not in states
+
+    def is_ready(self, name: str, version: str) -> bool:
+        """Whether a request for this model would be executed now."""
+        number = parse_version(version)
+        try:
+            return self._find(name, number).life.serving
+        except NereidError:
+            return False
+
+    def ready_versions(self, name: str) -> list[ModelVersion]:
+        """The versions of a model that are ready, by number."""
+        model = self._models.get(name, ServedModel(name))
+        return [
+            served.runtime
+            for served in model.versions.values()
+            if served.life.state is VersionState.READY and served.runtime is not None
+        ]
+
+    def statistics(self, name: str, version: str) -> kserve_pb2.ModelStatisticsResponse:
+        """What the ready versions have done: of all models, of one, or one version alone."""
+        number = parse_version(version)
+        if name:
+            chosen = self.ready_versions(name)
+            if not chosen:
+                raise InvalidArgument(f"requested model '{name}' is not available")
+            if number != _LATEST:
+                chosen = [each for each in chosen if each.number == number]
+            if not chosen:
+                raise InvalidArgument(
+                    f"requested model version is not available for model '{name}'"
+                )
+        else:
+            chosen = [each for model in self._models for each in self.ready_versions(model)]
+        return kserve_pb2.ModelStatisticsResponse(
+            model_stats=[each.statistics.to_proto(each.name, str(each.number)) for each in chosen]
+        )
+
+    def index(
+        self, found: Iterable[str], *, ready_only: bool
+    ) -> kserve_pb2.RepositoryIndexResponse:
+        """Every version with its state; a model without any by its name, with why that is so.
+
+        found: the models that lie in the repositories. What is gone from there is left out unless
+        something of it is in service.
+        """
+        names = set(found)
+        names.update(name for name, model in self._models.items() if model.in_service)
+        response = kserve_pb2.RepositoryIndexResponse()
+        for name in sorted(names):
+            model = self._models.get(name, ServedModel(name))
+            if not model.versions and not ready_only:
+                entry = response.models.add(name=name, reason=model.refusal)
+                entry.state = VersionState.UNAVAILABLE.value if model.refusal else ""
+            for number, served in sorted(model.versions.items()):
+                if ready_only and served.life.state is not VersionState.READY:
+                    continue
+                entry = response.models.add(name=name, version=str(number))
+                entry.state, entry.reason = served.life.state.value, served.life.reason
+        return response
+
+    def all_serving(self) -> bool:
+        """Strict readiness: every version that nobody has unloaded could execute a request now."""
+        return all(
+            model.versions
+            and all(each.life.serving or each.life.unloaded for each in model.versions.values())
+            for model in self._models.values()
+        )
+
+    def all_settled(self) -> bool:
+        """Lenient readiness: for each version it is known whether it can be loaded."""
+        return all(each.life.state is not VersionState.LOADING for each in self.versions())
+
+    def _find(self, name: str, number: int) -> ServedVersion:
+        prefix = f"Request for unknown model: '{name}'"
+        model = self._models.get(name)
+        if model is None:
+            raise NotFound(f"{prefix} is not found", late=True)
+        if number == _LATEST:
+            ready = [v for v in model.versions.values() if v.life.state is VersionState.READY]
+            if not ready:
+                raise NotFound(f"{prefix} has no available versions", late=True)
+            return max(ready, key=lambda served: served.number)
+        served = model.versions.get(number)
+        if served is None:
+            raise NotFound(f"{prefix} version {number} is not found", late=True)
+        if served.life.state is not VersionState.READY:
+            raise Unavailable(f"{prefix} version {number} is not at ready state", late=True)
+        return served
+
+
+def parse_version(text: str) -> int:
+    """The version that a request names, as Triton reads it; -1 for none: the latest."""
+    if not text:
+        return _LATEST
+    match = _NUMBER.match(text)
+    number = int(match[1]) if match and len(match[1]) < 64 else _LARGEST_VERSION + 1
+    if not -_LARGEST_VERSION - 1 <= number <= _LARGEST_VERSION:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text}' (details: stol),"
+            " version should be an integral value > 0",
+            late=True,
+        )
+    if number < 0:
+        raise InvalidArgument(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    return number

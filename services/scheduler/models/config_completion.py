@@ -1,0 +1,94 @@
+"""A model's configuration from what is written and what an executor has read in the model file.
+
+Pure. Says as well what is refused because this scheduler cannot serve it yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.model_config import (
+    CompletionSettings,
+    ModelDescription,
+    complete_config,
+    freeze_config,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.model_config import ModelConfig
+    from nereid.pb import model_config_pb2 as config_pb
+    from nereid.pb import nereid_pb2 as pb
+
+# Its own code may complete more of its configuration than what is missing.
+_COMPLETES_ITSELF: Final = "python"
+_BATCH_SIZE_KEY: Final = "default-max-batch-size"
+_BATCH_SIZE_DEFAULT: Final = 4
+
+
+@dataclass(frozen=True)
+class CompletionRules:
+    """What the settings say: whether to complete, and each backend's --backend-config."""
+
+    disabled: bool
+    backend_settings: Callable[[str], dict[str, str]]
+
+    def of(self, backend: str) -> CompletionSettings:
+        """The rules for one backend's models."""
+        text = self.backend_settings(backend).get(_BATCH_SIZE_KEY, str(_BATCH_SIZE_DEFAULT))
+        try:
+            size = int(text)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"--backend-config: {_BATCH_SIZE_KEY} of '{backend}' is '{text}', expected a number"
+            ) from error
+        return CompletionSettings(default_max_batch_size=size, disable_auto_complete=self.disabled)
+
+
+def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> bool:
+    """Whether the model file has to say what the configuration leaves open."""
+    if rules.disabled:
+        return False
+    if draft.backend == _COMPLETES_ITSELF:
+        return True
+    told = bool(draft.input or draft.batch_input) and bool(draft.output)
+    inputs = all(tensor.dims and tensor.data_type for tensor in draft.input)
+    outputs = all(tensor.dims and tensor.data_type for tensor in draft.output)
+    return not (told and inputs and outputs)
+
+
+def complete(
+    draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
+) -> ModelConfig:
+    """The configuration to serve with. One that nothing is described of is taken as written.
+
+    Raises:
+        NereidError: it is wrong in itself, does not fit the model file, or cannot be served.
+    """
+    description = None
+    if described is not None and described.HasField("config"):
+        # The model has completed it itself, and knows best.
+        draft = described.config
+    elif described is not None and (described.inputs or described.outputs):
+        description = ModelDescription.from_proto(described)
+    completed = complete_config(
+        draft,
+        model_name=draft.name,
+        description=description,
+        settings=rules.of(draft.backend),
+    )
+    return freeze_config(completed)
+
+
+def check_servable(draft: config_pb.ModelConfig) -> None:
+    """Raise if the configuration asks for what is not offered yet; ignoring it would be wrong."""
+    if draft.HasField("sequence_batching"):
+        raise Unimplemented(f"model '{draft.name}': sequence batching is not offered yet")
+    agents = [agent.name for agent in draft.model_repository_agents.agents]
+    if agents:
+        # A model whose files somebody wants checked or unlocked first, say.
+        names = ", ".join(f"'{name}'" for name in agents)
+        raise Unimplemented(f"model '{draft.name}': repository agents are not offered: {names}")

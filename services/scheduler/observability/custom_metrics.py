@@ -1,0 +1,52 @@
+"""Metrics that models have made themselves, as executors tell of them, for the page.
+
+Models on several executors, or several instances, may hold one and the same metric.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.observability.metrics import Family, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid.observability.metrics import Page
+    from nereid.pb import nereid_pb2 as pb
+
+
+def write_custom(page: Page, told: Iterable[pb.CustomMetrics]) -> None:
+    """Metrics that models have made: counts with one name and labels are added up, and of gauges
+    the last one is shown.
+    """
+    merged: dict[tuple[str, ...], pb.CustomSeries] = {}
+    families: dict[str, Family] = {}
+    for metrics in told:
+        for series in metrics.series:
+            family = Family(series.name, series.kind, series.description)
+            if families.setdefault(series.name, family).kind == series.kind:
+                _merge(merged, series)
+    for series in merged.values():
+        family = families[series.name]
+        labels = dict(sorted(series.labels.items()))
+        if series.kind == "histogram":
+            observed = Histogram(series.bounds)
+            observed.counts[:] = series.counts
+            page.histogram(family, labels, observed, series.value)
+        else:
+            page.add(family, series.value, labels)
+
+
+def _merge(merged: dict[tuple[str, ...], pb.CustomSeries], series: pb.CustomSeries) -> None:
+    labels = sorted(series.labels.items())
+    key = (series.name, *(part for label in labels for part in label))
+    known = merged.get(key)
+    if known is None or series.kind == "gauge":
+        merged[key] = series
+    elif list(known.bounds) == list(series.bounds):
+        counts = [mine + other for mine, other in zip(known.counts, series.counts, strict=True)]
+        both = merged[key] = type(series)()
+        both.CopyFrom(known)
+        both.value += series.value
+        both.counts[:] = counts

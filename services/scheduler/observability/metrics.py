@@ -1,0 +1,224 @@
+"""The scheduler's share of the metrics page: models, machines, cache, batches, streams.
+
+Written when somebody asks, from what the scheduler counts anyway. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from nereid.observability import metrics
+from nereid.services.scheduler.observability.custom_metrics import write_custom
+from nereid.services.scheduler.observability.latencies import MetricsConfig, read_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from nereid.observability.metrics import Family, Page
+    from nereid.pb import nereid_pb2 as pb
+    from nereid.services.scheduler.executors.sessions import Session
+    from nereid.services.scheduler.models.catalogue import Catalogue
+    from nereid.services.scheduler.models.loader import Loader
+    from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.observability.statistics import GpuShare, ModelStatistics
+    from nereid.services.scheduler.requests.admission import GatewaySession, HoldingRoom
+
+    Labels = Mapping[str, str]
+
+# In the order of metrics.DURATIONS: request, queue, and the phases of computing.
+_DURATIONS: Final = tuple(metrics.DURATIONS.values())
+
+
+def config_of(settings: Iterable[str]) -> MetricsConfig:
+    """What all --metrics-config together ask for."""
+    return MetricsConfig.of(map(read_setting, settings))
+
+
+class SchedulerMetrics:
+    """Writes the page. cache_usage: what the cache told last; None: there is no cache."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        loader: Loader,
+        room: HoldingRoom,
+        sessions: Collection[GatewaySession],
+        config: MetricsConfig,
+    ) -> None:
+        self._catalogue = catalogue
+        self._loader = loader
+        self._room = room
+        self._gateways = sessions
+        self._config = config
+        self.cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None
+
+    def write(self, page: Page) -> None:
+        """Everything."""
+        self.write_mesh(page, cpu=True, gpu=True)
+
+    def write_mesh(self, page: Page, *, cpu: bool, gpu: bool) -> None:
+        """Everything but what is not wanted."""
+        for served in self._catalogue.versions():
+            if served.runtime is not None and served.load_duration_s is not None:
+                labels = model_labels(served.runtime)
+                self._write_model(page, labels, served.runtime)
+                page.add(metrics.LOAD_DURATION, served.load_duration_s, labels)
+        usage = self.cache_usage()
+        if usage is not None:
+            metrics.write_cache(page, usage)
+        # No executor has such a pool; Triton's dashboards ask for it all the same.
+        page.add(metrics.PINNED_TOTAL, 0)
+        page.add(metrics.PINNED_USED, 0)
+        if cpu:
+            write_cpus(page, self._loader.sessions)
+        if gpu:
+            write_gpus(page, self._loader.sessions)
+        self._write_streams(page)
+        told = [session.custom_metrics for session in self._loader.sessions]
+        write_custom(page, filter(None, told))
+
+    def _write_model(self, page: Page, labels: Labels, model: ModelVersion) -> None:
+        statistics = model.statistics
+        self._write_counts(page, labels, statistics)
+        for reason, count in statistics.failures.items():
+            page.add(metrics.FAILURE, count, {**labels, "reason": reason})
+        page.add(metrics.PENDING, model.pending, labels)
+        cached = model.config.response_cache
+        if cached:
+            _write_cached(page, labels, statistics)
+        self._write_latencies(page, labels, statistics, cached=cached)
+        _write_batches(page, labels, model)
+
+    def _write_counts(self, page: Page, labels: Labels, statistics: ModelStatistics) -> None:
+        """What each GPU's instances did, and the rest, which for models on GPUs is mostly none."""
+        rest = _counts_of(statistics)
+        shares = []
+        for uuid, share in statistics.gpus.items():
+            counts = _counts_of_share(share)
+            rest = {family: value - counts[family] for family, value in rest.items()}
+            shares.append(({"gpu_uuid": uuid, **labels}, counts))
+        if not shares or any(rest.values()):
+            shares.append(({**labels}, rest))
+        for those, counts in shares:
+            for family, value in counts.items():
+                if family not in _DURATIONS:
+                    page.add(family, value, those)
+                elif self._config.counter_latencies:
+                    page.add(family, value // 1000, those)
+
+    def _write_latencies(
+        self, page: Page, labels: Labels, statistics: ModelStatistics, *, cached: bool
+    ) -> None:
+        latencies, quantiles = statistics.latencies, self._config.summary_quantiles
+        if latencies is None:
+            return
+        if latencies.first_response is not None:
+            sum_ms = latencies.first_response_ms
+            page.histogram(metrics.FIRST_RESPONSE, labels, latencies.first_response, sum_ms)
+        if latencies.phases is None:
+            return
+        for phase, summary in latencies.phases.items():
+            # As on Triton: requests answered from the cache would make nonsense of it.
+            if not (cached and phase == "request"):
+                page.summary(metrics.SUMMARIES[phase], labels, summary, quantiles)
+        if cached:
+            page.summary(metrics.CACHE_HIT_SUMMARY, labels, latencies.cache_hit, quantiles)
+            page.summary(metrics.CACHE_MISS_SUMMARY, labels, latencies.cache_miss, quantiles)
+
+    def _write_streams(self, page: Page) -> None:
+        sessions = self._loader.sessions
+        page.add(metrics.EXECUTORS, len(sessions))
+        page.add(metrics.LINKS, len(self._gateways), {"peer": "gateway"})
+        page.add(metrics.LINKS, len(sessions), {"peer": "executor"})
+        page.add(metrics.LINKS, self._loader.instances.open, {"peer": "instance"})
+        for session in self._gateways:
+            page.add(metrics.LINK_PENDING, session.pending, {"link": str(session.number)})
+        page.add(metrics.HELD, len(self._room))
+
+
+def model_labels(model: ModelVersion) -> dict[str, str]:
+    """The labels of all series of a version: Triton's, and the model's metric_tags."""
+    labels = {"model": model.name, "version": str(model.number)}
+    for tag, value in sorted(model.config.proto.metric_tags.items()):
+        labels["_" + re.sub(r"[^a-zA-Z0-9_]", "_", tag)] = value
+    return labels
+
+
+def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
+    """The mesh's processors and memory: executors of one host tell of the same machine."""
+    hosts: dict[str, pb.DeviceUsage] = {}
+    for session in sessions:
+        if session.usage is not None:
+            # Containers of one machine differ in what they can share, not in the boot they are of.
+            boot = session.hello.host.partition("/")[0]
+            hosts[boot or session.name] = session.usage
+    if hosts:
+        usages = hosts.values()
+        mean = sum(usage.cpu_utilization for usage in usages) / len(usages)
+        page.add(metrics.CPU_UTILIZATION, mean)
+        page.add(metrics.CPU_MEMORY_TOTAL, sum(usage.memory_total_bytes for usage in usages))
+        page.add(metrics.CPU_MEMORY_USED, sum(usage.memory_used_bytes for usage in usages))
+
+
+def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
+    """Each GPU once, however many executors can use it."""
+    gpus: dict[str, pb.GpuUsage] = {}
+    for session in sessions:
+        if session.usage is not None:
+            gpus.update((gpu.uuid, gpu) for gpu in session.usage.gpus)
+    for uuid, gpu in gpus.items():
+        labels = {"gpu_uuid": uuid}
+        page.add(metrics.GPU_UTILIZATION, gpu.utilization, labels)
+        page.add(metrics.GPU_MEMORY_TOTAL, gpu.memory_total_bytes, labels)
+        page.add(metrics.GPU_MEMORY_USED, gpu.memory_used_bytes, labels)
+        page.add(metrics.GPU_POWER_USAGE, gpu.power_usage_watts, labels)
+        page.add(metrics.GPU_POWER_LIMIT, gpu.power_limit_watts, labels)
+        page.add(metrics.ENERGY, gpu.energy_joules, labels)
+
+
+def _counts_of(statistics: ModelStatistics) -> dict[Family, int]:
+    """Durations in nanoseconds."""
+    compute = statistics.compute
+    return _counts(
+        (statistics.success.count, statistics.inference_count, statistics.execution_count),
+        (statistics.success.ns, statistics.queue_ns),
+        (compute.input.ns, compute.infer.ns, compute.output.ns),
+    )
+
+
+def _counts_of_share(share: GpuShare) -> dict[Family, int]:
+    return _counts(
+        (share.success, share.inference_count, share.execution_count),
+        (share.request_ns, share.queue_ns),
+        (share.compute_input_ns, share.compute_infer_ns, share.compute_output_ns),
+    )
+
+
+def _counts(*values: tuple[int, ...]) -> dict[Family, int]:
+    families = (metrics.SUCCESS, metrics.INFERENCES, metrics.EXECUTIONS, *_DURATIONS)
+    return dict(zip(families, chain(*values), strict=True))
+
+
+def _write_cached(page: Page, labels: Labels, statistics: ModelStatistics) -> None:
+    page.add(metrics.CACHE_HITS, statistics.cache_hit.count, labels)
+    page.add(metrics.CACHE_MISSES, statistics.cache_miss.count, labels)
+    page.add(metrics.CACHE_HIT_DURATION, statistics.cache_hit.ns // 1000, labels)
+    page.add(metrics.CACHE_MISS_DURATION, statistics.cache_miss.ns // 1000, labels)
+
+
+def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
+    statistics = model.statistics
+    sizes = metrics.Histogram(metrics.BATCH_SIZE_BOUNDS)
+    total = 0
+    for size, compute in statistics.compute_by_batch_size.items():
+        sizes.observe(size, compute.infer.count)
+        total += size * compute.infer.count
+    page.histogram(metrics.BATCH_SIZE, labels, sizes, total)
+    for reason, count in statistics.batches_closed.items():
+        page.add(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})
+    page.add(metrics.RETRIES, statistics.retries, labels)
+    ready, free = model.instances
+    page.add(metrics.INSTANCES, free, {**labels, "state": "free"})
+    page.add(metrics.INSTANCES, ready - free, {**labels, "state": "busy"})

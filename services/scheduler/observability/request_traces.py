@@ -1,0 +1,292 @@
+"""A sampled request's trace as the scheduler sees it: its wait, its attempts to execute, its end.
+
+An entry has an EntryTrace only if it is sampled. Here it is told as spans; trace_times gathers it
+for a file. Each attempt gets a span of its own, below which the executor puts what it does. The
+batch of an attempt gets one span, in the trace of its first sampled member, with links to the
+attempts of all of them, which link back. Decides nothing; times are monotonic nanoseconds that the
+model's owner took anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from nereid.observability.tracing import (
+    Span,
+    child_of,
+    epoch_offset_ns,
+    is_sampled,
+    open_tracer,
+    parse_trace_config,
+)
+from nereid.services.scheduler.observability.trace_timestamps import TimeTraces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.messages import Answer, InferRequest
+    from nereid.observability.tracing import Attribute, Tracer, TraceSettings
+    from nereid.services.scheduler.executors.instance import Instance, Running
+    from nereid.services.scheduler.requests.entry import Entry
+
+# A span shows when so many of a request's answers came.
+_MOST_RESPONSES: Final = 128
+
+
+class EntryTrace(Protocol):
+    """One sampled request from its acceptance to its answer."""
+
+    @property
+    def context(self) -> bytes:
+        """Of the request as a whole."""
+
+    @property
+    def attempt(self) -> bytes:
+        """Of the attempt under way."""
+
+    @property
+    def lookup(self) -> bytes:
+        """Of the look into the cache, once there is one."""
+
+    def begin_attempt(self, now_ns: int) -> bytes:
+        """An instance gets it; the context to send along."""
+
+    def begin_steps(self) -> bytes:
+        """An ensemble takes its first steps; the context to send along."""
+
+    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
+        """The attempt is over: the wait before it and itself. attempt tells of all its batch."""
+
+    def responded(self, answer: Answer, now_ns: int) -> None:
+        """A decoupled model gave one of its answers."""
+
+    def begin_lookup(self) -> bytes:
+        """The cache is asked; the context to send along."""
+
+    def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
+        """The cache has answered; without an answer in time it is a miss as well."""
+
+    def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
+        """The request is answered with this, or without an answer: nobody wanted it any more."""
+
+    def record_batch(self, span: Span) -> None:
+        """The span of the batch whose first sampled member this is."""
+
+
+class Refusal(NamedTuple):
+    """A request that no model has accepted, since when it waited for one, and why."""
+
+    request: InferRequest
+    name: str
+    version: str
+    since_ns: int
+    error: str
+
+
+class Traces(Protocol):
+    """What a scheduler does with sampled requests."""
+
+    def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
+        """The trace of a request that comes now, if it is sampled."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """A sampled request was refused."""
+
+    def close(self) -> None:
+        """Send what is left, within a bounded time; call off the event loop."""
+
+
+class SpanTraces:
+    """Tells spans."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.close = tracer.close
+
+    def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
+        context = request.trace_context
+        return RequestTrace(self._tracer, context, now_ns) if is_sampled(context) else None
+
+    def refused(self, refusal: Refusal) -> None:
+        """The span that it would have had."""
+        request, name, version, since_ns, error = refusal
+        offset_ns = epoch_offset_ns()
+        attributes: dict[str, Attribute] = {"triton.model_name": name}
+        if version.isdecimal():
+            attributes["triton.model_version"] = int(version)
+        if request.request_id:
+            attributes["triton.request_id"] = request.request_id
+        span = Span(
+            name=name,
+            context=child_of(request.trace_context),
+            parent=request.trace_context,
+            start_ns=since_ns + offset_ns,
+            end_ns=time.monotonic_ns() + offset_ns,
+            attributes={**attributes, "nereid.attempts": 0},
+            error=error,
+        )
+        self._tracer.record(span)
+
+
+def open_traces(settings: TraceSettings) -> Traces | None:
+    """As the settings say. None: no request is traced."""
+    if parse_trace_config(settings.trace_config).to_file:
+        return TimeTraces()
+    tracer = open_tracer(settings, "scheduler")
+    return None if tracer is None else SpanTraces(tracer)
+
+
+class RequestTrace:
+    """An EntryTrace as spans."""
+
+    __slots__ = (
+        "_attempts",
+        "_parent",
+        "_queued_ns",
+        "_received_ns",
+        "_responses",
+        "_started_ns",
+        "_tracer",
+        "_waits",
+        "attempt",
+        "context",
+        "lookup",
+    )
+
+    def __init__(self, tracer: Tracer, parent: bytes, received_ns: int) -> None:
+        self._tracer = tracer
+        self._parent = parent
+        self._received_ns = received_ns
+        self.context = child_of(parent)
+        self.attempt = b""
+        self.lookup = b""
+        self._attempts = 0
+        self._responses: list[int] | None = None
+        self._started_ns = 0
+        self._waits = True
+        # When it was put back into the queue; 0: never.
+        self._queued_ns = 0
+
+    def begin_attempt(self, now_ns: int) -> bytes:
+        self._attempts += 1
+        self._started_ns = now_ns
+        self._waits = False
+        self.attempt = child_of(self.context)
+        return self.attempt
+
+    def begin_steps(self) -> bytes:
+        self._waits = False
+        return self.context
+
+    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
+        queued_ns = self._queued_ns or entry.enqueued_ns
+        offset_ns = attempt.start_ns - self._started_ns
+        span = Span(
+            name="execute",
+            context=self.attempt,
+            parent=self.context,
+            start_ns=attempt.start_ns,
+            end_ns=attempt.end_ns,
+            attributes={"nereid.attempt": self._attempts, **attempt.attributes},
+            links=(attempt.context,),
+            error=attempt.error,
+        )
+        self._tracer.record(self._part("queue", queued_ns, self._started_ns, offset_ns), span)
+        self._waits = lost
+        self._queued_ns = attempt.end_ns - offset_ns
+
+    def responded(self, answer: Answer, now_ns: int) -> None:  # noqa: ARG002 - the other kind's
+        if self._responses is None:
+            self._responses = []
+        if len(self._responses) < _MOST_RESPONSES:
+            self._responses.append(now_ns)
+
+    def begin_lookup(self) -> bytes:
+        self.lookup = child_of(self.context)
+        return self.lookup
+
+    def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
+        offset_ns = epoch_offset_ns()
+        span = Span(
+            name="cache lookup",
+            # One that followed another's lookup has none of its own.
+            context=self.lookup or self.begin_lookup(),
+            parent=self.context,
+            start_ns=started_ns + offset_ns,
+            end_ns=ended_ns + offset_ns,
+            attributes={"hit": hit},
+        )
+        self._tracer.record(span)
+
+    def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
+        offset_ns = epoch_offset_ns()
+        queued_ns = self._queued_ns or entry.enqueued_ns
+        if self._waits and 0 < queued_ns < now_ns:
+            self._tracer.record(self._part("queue", queued_ns, now_ns, offset_ns))
+        name, version = model
+        attributes: dict[str, Attribute] = {
+            "triton.model_name": name,
+            "triton.model_version": version,
+            "nereid.attempts": self._attempts,
+        }
+        if entry.request.request_id:
+            attributes["triton.request_id"] = entry.request.request_id
+        error: str | None = "cancelled"
+        if answer is not None:
+            error = None if answer.error is None else answer.error.message
+        span = Span(
+            name=name,
+            context=self.context,
+            parent=self._parent,
+            start_ns=self._received_ns + offset_ns,
+            end_ns=now_ns + offset_ns,
+            attributes=attributes,
+            events=[("response", told_ns + offset_ns) for told_ns in self._responses or ()],
+            error=error,
+        )
+        self._tracer.record(span)
+
+    def record_batch(self, span: Span) -> None:
+        self._tracer.record(span)
+
+    def _part(self, name: str, start_ns: int, end_ns: int, offset_ns: int) -> Span:
+        return Span(
+            name=name,
+            context=child_of(self.context),
+            parent=self.context,
+            start_ns=start_ns + offset_ns,
+            end_ns=end_ns + offset_ns,
+        )
+
+
+def end_attempts(
+    instance: Instance, running: Running, now_ns: int, lost: str | None = None
+) -> None:
+    """A batch with sampled members was answered, or lost with its instance for this cause."""
+    members: Sequence[tuple[Entry, EntryTrace]] = [
+        (entry, entry.trace) for entry in running.batch.entries if entry.trace is not None
+    ]
+    if not members:
+        return
+    first = members[0][1]
+    offset_ns = epoch_offset_ns()
+    batch = Span(
+        name="batch",
+        context=child_of(first.context),
+        parent=first.context,
+        start_ns=running.started_ns + offset_ns,
+        end_ns=now_ns + offset_ns,
+        attributes={
+            "nereid.batch.size": running.batch.size,
+            "nereid.batch.members": len(running.batch.entries),
+            "nereid.batch.closed_by": running.batch.reason,
+            "nereid.executor": instance.executor,
+            "nereid.instance": instance.name,
+        },
+        links=[trace.attempt for _, trace in members],
+        error=lost,
+    )
+    first.record_batch(batch)
+    for entry, trace in members:
+        trace.end_attempt(entry, batch, lost=lost is not None)

@@ -1,0 +1,257 @@
+"""What a model version has done, in the form of Triton's statistics extension.
+
+Pure: durations and the wall clock are handed in. Requests that never were queued (refused by
+validation or by a full queue) do not count, as on Triton.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nereid.observability.metrics import BACKEND, CLOSING_REASONS, FAILURE_REASONS, OTHER
+from nereid.pb import kserve_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from nereid.core.messages import Answer
+    from nereid.services.scheduler.observability.latencies import Latencies
+    from nereid.services.scheduler.requests.entry import Batch, Entry
+
+# Answers beyond these are counted nowhere: who reads the statistics reads all of them.
+MOST_RESPONSES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How one batch went. Times are monotonic, epoch_ms is the wall clock at its end."""
+
+    started_ns: int  # an instance was given the batch
+    finished_ns: int  # its answers were there
+    epoch_ms: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    # Of the model that its instance had loaded; empty where nobody asks for it.
+    revision: bytes = b""
+    # Of the instance, if it is on one.
+    gpu_uuid: str = ""
+
+
+@dataclass(slots=True)
+class Duration:
+    """How often something happened, and how long it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, count: int, ns: int) -> None:
+        self.count += count
+        self.ns += ns
+
+    def write(self, message: kserve_pb2.StatisticDuration) -> None:
+        # Readers expect the message even if nothing happened yet.
+        message.SetInParent()
+        message.count = self.count
+        message.ns = self.ns
+
+
+@dataclass(slots=True)
+class _Compute:
+    input: Duration = field(default_factory=Duration)
+    infer: Duration = field(default_factory=Duration)
+    output: Duration = field(default_factory=Duration)
+
+    def add(self, count: int, execution: Execution) -> None:
+        """A batch that counts so many times, each time with its whole duration."""
+        self.input.add(count, count * execution.compute_input_ns)
+        self.infer.add(count, count * execution.compute_infer_ns)
+        self.output.add(count, count * execution.compute_output_ns)
+
+    def write(self, message: kserve_pb2.InferStatistics | kserve_pb2.InferBatchStatistics) -> None:
+        self.input.write(message.compute_input)
+        self.infer.write(message.compute_infer)
+        self.output.write(message.compute_output)
+
+
+@dataclass(slots=True)
+class _Responses:
+    """The answers that were the n-th to their requests."""
+
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    empty: Duration = field(default_factory=Duration)
+
+    def add(self, answer: Answer, took_ns: int) -> None:
+        if answer.error is not None:
+            self.fail.add(1, took_ns)
+        elif answer.head:
+            self.success.add(1, took_ns)
+        else:
+            self.empty.add(1, took_ns)
+
+    def write(self, message: kserve_pb2.InferResponseStatistics) -> None:
+        Duration(self.success.count, self.success.ns).write(message.compute_infer)
+        Duration(self.success.count).write(message.compute_output)
+        self.success.write(message.success)
+        self.fail.write(message.fail)
+        self.empty.write(message.empty_response)
+        message.cancel.SetInParent()
+
+
+@dataclass(slots=True)
+class GpuShare:
+    """What a version's instances on one GPU have done of all that its statistics tell."""
+
+    success: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    request_ns: int = 0
+    queue_ns: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
+
+    def add(
+        self, execution: Execution, count: int, size: int, *, request_ns: int, queue_ns: int
+    ) -> None:
+        """So many requests, of this size together, succeeded."""
+        self.success += count
+        self.inference_count += size
+        self.request_ns += request_ns
+        self.queue_ns += queue_ns
+        self.compute_input_ns += count * execution.compute_input_ns
+        self.compute_infer_ns += count * execution.compute_infer_ns
+        self.compute_output_ns += count * execution.compute_output_ns
+
+
+class ModelStatistics:
+    """The counters of one model version. queue counts successes, compute those not cached."""
+
+    def __init__(self) -> None:
+        self.inference_count = 0
+        self.execution_count = 0
+        self.last_inference_ms = 0
+        self.success = Duration()
+        self.fail = Duration()
+        self.queue_ns = 0
+        self.cache_hit = Duration()
+        self.cache_miss = Duration()
+        self.compute = _Compute()
+        self.compute_by_batch_size: dict[int, _Compute] = {}
+        # What only metrics tell. A request that its queue refused is a failure here alone.
+        self.failures = dict.fromkeys(FAILURE_REASONS, 0)
+        self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
+        self.retries = 0
+        # A decoupled model's, by their place among the answers to one request.
+        self.responses: list[_Responses] = []
+        # By the uuids of those that its instances are on; metrics tell them apart.
+        self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
+        # Set where quantiles or histograms are asked for.
+        self.latencies: Latencies | None = None
+
+    def record_batch(
+        self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
+    ) -> None:
+        """A batch ran; failed: members that got an error from it instead of an answer."""
+        self.record_execution(batch, execution)
+        size = batch.size
+        succeeded = batch.entries
+        if failed:
+            for entry in failed:
+                self.record_failure(entry, execution.finished_ns, BACKEND)
+                size -= entry.valid.batch_size
+            succeeded = [entry for entry in succeeded if entry not in failed]
+        received_ns = enqueued_ns = 0
+        for entry in succeeded:
+            received_ns += entry.received_ns
+            enqueued_ns += entry.enqueued_ns
+        count = len(succeeded)
+        request_ns = count * execution.finished_ns - received_ns
+        queue_ns = count * execution.started_ns - enqueued_ns
+        self.inference_count += size
+        self.success.add(count, request_ns)
+        self.queue_ns += queue_ns
+        self.compute.add(count, execution)
+        if execution.gpu_uuid:
+            share = self.gpus[execution.gpu_uuid]
+            share.add(execution, count, size, request_ns=request_ns, queue_ns=queue_ns)
+        if self.latencies is not None:
+            self.latencies.record_batch(succeeded, execution)
+
+    def record_execution(self, batch: Batch, execution: Execution) -> None:
+        """A batch ran, whatever became of its members."""
+        self.execution_count += 1
+        if execution.gpu_uuid:
+            self.gpus[execution.gpu_uuid].execution_count += 1
+        self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
+        by_size = self.compute_by_batch_size.get(batch.size)
+        if by_size is None:
+            by_size = self.compute_by_batch_size[batch.size] = _Compute()
+        by_size.add(1, execution)
+
+    def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
+        """A request that had any number of answers has had its last; its batch ran like this."""
+        size, request_ns = entry.valid.batch_size, ended_ns - entry.received_ns
+        queue_ns = execution.started_ns - entry.enqueued_ns
+        self.inference_count += size
+        self.success.add(1, request_ns)
+        self.queue_ns += queue_ns
+        self.compute.add(1, execution)
+        if execution.gpu_uuid:
+            share = self.gpus[execution.gpu_uuid]
+            share.add(execution, 1, size, request_ns=request_ns, queue_ns=queue_ns)
+        if self.latencies is not None:
+            self.latencies.record_phases(entry, execution, ended_ns)
+
+    def record_response(self, index: int, answer: Answer, took_ns: int) -> None:
+        """The index-th answer to a request came so long after the one before it."""
+        responses = self.responses
+        if index >= len(responses):
+            if index >= MOST_RESPONSES:
+                return
+            responses.append(_Responses())
+        responses[index].add(answer, took_ns)
+
+    def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
+        """A request failed that had been queued: expired, cancelled, lost, or with its batch."""
+        self.fail.add(1, now_ns - entry.received_ns)
+        self.failures[reason] += 1
+
+    def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
+        """A request was answered from the cache; it was never queued."""
+        self.success.add(1, now_ns - entry.received_ns)
+        self.cache_hit.add(1, lookup_ns)
+        if self.latencies is not None:
+            self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
+
+    def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:
+        """Beside record_batch, which has the lookup in the request's time, but no insertion."""
+        cost_ns = lookup_ns + insertion_ns
+        self.success.ns += insertion_ns
+        self.cache_miss.add(1, cost_ns)
+        if self.latencies is not None:
+            self.latencies.record_cache_miss(cost_ns)
+
+    def to_proto(self, name: str, version: str) -> kserve_pb2.ModelStatistics:
+        message = kserve_pb2.ModelStatistics(
+            name=name,
+            version=version,
+            last_inference=self.last_inference_ms,
+            inference_count=self.inference_count,
+            execution_count=self.execution_count,
+        )
+        stats = message.inference_stats
+        self.success.write(stats.success)
+        self.fail.write(stats.fail)
+        Duration(self.success.count, self.queue_ns).write(stats.queue)
+        self.compute.write(stats)
+        self.cache_hit.write(stats.cache_hit)
+        self.cache_miss.write(stats.cache_miss)
+        for size, compute in sorted(self.compute_by_batch_size.items()):
+            compute.write(message.batch_stats.add(batch_size=size))
+        for index, responses in enumerate(self.responses):
+            responses.write(message.response_stats[str(index)])
+        return message

@@ -1,0 +1,172 @@
+"""The trace extension's settings: the server's, and what models have of their own.
+
+Pure. A model inherits what it has none of; clearing a setting of the server brings back what it was
+started with. The texts are Triton's, and numbers are read as C reads them. Knows no client.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.core.messages import TraceRule, TraceRules
+from nereid.observability.tracing import FILE_MODE, LEVELS, SPAN_MODE, trace_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nereid.observability.tracing import TraceConfig
+
+_OFF: Final = "OFF"
+_NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
+_UINT32: Final = (1 << 32) - 1
+_INT32: Final = (1 << 31) - 1
+# Triton without the name of a file does not trace.
+_NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
+
+
+class TraceSettings:
+    """The settings in force. Values are as clients write them: lists of texts."""
+
+    def __init__(self, config: TraceConfig) -> None:
+        self._traces = config.on
+        self._to_file = config.to_file
+        self._fixed = _fixed(config)
+        self._start: dict[str, list[str]] = {
+            "trace_level": list(config.levels) or [_OFF],
+            "trace_rate": [str(config.rate)],
+            "trace_count": [str(config.count)],
+            "log_frequency": [str(config.log_frequency)],
+        }
+        self._server = dict(self._start)
+        self._models: dict[str, dict[str, list[str]]] = {}
+        # How many counts have been set, and which of them is the server's and each model's.
+        self._counts = 0
+        self._turns = {"": 0}
+
+    def update(self, model: str, changes: Mapping[str, Sequence[str]]) -> None:
+        """Take over a client's changes, all or none; no model: for the server. An empty value
+        clears a setting. What is not known is ignored, as on Triton.
+
+        Raises:
+            NereidError: a value is wrong, or this server cannot trace.
+        """
+        if "trace_file" in changes:
+            raise Unimplemented("trace file location can not be updated through network protocol")
+        read = {
+            name: reader(list(changes[name])) if changes[name] else None
+            for name, reader in _READERS.items()
+            if name in changes
+        }
+        # A level none of whose names is known changes nothing.
+        changed = {name: value for name, value in read.items() if value != []}
+        if not self._traces and changed.get("trace_level") not in (None, [_OFF]):
+            raise InvalidArgument(_NO_FILE)
+        if "trace_count" in changed:
+            # It begins anew, be it what it was before.
+            self._counts += 1
+            self._turns[model] = self._counts
+        target = self._models.setdefault(model, {}) if model else self._server
+        for name, value in changed.items():
+            if value is not None:
+                target[name] = value
+            elif model:
+                target.pop(name, None)
+            else:
+                target[name] = self._start[name]
+        if model and not target:
+            del self._models[model]
+
+    def shown(self, model: str) -> dict[str, list[str]]:
+        """All settings that hold for a model, or for the server."""
+        settings = self._server | self._models.get(model, {}) | self._fixed
+        if self._traces and not self._to_file:
+            # Belongs to trace files.
+            del settings["log_frequency"]
+        return settings
+
+    def rules(self) -> TraceRules | None:
+        """What gateways have to know; None: they are not to be told anything."""
+        if not self._traces:
+            return None
+        turn = self._turns[""]
+        models = (
+            (name, _rule(self._server | own, self._turns[name] if "trace_count" in own else turn))
+            for name, own in self._models.items()
+        )
+        return TraceRules(_rule(self._server, turn), tuple(models))
+
+
+def _fixed(config: TraceConfig) -> dict[str, list[str]]:
+    """What no client can change."""
+    if not config.to_spans:
+        return {"trace_file": [config.file], "trace_mode": [FILE_MODE]}
+    fixed = {
+        "trace_mode": [SPAN_MODE],
+        "url": [config.url or "http://localhost:4317"],
+        "bsp_max_queue_size": [str(config.max_queue_size)],
+        "bsp_schedule_delay": [str(config.schedule_delay_ms)],
+        "bsp_max_export_batch_size": [str(config.max_export_batch_size)],
+    }
+    if config.resource:
+        fixed["resource"] = [",".join(f"{key}={value}" for key, value in config.resource)]
+    return fixed
+
+
+def _rule(settings: Mapping[str, Sequence[str]], turn: int) -> TraceRule:
+    levels = () if settings["trace_level"] == [_OFF] else settings["trace_level"]
+    rate, count, log_frequency = (
+        int(settings[name][0]) for name in ("trace_rate", "trace_count", "log_frequency")
+    )
+    rule = trace_rule(levels, rate, count, log_frequency)
+    return rule._replace(turn=turn) if count >= 0 else rule
+
+
+def _levels(values: list[str]) -> list[str]:
+    if _OFF in values:
+        if len(values) > 1:
+            raise InvalidArgument("Expect only one trace level 'OFF' is specified")
+        return [_OFF]
+    return [level for level in LEVELS if level in values]
+
+
+def _one(name: str, values: list[str]) -> tuple[str, int]:
+    """The only value, and the number that it begins with."""
+    if len(values) != 1:
+        raise InvalidArgument(f"expect only 1 value for '{name}'")
+    match = _NUMBER.match(values[0])
+    if not match:
+        raise InvalidArgument(f"Unable to parse '{name}', got: {values[0]}")
+    return values[0], int(match[1]) if len(match[1]) < 64 else _UINT32 + 1
+
+
+def _unsigned(name: str) -> Callable[[list[str]], list[str]]:
+    def read(values: list[str]) -> list[str]:
+        text, number = _one(name, values)
+        if not -_INT32 - 1 <= number <= _UINT32:
+            raise InvalidArgument(
+                f"Unable to parse '{name}', value is out of range [ 0, {_UINT32} ], got: {text}"
+            )
+        return [str(number & _UINT32)]
+
+    return read
+
+
+def _count(values: list[str]) -> list[str]:
+    text, number = _one("trace_count", values)
+    if number < -1:
+        raise InvalidArgument(f"Unable to parse 'trace_count'. Expecting value >= -1, got: {text}")
+    if number > _INT32:
+        raise InvalidArgument(
+            f"Unable to parse 'trace_count', value is out of range [ -1, {_INT32} ], got: {text}"
+        )
+    return [str(number)]
+
+
+_READERS: Final[dict[str, Callable[[list[str]], Any]]] = {
+    "trace_level": _levels,
+    "trace_rate": _unsigned("trace_rate"),
+    "trace_count": _count,
+    "log_frequency": _unsigned("log_frequency"),
+}

@@ -1,0 +1,1 @@
+"""Model repositories on disk, and the model control extension over them."""

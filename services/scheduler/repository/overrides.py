@@ -1,0 +1,108 @@
+"""What a load may bring along instead of what lies in the repository: a configuration, and files.
+
+Files go to a directory of their own, which only this user may enter and which goes with the last
+who holds its keeper; executors on this machine find it by its path. The texts are Triton's.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf import json_format
+
+from nereid.core.errors import InvalidArgument
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.pb import kserve_pb2
+
+_CONFIG: Final = "config"
+_FILE: Final = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A configuration as JSON, and files by their paths in the model's directory."""
+
+    config: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class FileOverride:
+    """A directory that exists for as long as this object does."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="nereid-model-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def read_override(
+    parameters: Mapping[str, kserve_pb2.ModelRepositoryParameter],
+) -> Override | None:
+    """What the parameters of a load ask for; None: the model as it lies in its repository.
+
+    Raises:
+        InvalidArgument: a parameter is unknown, or of the wrong kind.
+    """
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for name, parameter in sorted(parameters.items()):
+        kind = parameter.WhichOneof("parameter_choice")
+        if name == _CONFIG:
+            _expect(name, kind, "string_param")
+            config = parameter.string_param
+        elif name.startswith(_FILE):
+            _expect(name, kind, "bytes_param")
+            files[name[len(_FILE) :]] = parameter.bytes_param
+        else:
+            raise InvalidArgument(f"unrecognized load parameter '{name}'.")
+    if config is None:
+        return Override("", files) if files else None
+    return Override(config, files)
+
+
+def _expect(name: str, kind: str | None, expected: str) -> None:
+    if kind != expected:
+        raise InvalidArgument(
+            f"invalid value type for load parameter '{name}', expected {expected}."
+        )
+
+
+def parse_override(text: str) -> model_config_pb2.ModelConfig:
+    """The configuration of an override; it stands for the whole file, not for parts of it."""
+    if not text:
+        raise InvalidArgument("Load parameter 'config' must be specified for model file override")
+    try:
+        document = json.loads(text)
+        if type(document) is not dict:
+            raise InvalidArgument("Invalid config override: it must be a JSON object")
+        return json_format.ParseDict(document, model_config_pb2.ModelConfig())
+    except (json_format.ParseError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"Invalid config override: {error}") from error
+
+
+def write_files(files: Mapping[str, bytes]) -> FileOverride:
+    """Write the files of an override.
+
+    Raises:
+        InvalidArgument: a path leads out of the model's directory; nothing is left behind then.
+        OSError: there is no room, or the paths contradict each other.
+    """
+    keeper = FileOverride()
+    for name, content in files.items():
+        if "\0" in name or name.startswith("/") or ".." in Path(name).parts:
+            raise InvalidArgument(
+                f"Invalid file parameter 'file:{name}': it must stay within the model's directory"
+            )
+        path = keeper.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return keeper

@@ -1,0 +1,324 @@
+"""Requests against a model's configuration: the one place where an Entry is built.
+
+Reads heads and payload sizes, never a tensor's content. The texts are Triton's, and so is the order
+of the checks; which texts carry the request's id is Triton's choice too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from nereid.core import datatypes
+from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.messages import CLASSIFICATION, SharedMemory
+from nereid.pb import kserve_pb2
+from nereid.services.scheduler.batching.queues import request_prefix
+from nereid.services.scheduler.requests.entry import Entry, ValidHead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+
+    from nereid.core.messages import Answer, InferRequest, Payload
+    from nereid.model_config import InputSpec, ModelConfig, QueuePolicy
+
+    Input = kserve_pb2.ModelInferRequest.InferInputTensor
+    Output = kserve_pb2.ModelInferRequest.InferRequestedOutputTensor
+
+_VARIABLE = -1
+# What a client could send again and again without being alike: nothing is remembered of it.
+_MAX_CACHED_HEADS = 1024
+_MAX_CACHED_HEAD_BYTES = 4096
+# Sizes in bytes must fit the int64 that everybody else computes them in.
+_MAX_TENSOR_BYTES = 2**63 - 1
+_NS_PER_S = 1_000_000_000
+# Elements without an order, or (as on Triton) without an arithmetic of their own.
+_UNCLASSIFIABLE = frozenset({datatypes.BYTES, "BOOL", "FP16", "BF16"})
+
+_BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each input shape. If you want to specify the full shape including the batch dim "
+    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
+    "docs for more info on max_batch_size."
+)
+
+
+class Validator:
+    """Checks the requests of one model version. Raises NereidErrors."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._name = config.name
+        self._queueing = _Queueing(config)
+        self._heads = _Heads(config)
+        self._cache: dict[bytes, ValidHead] = {}
+
+    def accept(
+        self, request: InferRequest, on_answer: Callable[[Answer], None], now_ns: int
+    ) -> Entry:
+        """The entry for a request: head and sizes checked, priority level and queue timeout set."""
+        valid = self.check(request.head, request.request_id)
+        payloads = request.payloads
+        self.check_sizes(valid, payloads, request.request_id)
+        key = valid.shape_key
+        if valid.shape_tensors:
+            key = (key, *(payloads[index] for index in valid.shape_tensors))
+        level = self._queueing.level(request.priority)
+        timeout_us = self._queueing.timeout_us(level, request.timeout_us)
+        deadline = request.deadline
+        return Entry(
+            request=request,
+            valid=valid,
+            on_answer=on_answer,
+            received_ns=now_ns,
+            key=key,
+            level=level,
+            timeout_ns=now_ns + timeout_us * 1000 if timeout_us else None,
+            deadline_ns=None if deadline is None else int(deadline * _NS_PER_S),
+        )
+
+    def check(self, head: bytes, request_id: str = "") -> ValidHead:
+        valid = self._cache.get(head)
+        if valid is None:
+            valid = self._heads.read(head, request_prefix(request_id))
+            if len(head) <= _MAX_CACHED_HEAD_BYTES:
+                if len(self._cache) >= _MAX_CACHED_HEADS:
+                    del self._cache[next(iter(self._cache))]
+                self._cache[head] = valid
+        return valid
+
+    def check_sizes(
+        self, valid: ValidHead, payloads: Sequence[Payload], request_id: str = ""
+    ) -> None:
+        if len(payloads) != len(valid.sizes):
+            raise Internal(f"{len(payloads)} tensors came for {len(valid.sizes)} inputs")
+        for index, (expected, payload) in enumerate(zip(valid.sizes, payloads, strict=True)):
+            if expected is None:
+                continue
+            got = payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
+            if got != expected:
+                raise InvalidArgument(
+                    f"{request_prefix(request_id)}input byte size mismatch for input "
+                    f"'{valid.input_names[index]}' for model '{self._name}'. "
+                    f"Expected {expected}, got {got}"
+                )
+        if not valid.batch_size:
+            raise InvalidArgument(
+                f"{request_prefix(request_id)}inference request batch-size must be >= 1 "
+                f"for '{self._name}'"
+            )
+
+
+class _Queueing:
+    """Priority levels and queue timeouts of one model."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        batching = config.batching
+        self._levels = 0 if batching is None else batching.priority_levels
+        self._default_level = 1
+        self._policy: QueuePolicy | None = None
+        self._policies: dict[int, QueuePolicy] = {}
+        if batching is not None:
+            self._policy = batching.default_queue_policy
+            if self._levels:
+                self._default_level = batching.default_priority_level
+                self._policies = dict(batching.priority_queue_policies)
+
+    def level(self, priority: int) -> int:
+        return priority if 1 <= priority <= self._levels else self._default_level
+
+    def timeout_us(self, level: int, wanted_us: int) -> int:
+        """0: no timeout. As on Triton, a request can only shorten a timeout that there is."""
+        policy = self._policies.get(level, self._policy)
+        if policy is None:
+            return 0
+        timeout_us = policy.default_timeout_us
+        if policy.allow_timeout_override and 0 < wanted_us < timeout_us:
+            return wanted_us
+        return timeout_us
+
+
+class _Heads:
+    """Reads heads by one model's configuration."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._name = config.name
+        self._max_batch_size = config.max_batch_size
+        self._inputs: dict[str, InputSpec] = {spec.name: spec for spec in config.inputs}
+        self._outputs = {spec.name: spec.datatype for spec in config.outputs}
+        self._required_names = [spec.name for spec in config.inputs if not spec.optional]
+        self._required = len(self._required_names)
+
+    def read(self, head: bytes, prefix: str) -> ValidHead:
+        try:
+            message = kserve_pb2.ModelInferRequest.FromString(head)
+        except DecodeError as error:
+            raise Internal("a request's head is damaged") from error
+        inputs = message.inputs
+        names = tuple(tensor.name for tensor in inputs)
+        self._check_names(names, {tensor.name for tensor in message.outputs}, prefix)
+        batch_size = self._batch_size(inputs, prefix)
+        shapes: dict[str, tuple[int, ...]] = {}
+        sizes: list[int | None] = []
+        for tensor in inputs:
+            dims, size = self._check_tensor(tensor, batch_size, prefix)
+            shapes[tensor.name] = dims
+            sizes.append(size)
+        # The real server looks at these last, when it answers.
+        self._check_classes(message.outputs)
+        return ValidHead(
+            batch_size=batch_size,
+            shape_key=self._shape_key(shapes),
+            sizes=tuple(sizes),
+            input_names=names,
+            shape_tensors=tuple(
+                index for index, name in enumerate(names) if self._inputs[name].is_shape_tensor
+            ),
+        )
+
+    def _check_names(self, names: Sequence[str], outputs: Iterable[str], prefix: str) -> None:
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
+            seen.add(name)
+        for name in sorted(outputs):
+            if name not in self._outputs:
+                raise InvalidArgument(
+                    f"unexpected inference output '{name}' for model '{self._name}'"
+                )
+        if not self._required <= len(names) <= len(self._inputs):
+            raise InvalidArgument(prefix + self._count_text(names))
+        for name in names:
+            if name not in self._inputs:
+                raise InvalidArgument(
+                    f"unexpected inference input '{name}' for model '{self._name}'"
+                )
+        # Triton counts only, and lets the model trip over what is missing.
+        if not seen.issuperset(self._required_names):
+            raise InvalidArgument(prefix + self._count_text(names))
+
+    def _check_classes(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            datatype = self._outputs[output.name]
+            if CLASSIFICATION in output.parameters and datatype in _UNCLASSIFIABLE:
+                raise InvalidArgument(
+                    f"class result not available for output due to unsupported type '{datatype}'",
+                    late=True,
+                )
+
+    def _count_text(self, names: Collection[str]) -> str:
+        missing = [name for name in self._required_names if name not in names]
+        if self._required == len(self._inputs):
+            expected = f"expected {self._required} inputs"
+        else:
+            expected = f"expected number of inputs between {self._required} and {len(self._inputs)}"
+        # The real server's bracket goes with the comma that it takes away.
+        absent = _quoted(missing) if missing else "]"
+        return (
+            f"{expected} but got {len(names)} inputs for model '{self._name}'. "
+            f"Got input(s) {_quoted(names)}, but missing required input(s) {absent}. "
+            "Please provide all required input(s)."
+        )
+
+    def _batch_size(self, inputs: Iterable[Input], prefix: str) -> int:
+        """What all inputs agree on; 1 for a model, or a request, without a batch dimension."""
+        if self._max_batch_size <= 0:
+            return 1
+        found: int | None = None
+        for tensor in inputs:
+            if self._inputs[tensor.name].is_shape_tensor:
+                continue
+            if not tensor.shape:
+                raise InvalidArgument(
+                    f"{prefix}input '{tensor.name}' has no shape but model requires batch "
+                    f"dimension for '{self._name}'"
+                )
+            size = tensor.shape[0]
+            if size < 0:
+                raise InvalidArgument(prefix + self._unspecified_text(tensor))
+            if found is None:
+                found = size
+            elif size != found:
+                raise InvalidArgument(
+                    f"{prefix}input '{tensor.name}' batch size does not match other inputs for "
+                    f"'{self._name}'"
+                )
+        if found is None:
+            return 1
+        if found > self._max_batch_size:
+            raise InvalidArgument(
+                f"{prefix}inference request batch-size must be <= {self._max_batch_size} "
+                f"for '{self._name}'"
+            )
+        return found
+
+    def _check_tensor(
+        self, tensor: Input, batch_size: int, prefix: str
+    ) -> tuple[tuple[int, ...], int | None]:
+        """The tensor's dims without the batch, and its size in bytes."""
+        spec = self._inputs[tensor.name]
+        if tensor.datatype != spec.datatype:
+            got = tensor.datatype if tensor.datatype in datatypes.NAMES else "<invalid>"
+            raise InvalidArgument(
+                f"{prefix}inference input '{tensor.name}' data-type is '{got}', but model "
+                f"'{self._name}' expects '{spec.datatype}'"
+            )
+        batched = self._max_batch_size > 0 and not spec.is_shape_tensor
+        dims = tuple(tensor.shape[1:] if batched else tensor.shape)
+        if len(dims) == len(spec.dims) and min(dims, default=0) < 0:
+            raise InvalidArgument(prefix + self._unspecified_text(tensor))
+        if not _fits(dims, spec.dims):
+            raise InvalidArgument(prefix + self._shape_text(tensor, spec))
+        # Zeros left out, so that no dimension can hide behind one; Triton takes a batch of none
+        # for a tensor without a batch dimension.
+        full = (batch_size, *dims) if batched and batch_size else dims
+        width = datatypes.SIZE_BYTES.get(spec.datatype, 1)
+        if datatypes.element_count([dim for dim in full if dim]) * width > _MAX_TENSOR_BYTES:
+            raise InvalidArgument(
+                f"{prefix}input '{tensor.name}' for model '{self._name}' is too large: "
+                f"{_dims_text(tensor.shape)}"
+            )
+        return dims, datatypes.byte_size(spec.datatype, full)
+
+    def _unspecified_text(self, tensor: Input) -> str:
+        return (
+            f"All input dimensions should be specified for input '{tensor.name}' for model "
+            f"'{self._name}', got {_dims_text(tensor.shape)}"
+        )
+
+    def _shape_text(self, tensor: Input, spec: InputSpec) -> str:
+        batched = self._max_batch_size > 0
+        expected = (_VARIABLE, *spec.dims) if batched else spec.dims
+        return (
+            f"unexpected shape for input '{tensor.name}' for model '{self._name}'. "
+            f"Expected {_dims_text(expected)}, got {_dims_text(tensor.shape)}. "
+            f"{_BATCH_NOTE if batched else ''}"
+        )
+
+    def _shape_key(self, shapes: dict[str, tuple[int, ...]]) -> Hashable:
+        """What two requests must have in common to share a batch."""
+        any_optional = self._required < len(self._inputs)
+        key: list[Hashable] = []
+        for name, spec in self._inputs.items():
+            if name not in shapes:
+                continue
+            if spec.is_shape_tensor or (_VARIABLE in spec.dims and not spec.allow_ragged):
+                key.append((name, shapes[name]))
+            elif any_optional:
+                key.append(name)
+        return tuple(key)
+
+
+def _fits(dims: tuple[int, ...], expected: Sequence[int]) -> bool:
+    return len(dims) == len(expected) and all(
+        want in (_VARIABLE, got) for want, got in zip(expected, dims, strict=True)
+    )
+
+
+def _dims_text(dims: Iterable[int]) -> str:
+    return f"[{','.join(map(str, dims))}]"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"

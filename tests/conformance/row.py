@@ -1,0 +1,124 @@
+"""A row: some requests in order, whose answers are those that the real server gave.
+
+`expected.json` holds them. Where Nereid answers otherwise on purpose, the row names the difference
+and the file holds Nereid's answer as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tests.conformance.differences import Difference, difference_of
+from tests.conformance.exchange import Http, NoAnswerError, Server, Step
+
+# What both servers are started with, by name.
+SERVERS: Final[dict[str, tuple[str, ...]]] = {
+    "default": (),
+    "explicit": ("--model-control-mode=explicit", "--load-model=add_sub", "--load-model=versions"),
+    "python": (
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--cache-config=local,size=1048576",
+    ),
+}
+# What members of JSON documents are set to, to see what becomes of it.
+ODD_VALUES: Final[tuple[Any, ...]] = (
+    True,
+    False,
+    0,
+    1,
+    -1,
+    1.5,
+    "x",
+    "",
+    "1",
+    None,
+    [],
+    {},
+    [1],
+    ["x"],
+    1 << 32,
+)
+EXPECTED: Final = Path(__file__).with_name("expected.json")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Some requests; the last answers may depend on what the first ones changed."""
+
+    name: str
+    steps: tuple[Step, ...]
+    # What of the answers counts.
+    view: Callable[[Any], Any] | None = None
+    # Which of SERVERS it is for.
+    server: str = "default"
+    # A feature that Nereid does not have yet.
+    missing: str = ""
+
+    @property
+    def differs(self) -> Difference | None:
+        return difference_of(self.name)
+
+    @property
+    def group(self) -> str:
+        """Rows of one group are tested together."""
+        first, second, *_ = self.name.split("/")
+        return f"{first}/{second}" if first in {"http", "grpc", "python"} else first
+
+    def ask(self, server: Server) -> Any:
+        """The answers of one server; "no answer" is one too."""
+        answers = []
+        for step in self.steps:
+            try:
+                answer = server.ask(step)
+            except NoAnswerError:
+                answer = "no answer"
+            answers.append(self.view(answer) if self.view else answer)
+        return answers[0] if len(answers) == 1 else answers
+
+
+def row(name: str, *steps: Step, **more: Any) -> Row:
+    return Row(name, steps, **more)
+
+
+def post(target: str, document: Any = None, body: bytes | None = None) -> Http:
+    content = (
+        body if body is not None else b"" if document is None else json.dumps(document).encode()
+    )
+    return Http("POST", f"/v2/{target}", content)
+
+
+def grouped(group: str, rows: Iterable[Row], **more: Any) -> list[Row]:
+    """The rows with the group's name before theirs."""
+    return [replace(each, name=f"{group}/{each.name}", **more) for each in rows]
+
+
+def load_expected() -> dict[str, dict[str, Any]]:
+    """By row: {"triton": answers, "nereid": answers where they differ on purpose}."""
+    found: dict[str, dict[str, Any]] = json.loads(EXPECTED.read_text())
+    return found
+
+
+def save_expected(expected: dict[str, dict[str, Any]]) -> None:
+    """A line for each row, so that a changed answer is a changed line."""
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(expected[name], sort_keys=True)}"
+        for name in sorted(expected)
+    ]
+    EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+# --- views --------------------------------------------------------------------------------------
+
+
+def without_texts(answer: Any) -> Any:
+    """Errors count by their codes; the texts are the backends' own."""
+    if isinstance(answer, dict):
+        answer = {key: each for key, each in answer.items() if key not in {"details", "text"}}
+        if isinstance(answer.get("json"), dict) and "error" in answer["json"]:
+            answer["json"] = "error"
+    return answer

@@ -1,0 +1,83 @@
+"""Every row of the protocol table against Nereid alone, on both edge engines.
+
+The answers were recorded from the real server (`make compat-record`); `make compat` asks it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.differences import DIFFERENCES
+from tests.conformance.exchange import Server, dumped
+from tests.conformance.python_repository import repository_for
+from tests.conformance.row import SERVERS, load_expected
+from tests.conformance.table import all_rows, groups
+from tests.support.mesh.mesh import running
+
+# The gRPC engine, which of SERVERS, and the backend of the models that are written twice.
+_STARTS = (
+    ("nereid", "default", "onnxruntime"),
+    ("nereid", "default", "python"),
+    ("nereid", "explicit", "onnxruntime"),
+    ("nereid", "python", "python"),
+    ("grpcio", "default", "onnxruntime"),
+    ("grpcio", "explicit", "onnxruntime"),
+)
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, dict[str, Any]]:
+    return load_expected()
+
+
+@pytest.fixture(scope="module", params=_STARTS, ids=str)
+def started(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, Server]]:
+    """Which of SERVERS it is, and where."""
+    engine, name, backend = request.param
+    repository = repository_for(name, tmp_path_factory.mktemp("protocol") / "models", backend)
+    # A busy machine shall not look like a miss of the cache.
+    own = ("--allow-client-shm=true", "--cache-timeout-ms=5000")
+    flags = (f"--grpc-engine={engine}", *own, *SERVERS[name])
+    log = tmp_path_factory.mktemp("mesh") / "log"
+    with running(repository, log, *flags) as mesh:
+        server = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port)
+        yield name, server
+        server.close()
+
+
+@pytest.mark.slow
+def test_nereid_answers_as_triton(
+    started: tuple[str, Server], expected: dict[str, dict[str, Any]], subtests: pytest.Subtests
+) -> None:
+    name, server = started
+    for group, rows in groups(name).items():
+        with subtests.test(group):
+            wrong = []
+            for row in rows:
+                answers = expected[row.name]
+                wanted = dumped(answers.get("nereid", answers.get("triton")))
+                got = dumped(row.ask(server))
+                if got != wanted and not row.missing:
+                    wrong.append(f"{row.name}\n  wanted {wanted}\n  got    {got}")
+            assert not wrong, f"{len(wrong)} of {len(rows)} rows:\n" + "\n".join(wrong)
+
+
+def test_the_table_is_recorded(expected: dict[str, dict[str, Any]]) -> None:
+    assert expected.keys() == all_rows().keys()
+    assert len(expected) > 300
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda each: each.title)
+def test_each_difference_is_documented(difference: Any) -> None:
+    assert f"**{difference.title}.**" in _DOCUMENT.read_text()
+    for pattern in difference.rows:
+        alone = type(difference)("", (pattern,))
+        assert any(alone.covers(name) for name in all_rows()), pattern

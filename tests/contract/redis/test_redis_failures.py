@@ -1,0 +1,171 @@
+"""What Redis alone can suffer. Every test ends in LIMIT_S."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nereid.core.cache_messages import Finding, Lookup, Store
+from nereid.services.cache.cache_config import RedisConfig
+from nereid.services.cache.redis_client import make_client
+from nereid.services.cache.redis_store import RedisOptions, RedisStore
+from tests.support.peers.redis_server import RedisServer, redis_server
+from tests.support.peers.response_stores import (
+    SLACK_S,
+    bounded,
+    find,
+    patient,
+    put,
+    store_at,
+    until_found,
+)
+
+
+@bounded
+async def test_killed_it_misses_and_comes_back(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        async with store_at(RedisConfig(url=server.url)) as store:
+            await put(store, Store(b"a", b"1"))
+            server.kill()
+            assert await find(store, b"a") == [None]
+            assert store.usage.failures >= 1
+            Path(server.path).unlink(missing_ok=True)
+            server.start()
+            await until_found(store, b"a", b"2")
+
+
+@bounded
+async def test_paused_it_misses_after_the_socket_timeout(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        async with store_at(RedisConfig(url=server.url, socket_timeout=50)) as store:
+            await put(store, Store(b"a", b"1"))
+            server.pause()
+            assert await find(store, b"a", b"b") == [None, None]
+            server.resume()
+            await until_found(store, b"a", b"1")
+            assert store.usage.failures >= 2
+
+
+@bounded
+async def test_full_it_refuses_and_still_answers(tmp_path: Path) -> None:
+    with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
+        async with store_at(patient(RedisConfig(url=server.url))) as store:
+            await put(store, Store(b"a", b"1"))
+            server.command("CONFIG", "SET", "maxmemory", "1")
+            await put(store, Store(b"b", b"2"))
+            assert await find(store, b"a", b"b") == [b"1", None]
+            assert store.usage.failures == 1
+
+
+@bounded
+async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nereid.services.cache.redis_store._MOST_WAITING_LOOKUPS", 3)
+    monkeypatch.setattr("nereid.services.cache.redis_store._MOST_WAITING_BYTES", 10)
+    with redis_server(tmp_path) as server:
+        async with store_at(RedisConfig(url=server.url)) as store:
+            found: list[list[Finding]] = []
+            store.exchange([Lookup(1, b"a"), Lookup(2, b"b")], [], found.append)
+            store.exchange([Lookup(3, b"a"), Lookup(4, b"b")], [], found.append)
+            assert found == [[Finding(3, None), Finding(4, None)]]
+            store.exchange([], [Store(b"a", b"x" * 11)], found.append)
+            assert store.usage.failures == 3
+            assert await find(store, b"a") == [None]
+
+
+@bounded
+async def test_what_waited_too_long_is_a_miss(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        client = make_client(RedisConfig(url=server.url))
+        store = RedisStore(client, RedisOptions(wait_timeout_s=-1.0))
+        assert await find(store, b"a") == [None]
+        assert store.usage.failures == 1
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def dripping(server: RedisServer, path: Path, pause_s: float) -> AsyncIterator[asyncio.Event]:
+    """A way to the server; once the event is set, answers come line by line, each after a pause."""
+    slow = asyncio.Event()
+    ways: set[asyncio.Task[None]] = set()
+
+    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                sink.write(data)
+
+    async def drip(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                for line in data.splitlines(keepends=True):
+                    if slow.is_set():
+                        await asyncio.sleep(pause_s)
+                    sink.write(line)
+
+    async def open_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        way = asyncio.current_task()
+        assert way is not None
+        ways.add(way)
+        there, back = await asyncio.open_unix_connection(server.path)
+        both = [
+            asyncio.create_task(pass_on(reader, back)),
+            asyncio.create_task(drip(there, writer)),
+        ]
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            back.close()
+            writer.close()
+
+    listening = await asyncio.start_unix_server(open_way, path)
+    try:
+        yield slow
+    finally:
+        listening.close()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+@pytest.mark.slow
+@bounded
+async def test_answers_that_drip_are_late_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "dripping.sock"
+    with redis_server(tmp_path) as server:
+        config = RedisConfig(url=f"unix://{path}", connect_timeout=100, socket_timeout=100)
+        async with dripping(server, path, 0.06) as slow, store_at(config) as store:
+            await put(store, Store(b"a", b"1"))
+            slow.set()
+            asked_s = time.monotonic()
+            # Each answer is in time for the socket, and the last one after twelve seconds.
+            assert await find(store, *[b"nothing"] * 200) == [None] * 200
+            assert time.monotonic() - asked_s < 0.2 + SLACK_S
+            assert store.usage.failures >= 200
+            slow.clear()
+            await until_found(store, b"a", b"1")
+
+
+@bounded
+async def test_who_waits_is_told_in_time_while_redis_holds_the_one_before(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        # For ever, as far as the socket is concerned.
+        async with store_at(
+            RedisConfig(url=server.url, socket_timeout=0, wait_timeout=50)
+        ) as store:
+            await put(store, Store(b"a", b"1"))
+            server.pause()
+            held = asyncio.create_task(find(store, b"a"))
+            await asyncio.sleep(0.01)
+            asked_s = time.monotonic()
+            assert await asyncio.gather(*(find(store, b"a") for _ in range(5))) == [[None]] * 5
+            assert time.monotonic() - asked_s < 0.05 + SLACK_S
+            assert not held.done()
+            server.resume()
+            assert await held == [b"1"]

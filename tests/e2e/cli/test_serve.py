@@ -1,0 +1,171 @@
+"""`nereid serve` tells a fault in one line and exits with 2 before anything starts."""
+
+import contextlib
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tritonclient import http as httpclient
+
+from tests.support.mesh.mesh import Mesh, free_port, running, until
+
+pytestmark = pytest.mark.slow
+
+
+def serve(*flags: str) -> subprocess.CompletedProcess[str]:
+    nereid = Path(sys.executable).with_name("nereid")
+    return subprocess.run(
+        [str(nereid), "serve", *flags], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], *texts: str) -> None:
+    assert result.returncode == 2
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(texts), result.stderr
+    for line, text in zip(lines, texts, strict=True):
+        assert text in line
+
+
+def test_no_repository() -> None:
+    assert_refused(serve(), "--model-repository is required")
+
+
+def test_a_missing_repository() -> None:
+    assert_refused(serve("--model-repository=/does/not/exist"), "/does/not/exist")
+
+
+def test_all_bad_flags_at_once(repository: Path) -> None:
+    result = serve(
+        f"--model-repository={repository}", "--http-port=x", "--join=some", "--frobnicate"
+    )
+    assert_refused(result, "--frobnicate", "--join", "--http-port")
+
+
+@pytest.mark.parametrize("front", ["http", "grpc", "metrics"])
+def test_a_port_in_use(repository: Path, front: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        flags = [
+            f"--{which}-port={free_port()}"
+            for which in ("http", "grpc", "metrics")
+            if which != front
+        ]
+        result = serve(f"--model-repository={repository}", f"--{front}-port={port}", *flags)
+    assert_refused(result, f"cannot listen on 0.0.0.0:{port}")
+
+
+def test_usage_without_a_command() -> None:
+    nereid = Path(sys.executable).with_name("nereid")
+    result = subprocess.run([str(nereid)], capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert "serve" in result.stdout
+
+
+def test_help_tells_the_flags() -> None:
+    result = serve("--help")
+    assert result.returncode == 0
+    assert "--model-repository" in result.stdout
+    assert "--executors" in result.stdout
+
+
+def test_help_tells_of_the_meshs_metrics_rather_than_a_services() -> None:
+    told = " ".join(serve("--help").stdout.split())
+    assert "the metrics port; 0 takes a free one (default: 8002)" in told
+
+
+def test_a_start_script_of_tritons(repository: Path, tmp_path: Path) -> None:
+    log_file = tmp_path / "triton.log"
+    flags = (
+        f"--log-file={log_file} --log-verbose=1 --reuse-http-port=true --reuse-grpc-port=true"
+        " --backend-config=default-max-batch-size=4 --backend-directory=/opt/tritonserver/backends"
+        " --pinned-memory-pool-byte-size=268435456 --rate-limit=off --metrics-interval-ms=500.0"
+        " --http-thread-count=4 --response-cache-byte-size=1048576 --strict-model-config=false"
+    ).split()
+    with running(repository, tmp_path / "log", *flags) as mesh:
+        with httpclient.InferenceServerClient(mesh.http) as client:
+            assert client.get_log_settings()["log_file"] == str(log_file)
+        assert "nv_cache_num_entries 0" in mesh.metrics()
+        until(
+            lambda: {" nereid.services.executor", " nereid.services.gateway"} <= _loggers(log_file),
+            "lines",
+        )
+        told = (tmp_path / "log").read_text()
+        assert "to no effect: --pinned-memory-pool-byte-size" in told
+        assert not _loggers(tmp_path / "log")
+        # Who shares ports may have them a second time; the last of equal flags counts.
+        ports = [f"--http-port={mesh.http_port}", f"--grpc-port={mesh.grpc_port}"]
+        other = Mesh(repository, tmp_path / "other", *flags, *ports)
+        try:
+            until(lambda: _linked(other), "a second mesh at the same ports")
+        finally:
+            assert other.terminate() == 0
+
+
+def _linked(mesh: Mesh) -> bool:
+    with contextlib.suppress(OSError):
+        return "nereid_gateway_linked 1\n" in mesh.metrics()
+    return False
+
+
+def _loggers(log: Path) -> set[str]:
+    """Which packages have written lines there."""
+    return set(re.findall(r" services\.\w+", log.read_text()))
+
+
+def test_the_children_may_open_all_the_files_that_the_system_allows(
+    repository: Path, tmp_path: Path
+) -> None:
+    with running(repository, tmp_path / "log") as mesh:
+        (pid,) = mesh.children("nereid.cli.serve.joined")
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
+        soft, hard = line.split()[3:5]
+        assert soft == hard
+
+
+def test_one_port_for_two(repository: Path) -> None:
+    port = free_port()
+    flags = (f"--http-port={port}", f"--grpc-port={port}", f"--metrics-port={free_port()}")
+    result = serve(f"--model-repository={repository}", *flags)
+    assert_refused(result, f"cannot listen on 0.0.0.0:{port} twice")
+
+
+def test_a_missing_package_is_named(repository: Path) -> None:
+    # As if httptools were not installed.
+    code = "import sys; sys.modules['httptools'] = None; import nereid.cli; nereid.cli.main()"
+    argv = [sys.executable, "-c", code, "serve", f"--model-repository={repository}"]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert_refused(result, "httptools is missing")
+
+
+def test_a_missing_certificate_is_named(repository: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.touch()
+    flags = ("--http-use-ssl=true", "--http-server-cert=/no/such.pem", f"--http-server-key={key}")
+    assert_refused(serve(f"--model-repository={repository}", *flags), "/no/such.pem")
+
+
+def test_a_command_that_there_is_none() -> None:
+    nereid = Path(sys.executable).with_name("nereid")
+    result = subprocess.run(
+        [str(nereid), "serv"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert result.returncode == 2
+    assert "unknown command 'serv'" in result.stderr
+
+
+def test_a_quiet_end(repository: Path, tmp_path: Path) -> None:
+    with running(repository, tmp_path / "log") as mesh:
+        mesh.greeting()
+        assert mesh.terminate() == 0
+    told = mesh.log.read_text()
+    # Executors outlive their scheduler by a little, which is nothing to warn of.
+    assert "is gone" not in told
+    assert "requests wait" not in told
+    assert "finishing what was accepted" in told

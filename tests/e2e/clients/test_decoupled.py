@@ -1,0 +1,300 @@
+"""Models that give any number of answers, through the whole mesh: streams, events, slow clients,
+cancellation, deaths.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+import tritonclient.grpc as tritongrpc
+
+from nereid.pb import kserve_pb2
+from tests.support.mesh.large_tensors import BRIEFLY, await_no_segments, segments
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
+from tests.support.mesh.repeats import LIMIT_S, Stream, events, inputs, is_final, number_of, stream
+from tests.support.models import python_models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+RAISED = "Failed to process the request(s) for model 'repeat_0_0', message: ValueError: raised"
+# Of each mode: what follows two answers.
+ENDS: dict[str, tuple[list[str], bool]] = {
+    "then_end": ([], False),
+    "later": ([], False),
+    "end_with_last": ([], True),
+    "fail_at_last": (["no more"], False),
+    "raise_at_last": ([RAISED], False),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("repository")
+    for name in ("repeat", "counted", "mortal", "endless_grpc", "endless_http"):
+        python_models.save(root, "repeat", python_models.REPEAT, name)
+    return root
+
+
+@pytest.fixture(scope="module", params=["all", "none"])
+def mesh(
+    request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mesh]:
+    log = tmp_path_factory.mktemp("mesh") / "log"
+    with running(repository, log, BRIEFLY, f"--join={request.param}") as mesh:
+        yield mesh
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("mode", ENDS)
+def test_answers_on_a_stream(mesh: Mesh, mode: str, wanted: bool) -> None:
+    failures, last = ENDS[mode]
+    with stream(mesh) as one:
+        one.ask("repeat", mode, 2, request_id="q", enable_empty_final_response=wanted)
+        for number in range(2):
+            response = one.next()
+            assert (response.id, response.model_version) == ("q", "1")
+            assert (number_of(response), is_final(response)) == (number, last and number == 1)
+        for failure in failures:
+            assert one.next().startswith(failure)
+        if wanted and not failures and not last:
+            response = one.next()
+            assert is_final(response)
+            assert not response.outputs
+        # Nothing more comes of it.
+        one.ask("repeat", "end_with_last", 1, request_id="next")
+        assert one.next().id == "next"
+
+
+@pytest.mark.parametrize("mode", ENDS)
+def test_answers_as_events(mesh: Mesh, mode: str) -> None:
+    failures, _ = ENDS[mode]
+    with events(mesh, "repeat", COUNT=2, SIZE=1, MODE=mode) as told:
+        numbers = list(told)
+    if failures:
+        assert numbers.pop()["error"].startswith(failures[0])
+    assert [(each["OUT"], each["BLOB"]) for each in numbers] == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_generate_wants_one_answer(mesh: Mesh, count: int) -> None:
+    body = json.dumps({"COUNT": count, "SIZE": 1, "MODE": "then_end"}).encode()
+    status, reply = mesh.get("/v2/models/repeat/generate", "POST", body)
+    assert status == 200
+    if count == 1:
+        assert json.loads(reply)["OUT"] == 0
+    else:
+        assert "exactly 1 response" in json.loads(reply)["error"]
+
+
+def test_failures_and_successes_are_counted_as_tritons(mesh: Mesh) -> None:
+    def counts() -> tuple[int, int, int]:
+        stats = json.loads(mesh.get("/v2/models/counted/stats")[1])["model_stats"][0]
+        inference = stats["inference_stats"]
+        return stats["execution_count"], inference["success"]["count"], inference["fail"]["count"]
+
+    for mode in ("then_end", "fail_at_last", "raise_at_last", "fail_between"):
+        with events(mesh, "counted", COUNT=2, SIZE=1, MODE=mode) as told:
+            list(told)
+    # A batch counts once the model has returned from it, which may be after its last answer.
+    until(lambda: counts() == (4, 3, 1), "the counts")
+
+
+def test_large_answers_come_as_they_were_sent(mesh: Mesh) -> None:
+    with stream(mesh) as one:
+        one.ask("repeat", "then_end", 40, 1 << 20)
+        for number in range(40):
+            response = one.next()
+            assert number_of(response) == number
+            assert response.raw_output_contents[1] == bytes([number]) * (1 << 20)
+
+
+def test_many_requests_at_once(mesh: Mesh) -> None:
+    def one(name: str) -> None:
+        with stream(mesh) as made:
+            for number in range(20):
+                mode = "later" if number % 2 else "then_end"
+                made.ask("repeat", mode, 10, request_id=f"{name}-{number}")
+            told: dict[str, list[int]] = {}
+            for _ in range(200):
+                response = made.next()
+                told.setdefault(response.id, []).append(number_of(response))
+            assert told == {f"{name}-{number}": list(range(10)) for number in range(20)}
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, "abcdefgh"))
+
+
+def test_models_of_one_answer_are_not_for_others(mesh: Mesh) -> None:
+    with (
+        tritongrpc.InferenceServerClient(mesh.grpc) as client,
+        pytest.raises(tritongrpc.InferenceServerException) as caught,
+    ):
+        client.infer("repeat", inputs("then_end", 1))
+    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+    status, body = mesh.get("/v2/models/repeat/infer", "POST", b'{"inputs":[]}')
+    assert (status, json.loads(body)["error"]) == (
+        501,
+        "HTTP end point doesn't support models with decoupled transaction policy",
+    )
+
+
+# ---- clients that go, and that are slow
+
+
+class Endless:
+    """A model that sends until it is cancelled, and notes what it does."""
+
+    def __init__(self, directory: Path) -> None:
+        self._sent, self._cancelled = directory / "sent", directory / "cancelled"
+        for each in (self._sent, self._cancelled):
+            each.unlink(missing_ok=True)
+
+    @property
+    def sent(self) -> int:
+        return self._sent.stat().st_size if self._sent.exists() else 0
+
+    def await_rest(self) -> None:
+        """Until it has not sent anything for a while."""
+        last = [-1] * 25
+
+        def rests() -> bool:
+            last.append(self.sent)
+            return len(set(last[-25:])) == 1 and last[-1] > 0
+
+        until(rests, "the model to wait")
+
+    def await_cancelled(self) -> None:
+        until(self._cancelled.exists, "the model to hear that it is cancelled")
+
+
+def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> None:
+    endless = Endless(repository / "endless_grpc")
+    one = Stream(mesh)
+    one.ask("endless_grpc", "for_ever", 0, 10)
+    for number in range(5):
+        assert number_of(one.next()) == number
+    one.close(cancel=True)
+    endless.await_cancelled()
+
+
+def test_large_answers_that_nobody_takes_leave_no_memory_behind(
+    mesh: Mesh, repository: Path
+) -> None:
+    endless = Endless(repository / "endless_grpc")
+    one = Stream(mesh)
+    one.ask("endless_grpc", "for_ever", 0, 1 << 20)
+    for number in range(20):
+        assert number_of(one.next()) == number
+    assert segments(mesh)
+    one.close(cancel=True)
+    endless.await_cancelled()
+    await_no_segments(mesh)
+
+
+def test_a_client_of_events_that_goes_stops_its_model(mesh: Mesh, repository: Path) -> None:
+    endless = Endless(repository / "endless_http")
+    with events(mesh, "endless_http", COUNT=0, SIZE=10, MODE="for_ever") as told:
+        assert [next(told)["OUT"] for _ in range(5)] == list(range(5))
+    endless.await_cancelled()
+
+
+def test_a_client_that_does_not_read_holds_its_model_up(mesh: Mesh, repository: Path) -> None:
+    endless = Endless(repository / "endless_grpc")
+    with grpc.insecure_channel(mesh.grpc) as channel:
+        call: Any = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=kserve_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=kserve_pb2.ModelStreamInferResponse.FromString,
+        )
+        wanted = kserve_pb2.ModelInferRequest(model_name="endless_grpc")
+        for each in inputs("for_ever", 0, 10_000):
+            wanted.inputs.add(name=each.name(), datatype=each.datatype(), shape=[1])
+            wanted.raw_input_contents.append(each._get_content())
+        replies = call(iter([wanted]), timeout=120)
+        assert number_of(next(replies).infer_response) == 0
+        endless.await_rest()
+        sent = endless.sent
+        # Windows, sockets and what the gateway bears with.
+        assert sent * 10_000 < 32 << 20
+        # Others are served meanwhile, on the same model.
+        with stream(mesh) as other:
+            other.ask("endless_grpc", "then_end", 3)
+            assert [number_of(other.next()) for _ in range(3)] == [0, 1, 2]
+        # More than there were while nobody read.
+        for number in range(1, sent + 100):
+            assert number_of(next(replies).infer_response) == number
+        replies.cancel()
+    endless.await_cancelled()
+
+
+def test_a_client_that_does_not_read_its_events_holds_its_model_up(
+    mesh: Mesh, repository: Path
+) -> None:
+    endless = Endless(repository / "endless_http")
+    with socket.create_connection(("127.0.0.1", mesh.http_port), timeout=LIMIT_S) as client:
+        body = json.dumps({"COUNT": 0, "SIZE": 1000, "MODE": "for_ever"}).encode()
+        client.sendall(
+            b"POST /v2/models/endless_http/generate_stream HTTP/1.1\r\nHost: x\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        endless.await_rest()
+        sent = endless.sent
+        assert sent * 1000 < 32 << 20
+        taken = 0
+        while taken < 1 << 24:
+            taken += len(client.recv(1 << 16))
+        until(lambda: endless.sent > sent, "more answers")
+    endless.await_cancelled()
+
+
+# ---- deaths
+
+
+def test_a_model_that_dies_fails_what_it_had_begun(mesh: Mesh, repository: Path) -> None:
+    die = repository / "mortal" / "die"
+    die.unlink(missing_ok=True)
+    with stream(mesh) as one:
+        one.ask("mortal", "die_at_last", 3)
+        assert [number_of(one.next()) for _ in range(3)] == [0, 1, 2]
+        die.touch()
+        assert one.next() == "Stub process 'mortal_0_0' is not healthy."
+        # It is started anew.
+        one.ask("mortal", "then_end", 2)
+        assert [number_of(one.next()) for _ in range(2)] == [0, 1]
+
+
+def test_an_executor_that_is_killed_fails_what_was_begun(mesh: Mesh) -> None:
+    with stream(mesh) as one:
+        one.ask("mortal", "for_ever", 0, 10)
+        for number in range(3):
+            assert number_of(one.next()) == number
+        mesh.kill("nereid.services.executor")
+        told = one.next()
+        count = 3
+        while not isinstance(told, str):
+            assert number_of(told) == count
+            count += 1
+            told = one.next()
+        # What never had an answer runs on the executor that takes its place.
+        assert told.startswith("instance 'mortal_0_0' of executor")
+        assert told.endswith(f" was lost, {count} responses into the request")
+        one.ask("repeat", "then_end", 1)
+        assert number_of(one.next()) == 0
+
+
+@needs_analyzer
+def test_perf_analyzer_measures_it(mesh: Mesh, tmp_path: Path) -> None:
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps({"data": [{"COUNT": [4], "SIZE": [8], "MODE": ["then_end"]}]}))
+    flags = ["--async", "--streaming", f"--input-data={data}", "--concurrency-range=4", *COUNTED]
+    assert "Throughput" in analyze(mesh, "grpc", "repeat", *flags)

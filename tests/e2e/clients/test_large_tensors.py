@@ -1,0 +1,114 @@
+"""Large tensors through the real mesh: in shared memory where processes can share it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.mesh.large_tensors import (
+    BRIEFLY,
+    IMAGE,
+    ROOM,
+    Client,
+    assert_shared,
+    await_no_segments,
+    client,
+    give_up_requests,
+    kill_executors_under_load,
+    run_all,
+    tensor,
+)
+from tests.support.mesh.mesh import Mesh, free_port, running, until
+from tests.support.mesh.separate_services import ready, service
+
+pytestmark = pytest.mark.slow
+
+MODEL = "identity_fp32"
+FLAGS = {"joined": "--join=all", "apart": "--join=none", "grpcio": "--grpc-engine=grpcio"}
+
+
+@pytest.fixture(scope="module", params=FLAGS)
+def shared(
+    request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mesh]:
+    log = tmp_path_factory.mktemp("mesh") / "log"
+    with running(repository, log, ROOM, BRIEFLY, FLAGS[request.param]) as mesh:
+        yield mesh
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_image_comes_back_as_it_went(shared: Mesh, protocol: str) -> None:
+    assert_shared(shared, MODEL, [tensor(IMAGE)] * 3, protocol)
+
+
+# HTTP has nothing to do with gRPC's engine, and such a size nothing with who is joined.
+@pytest.mark.parametrize(
+    ("shared", "protocol"),
+    [("joined", "http"), ("joined", "grpc"), ("grpcio", "grpc")],
+    indirect=["shared"],
+)
+def test_a_hundred_megabytes_come_back_as_they_went(shared: Mesh, protocol: str) -> None:
+    large = tensor(25_000_000)
+    with client(shared, protocol) as one:
+        assert np.array_equal(one.infer(MODEL, large), large)
+
+
+def test_many_large_requests_at_once_do_not_get_each_others_tensors(shared: Mesh) -> None:
+    wrong: list[str] = []
+
+    def work(protocol: str, seed: int) -> None:
+        with client(shared, protocol) as one:
+            for turn in range(8):
+                array = tensor(100_000 + 7 * seed, seed * 100 + turn)
+                if not np.array_equal(one.infer(MODEL, array), array):
+                    wrong.append(f"{protocol} {seed} {turn}")
+
+    run_all(work, 6)
+    assert not wrong
+
+
+def test_memory_goes_back_when_nobody_uses_it(shared: Mesh) -> None:
+    assert_shared(shared, MODEL, [tensor(IMAGE)], "grpc")
+    await_no_segments(shared)
+
+
+@pytest.mark.parametrize("alone", ["gateway", "scheduler", "executor"])
+def test_where_one_side_shares_no_memory_tensors_go_inline(
+    alone: str, repository: Path, tmp_path: Path
+) -> None:
+    address, http_port, grpc_port = f"unix:{tmp_path}/s", free_port(), free_port()
+    flags = {
+        "scheduler": [f"--model-repository={repository}"],
+        "executor": [],
+        "gateway": [f"--http-port={http_port}", f"--grpc-port={grpc_port}", "--metrics-port=0"],
+    }
+    flags[alone].append("--slab-limit-bytes=0")
+    image = tensor(IMAGE)
+    with contextlib.ExitStack() as stack:
+        for name, own in flags.items():
+            dial = f"--scheduler-address={address}"
+            stack.enter_context(service(name, tmp_path / name, dial, *own))
+        until(lambda: ready(http_port, MODEL), "the model")
+        for protocol, port in (("http", http_port), ("grpc", grpc_port)):
+            one = stack.enter_context(contextlib.closing(Client(protocol, f"127.0.0.1:{port}")))
+            for _ in range(2):
+                assert np.array_equal(one.infer(MODEL, image), image)
+
+
+def test_executors_that_die_lose_no_large_request(repository: Path, tmp_path: Path) -> None:
+    """Also not when they die between their answer and the gateway's look at it."""
+    with running(repository, tmp_path / "log", "--max-retries=5", BRIEFLY, executors=2) as mesh:
+        assert not kill_executors_under_load(mesh, MODEL)
+        await_no_segments(mesh)
+
+
+def test_requests_that_are_given_up_leave_no_memory_behind(
+    repository: Path, tmp_path: Path
+) -> None:
+    with running(repository, tmp_path / "log", BRIEFLY) as mesh:
+        give_up_requests(mesh, MODEL, 30)
+        await_no_segments(mesh)

@@ -1,0 +1,86 @@
+"""Meshes of a test's own: other model control modes, loads with a cache, a start that fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as grpc_client
+from tritonclient.utils import InferenceServerException
+
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models.e2e_models import save_scaler
+from tests.support.models.scaler import CONFIG, LOAD, UNLOAD, scaled
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    save_scaler(tmp_path / "models", "scaler", 1, CONFIG)
+    return tmp_path / "models"
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_other_modes_refuse(tmp_path: Path, repository: Path, mode: str) -> None:
+    text = "explicit model load / unload is not allowed if polling is enabled"
+    with running(repository, tmp_path / "log", f"--model-control-mode={mode}") as mesh:
+        for path in (LOAD, UNLOAD, LOAD.replace("scaler", "nope")):
+            status, body = mesh.get(path, "POST")
+            assert (status, json.loads(body)["error"]) == (503, text)
+        with (
+            grpc_client.InferenceServerClient(mesh.grpc) as client,
+            pytest.raises(InferenceServerException, match=text) as refused,
+        ):
+            client.load_model("scaler")
+        assert refused.value.status() == "StatusCode.UNAVAILABLE"
+        assert scaled(mesh) == 1
+
+
+def test_polling_follows_the_files(tmp_path: Path, repository: Path) -> None:
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=0.1")
+    with running(repository, tmp_path / "log", *flags) as mesh:
+        assert scaled(mesh) == 1
+        save_scaler(repository, "scaler", 2, CONFIG)
+        until(lambda: scaled(mesh) == 2, "the new weights")
+        save_scaler(repository, "another", 3, CONFIG)
+        until(lambda: mesh.index().get("another", {}).get("state") == "READY", "the new model")
+        (repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
+        until(lambda: "load failed" in mesh.log.read_text(), "the failure to be told")
+        assert scaled(mesh) == 2
+        (repository / "bad").mkdir()
+        (repository / "bad" / "config.pbtxt").write_text("nonsense: 1")
+        shutil.rmtree(repository / "another")
+        until(lambda: "another" not in mesh.index(), "the deleted model to go")
+        assert mesh.index()["bad"] == {"name": "bad"}
+        assert mesh.get("/v2/health/ready")[0] == 200
+        save_scaler(repository, "scaler", 4, CONFIG)
+        until(lambda: scaled(mesh) == 4, "the repaired model")
+
+
+@pytest.mark.parametrize("join", ["all", "none"])
+def test_a_start_that_fails_may_end_the_mesh(tmp_path: Path, repository: Path, join: str) -> None:
+    (repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
+    mesh = Mesh(repository, tmp_path / "log", "--exit-on-error=true", f"--join={join}")
+    try:
+        assert mesh.process.wait(60) == 3
+    finally:
+        mesh.process.kill()
+    assert "failed to load all models" in mesh.log.read_text()
+
+
+def test_cached_answers_are_those_of_the_model_that_serves(
+    tmp_path: Path, repository: Path
+) -> None:
+    cached = CONFIG + "response_cache { enable: true }"
+    cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
+    control = ("--model-control-mode=explicit", "--load-model=*")
+    with running(repository, tmp_path / "log", *control, *cache) as mesh:
+        for factor in (2, 3, 4):
+            # The first of these is the first to have a cache: the gateway must be told.
+            save_scaler(repository, "scaler", factor, cached)
+            assert mesh.get(LOAD, "POST") == (200, b"")
+            assert [scaled(mesh, 5) for _ in range(3)] == [5 * factor] * 3
+            _, body = mesh.get("/v2/models/scaler/stats")
+            counted = json.loads(body)["model_stats"][0]["inference_stats"]
+            assert (counted["cache_hit"]["count"], counted["cache_miss"]["count"]) == (2, 1)

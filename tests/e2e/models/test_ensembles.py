@@ -1,0 +1,203 @@
+"""Ensembles of ONNX models through the whole mesh, with NVIDIA's clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from tests.support.mesh.mesh import Mesh, running
+from tests.support.mesh.nvidia_clients import FLAVOURS, connected
+from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
+from tests.support.mesh.repeats import events, is_final, number_of, stream
+from tests.support.models import python_models
+from tests.support.models.e2e_models import DATATYPES, save_identity, save_scaler
+from tests.support.scheduler.ensembles import Step, ensemble_config, save_ensemble
+
+pytestmark = pytest.mark.slow
+
+BATCHED = "max_batch_size: 8\n"
+BATCHING = BATCHED + "dynamic_batching { }\n"
+CLIENTS = 16
+
+
+def scale(model: str, taken: str, given: str) -> Step:
+    return model, {"INPUT0": taken}, {"OUTPUT0": given}
+
+
+def make_repository(root: Path) -> Path:
+    """sixfold is threefold of twofold; fork has the results of both; cached is kept."""
+    save_scaler(root, "twofold", 2, BATCHING)
+    save_scaler(root, "threefold", 3, BATCHING)
+    steps = [scale("twofold", "X", "doubled"), scale("threefold", "doubled", "Y")]
+    outputs = ["Y FP32 8"]
+    save_ensemble(root, "sixfold", ensemble_config(["X FP32 8"], outputs, steps, BATCHED))
+    both = ["doubled FP32 8", "tripled FP32 8", "Y FP32 8"]
+    steps.append(scale("threefold", "X", "tripled"))
+    save_ensemble(root, "fork", ensemble_config(["X FP32 8"], both, steps, BATCHED))
+    nested = [("fork", {"X": "X"}, {"tripled": "t"}), ("sixfold", {"X": "t"}, {"Y": "Y"})]
+    save_ensemble(root, "nested", ensemble_config(["X FP32 8"], outputs, nested, BATCHED))
+    return root
+
+
+@pytest.fixture(scope="module", params=["nereid", "grpcio"])
+def mesh(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("ensembles")
+    repository = make_repository(root / "models")
+    with running(repository, root / "log", f"--grpc-engine={request.param}") as it:
+        yield it
+
+
+def rows(*values: float) -> np.ndarray[Any, Any]:
+    return np.repeat(np.array(values, np.float32), 8).reshape(-1, 8)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_client_gets_what_the_steps_make(mesh: Mesh, flavour: str) -> None:
+    with connected(mesh, flavour) as client:
+        answer = client.infer("sixfold", {"X": rows(1, 2)}, request_id="r")
+        np.testing.assert_array_equal(answer.as_numpy("Y"), 6 * rows(1, 2))
+        answer = client.infer("nested", {"X": rows(1)})
+        np.testing.assert_array_equal(answer.as_numpy("Y"), 18 * rows(1))
+        outputs = [client.module.InferRequestedOutput(name) for name in ("tripled", "doubled")]
+        answer = client.infer("fork", {"X": rows(1)}, outputs=outputs)
+        np.testing.assert_array_equal(answer.as_numpy("doubled"), rows(2))
+        np.testing.assert_array_equal(answer.as_numpy("tripled"), rows(3))
+        assert answer.as_numpy("Y") is None
+        with pytest.raises(InferenceServerException, match="batch-size must be <= 8"):
+            client.infer("sixfold", {"X": rows(*range(9))})
+        assert client("is_model_ready", "nested")
+        assert client.told("get_model_metadata", "sixfold")["platform"] == "ensemble"
+
+
+def test_classes_are_made_of_an_output(mesh: Mesh) -> None:
+    with connected(mesh, "http") as client:
+        outputs = [client.module.InferRequestedOutput("Y", class_count=1)]
+        answer = client.infer("sixfold", {"X": rows(1)}, outputs=outputs)
+        assert answer.as_numpy("Y").tolist() == [[b"6.000000:0"]]
+        outputs = [client.module.InferRequestedOutput("doubled", class_count=1)]
+        answer = client.infer("fork", {"X": rows(1)}, outputs=outputs)
+        assert answer.as_numpy("doubled").tolist() == [[b"2.000000:0"]]
+        # With the output that is made of it, the tensor itself is needed.
+        outputs.append(client.module.InferRequestedOutput("Y"))
+        answer = client.infer("fork", {"X": rows(1, 2)}, outputs=outputs)
+        assert answer.as_numpy("doubled").tolist() == [[b"2.000000:0"], [b"4.000000:0"]]
+        np.testing.assert_array_equal(answer.as_numpy("Y"), 6 * rows(1, 2))
+
+
+def test_the_steps_of_many_clients_share_batches(mesh: Mesh) -> None:
+    def ask(number: int) -> None:
+        flavour = "grpc" if number % 2 else "http"
+        with connected(mesh, flavour) as client:
+            for turn in range(20):
+                value = 100 * number + turn
+                answer = client.infer("sixfold", {"X": rows(value)})
+                np.testing.assert_array_equal(answer.as_numpy("Y"), rows(6 * value))
+
+    def executions() -> tuple[int, int]:
+        stats = json.loads(mesh.get("/v2/models/threefold/stats")[1])["model_stats"][0]
+        return stats["inference_count"], stats["execution_count"]
+
+    before = executions()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(ask, range(CLIENTS)))
+    requests, batches = (now - then for now, then in zip(executions(), before, strict=True))
+    assert requests == 20 * CLIENTS
+    assert batches < requests
+
+
+def test_statistics_and_metrics_tell_of_the_ensemble_and_its_steps(mesh: Mesh) -> None:
+    def told(model: str) -> dict[str, Any]:
+        stats: dict[str, Any] = json.loads(mesh.get(f"/v2/models/{model}/stats")[1])
+        return stats["model_stats"][0]  # type: ignore[no-any-return]
+
+    before = {name: told(name) for name in ("fork", "twofold", "threefold")}
+    with connected(mesh, "http") as client:
+        client.infer("fork", {"X": rows(1, 2)})
+    for name, executions in (("fork", 1), ("twofold", 1), ("threefold", 2)):
+        after = told(name)
+        grown = after["execution_count"] - before[name]["execution_count"]
+        # The two steps of one model may have met in one batch.
+        assert 1 <= grown <= executions
+        stats = after["inference_stats"]
+        counts = {stats[key]["count"] for key in ("queue", "compute_input", "compute_infer")}
+        assert counts == {stats["success"]["count"]}
+    page = mesh.metrics()
+    success = told("fork")["inference_stats"]["success"]["count"]
+    assert f'nv_inference_request_success{{model="fork",version="1"}} {success}' in page
+
+
+@needs_analyzer
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_perf_analyzer_tells_of_the_steps(mesh: Mesh, protocol: str) -> None:
+    told = analyze(mesh, protocol, "sixfold", "--concurrency-range=8", *COUNTED)
+    for model in ("twofold", "threefold"):
+        assert f"{model}, version: 1" in told
+
+
+# ---- with models that answer many times
+
+COUNTS = ["COUNT INT32 1", "SIZE INT32 1", "MODE STRING 1"]
+REPEAT_STEP: Step = (
+    "repeat",
+    {"COUNT": "COUNT", "SIZE": "SIZE", "MODE": "MODE"},
+    {"OUT": "number"},
+)
+ONE_INSTANCE = "instance_group [{ count: 1 kind: KIND_CPU }]"
+
+
+@pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """`counted`: each answer of the Python model goes through the ONNX model."""
+    root = tmp_path_factory.mktemp("streaming")
+    python_models.save(root / "models", "repeat", python_models.REPEAT)
+    save_identity(root / "models", "through", DATATYPES["INT32"][0], BATCHED + ONE_INSTANCE)
+    through: Step = ("through", {"INPUT0": "number"}, {"OUTPUT0": "OUT"})
+    config = ensemble_config(COUNTS, ["OUT INT32 1"], [REPEAT_STEP, through])
+    save_ensemble(root / "models", "counted", config)
+    with running(root / "models", root / "log") as it:
+        yield it
+
+
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_each_answer_of_a_model_goes_through_the_steps_behind_it(
+    streaming: Mesh, count: int
+) -> None:
+    with stream(streaming) as one:
+        one.ask("counted", "then_end", count, request_id="q", enable_empty_final_response=True)
+        numbers, final = [], False
+        while not final:
+            response = one.next()
+            assert (response.id, response.model_name) == ("q", "counted")
+            final = is_final(response)
+            numbers += [number_of(response)] if response.outputs else []
+        assert numbers == list(range(count))
+    with events(streaming, "counted", COUNT=count, SIZE=0, MODE="later") as told:
+        assert [each["OUT"] for each in told] == list(range(count))
+
+
+def test_a_model_that_fails_between_its_answers_ends_the_request(streaming: Mesh) -> None:
+    with events(streaming, "counted", COUNT=2, SIZE=0, MODE="fail_at_last") as told:
+        *numbers, last = list(told)
+    # The failure may overtake what is on its way through the other steps.
+    assert [each["OUT"] for each in numbers] == list(range(len(numbers)))
+    assert last["error"] == "in ensemble 'counted', no more"
+
+
+def test_who_takes_one_answer_is_told_so(streaming: Mesh) -> None:
+    arrays = {
+        "COUNT": np.array([1], np.int32),
+        "SIZE": np.array([0], np.int32),
+        "MODE": np.array([b"later"], np.object_),
+    }
+    refused = pytest.raises(InferenceServerException, match="decoupled transaction policy")
+    with connected(streaming, "grpc") as client, refused:
+        client.infer("counted", arrays)

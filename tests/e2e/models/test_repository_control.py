@@ -1,0 +1,319 @@
+"""Loading and unloading through the whole mesh, with Triton's own clients and under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.grpc.aio as aio_client
+import tritonclient.http as http_client
+from tritonclient.utils import InferenceServerException
+
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models.e2e_models import save_heavy, save_scaler
+from tests.support.models.scaler import CONFIG, LOAD, UNLOAD, rows, scaled
+
+CLIENTS = 64
+RELOADS = 10
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, Path]]:
+    """A mesh and its repository, as the test before has left them."""
+    root = tmp_path_factory.mktemp("shared")
+    save_scaler(root / "models", "scaler", 1, CONFIG)
+    flags = ("--model-control-mode=explicit", "--load-model=*")
+    with running(root / "models", root / "log", *flags) as it:
+        yield it, root / "models"
+
+
+@pytest.fixture
+def repository(shared: tuple[Mesh, Path]) -> Path:
+    """The shared one with a single model, which has just been loaded."""
+    mesh, models = shared
+    for directory in models.iterdir():
+        shutil.rmtree(directory)
+    with grpc_client.InferenceServerClient(mesh.grpc) as client:
+        for name in mesh.index():
+            client.unload_model(name)
+        until(lambda: not mesh.index(), "what lies nowhere to be forgotten")
+        save_scaler(models, "scaler", 1, CONFIG)
+        client.load_model("scaler")
+    return models
+
+
+@pytest.fixture
+def mesh(shared: tuple[Mesh, Path], repository: Path) -> Mesh:
+    return shared[0]
+
+
+def entry(mesh: Mesh) -> dict[str, Any]:
+    """What the index says of version 1; others may be there that a test before has unloaded."""
+    first = ("scaler", "1")
+    return next(each for each in mesh.versions() if (each["name"], each.get("version")) == first)
+
+
+class Crowd:
+    """Clients that ask again and again, each knowing which factors would be right."""
+
+    def __init__(self, client: aio_client.InferenceServerClient) -> None:
+        self._client = client
+        # Loaded before a request was sent, and the one that may be loaded when it is answered.
+        self.oldest = self.newest = 1
+        self.seen: set[int] = set()
+        self.stopping = False
+        self._left = 0
+        self._round = asyncio.Event()
+
+    async def ask_on(self, number: int) -> None:
+        while not self.stopping:
+            oldest = self.oldest
+            tensor = aio_client.InferInput("INPUT0", [1, 8], "FP32")
+            tensor.set_data_from_numpy(rows(number))
+            answer = await self._client.infer("scaler", [tensor])
+            factors = np.unique(answer.as_numpy("OUTPUT0") / number)
+            assert len(factors) == 1
+            assert oldest <= factors[0] <= self.newest
+            self.seen.add(int(factors[0]))
+            self._left -= 1
+            if not self._left:
+                self._round.set()
+
+    async def another_round(self) -> None:
+        """Until there were as many answers as there are clients."""
+        self._left = CLIENTS
+        self._round.clear()
+        await asyncio.wait_for(self._round.wait(), 30)
+
+
+async def test_a_model_reloaded_under_load_loses_nothing(mesh: Mesh, repository: Path) -> None:
+    async with aio_client.InferenceServerClient(mesh.grpc) as client:
+        crowd = Crowd(client)
+        asking = [asyncio.create_task(crowd.ask_on(number)) for number in range(1, CLIENTS + 1)]
+        for factor in range(2, RELOADS + 2):
+            await crowd.another_round()
+            crowd.newest = factor
+            save_scaler(repository, "scaler", factor, CONFIG)
+            await client.load_model("scaler")
+            crowd.oldest = factor
+        await crowd.another_round()
+        crowd.stopping = True
+        await asyncio.gather(*asking)
+    assert crowd.seen == set(range(1, RELOADS + 2))
+    assert entry(mesh)["state"] == "READY"
+
+
+async def test_an_unload_under_load_answers_what_was_accepted(mesh: Mesh) -> None:
+    async with aio_client.InferenceServerClient(mesh.grpc) as client:
+
+        async def ask() -> str:
+            tensor = aio_client.InferInput("INPUT0", [1, 8], "FP32")
+            tensor.set_data_from_numpy(rows(3))
+            try:
+                answer = await client.infer("scaler", [tensor])
+            except InferenceServerException as error:
+                return str(error.message())
+            assert answer.as_numpy("OUTPUT0")[0, 0] == 3 * 1
+            return "answered"
+
+        for _ in range(RELOADS):
+            asking = [asyncio.create_task(ask()) for _ in range(CLIENTS)]
+            await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            await client.unload_model("scaler")
+            told = set(await asyncio.gather(*asking))
+            refusal = "Request for unknown model: 'scaler' has no available versions"
+            assert "answered" in told
+            assert told <= {"answered", refusal}
+            assert await ask() == refusal
+            await client.load_model("scaler")
+            assert await ask() == "answered"
+
+
+def statistics(mesh: Mesh) -> dict[str, int]:
+    """How many inferences each version has made."""
+    _, body = mesh.get("/v2/models/scaler/stats")
+    found = json.loads(body).get("model_stats", [])
+    return {each["version"]: each["inference_count"] for each in found}
+
+
+def test_what_was_unloaded_says_so_until_it_is_loaded_anew(mesh: Mesh) -> None:
+    assert scaled(mesh) == 1
+    assert statistics(mesh) == {"1": 1}
+    with http_client.InferenceServerClient(mesh.http) as client:
+        client.load_model("scaler")
+        assert statistics(mesh) == {"1": 1}, "nothing has changed, so nothing happens"
+        client.unload_model("scaler")
+        client.unload_model("scaler")
+        until(lambda: entry(mesh).get("reason") == "unloaded", "the unload")
+        assert entry(mesh)["state"] == "UNAVAILABLE"
+        assert client.is_server_ready()
+        assert not client.is_model_ready("scaler")
+        assert mesh.get("/v2/models/scaler/versions/1/infer", "POST", b"{}") == (
+            503,
+            b'{"error":"Request for unknown model: \'scaler\' version 1 is not at ready state"}',
+        )
+        assert mesh.get("/v2/models/scaler/stats")[0] == 400
+        assert 'nv_inference_count{model="scaler"' not in mesh.metrics()
+        client.load_model("scaler")
+        assert statistics(mesh) == {"1": 0}
+        assert scaled(mesh) == 1
+        client.unload_model("nobody has heard of it")
+
+
+def test_a_load_that_fails_leaves_the_old_model_serving(mesh: Mesh, repository: Path) -> None:
+    assert scaled(mesh) == 1
+    (repository / "scaler" / "1" / "model.onnx").write_bytes(b"this is no model")
+    for _ in range(2):
+        status, body = mesh.get("/v2/repository/models/scaler/load", "POST")
+        text = json.loads(body)["error"]
+        assert status == 400
+        prefix = "load failed for model 'scaler': version 1 is at UNAVAILABLE state: "
+        assert text.startswith(prefix)
+        assert text.endswith(";\n")
+    (repository / "scaler" / "config.pbtxt").write_text("max_batch_sizes: 3")
+    assert mesh.get("/v2/repository/models/scaler/load", "POST") == (
+        500,
+        b'{"error":"failed to load \'scaler\', failed to poll from model repository"}',
+    )
+    assert entry(mesh) == {"name": "scaler", "version": "1", "state": "READY"}
+    assert scaled(mesh) == 1
+    assert statistics(mesh) == {"1": 2}
+    save_scaler(repository, "scaler", 5, CONFIG)
+    assert mesh.get("/v2/repository/models/scaler/load", "POST") == (200, b"")
+    assert scaled(mesh) == 5
+
+
+def test_instance_groups_change_in_place(mesh: Mesh, repository: Path) -> None:
+    assert scaled(mesh) == 1
+    for count in (5, 1, 3):
+        groups = f"instance_group [{{ count: {count} kind: KIND_CPU }}]"
+        (repository / "scaler" / "config.pbtxt").write_text(CONFIG + groups)
+        assert mesh.get("/v2/repository/models/scaler/load", "POST") == (200, b"")
+        with http_client.InferenceServerClient(mesh.http) as client:
+            (group,) = client.get_model_config("scaler")["instance_group"]
+        assert group["count"] == count
+        until(partial(has_instances, mesh, count), f"{count} instances")
+    assert statistics(mesh) == {"1": 1}
+    assert scaled(mesh) == 1
+
+
+def has_instances(mesh: Mesh, count: int) -> bool:
+    lines = mesh.metrics().splitlines()
+    found = [each for each in lines if each.startswith("nereid_instances{")]
+    return sum(int(float(each.rpartition(" ")[2])) for each in found) == count
+
+
+def test_versions_come_and_go(mesh: Mesh, repository: Path) -> None:
+    policy = CONFIG + "version_policy { all { } }"
+    for version in (2, 3):
+        save_scaler(repository, "scaler", 10 * version, policy, version)
+    with grpc_client.InferenceServerClient(mesh.grpc) as client:
+        assert scaled(mesh) == 1
+        client.load_model("scaler")
+        assert statistics(mesh) == {"1": 1, "2": 0, "3": 0}
+        assert [scaled(mesh, version=each) for each in ("", "1", "2")] == [30, 1, 20]
+        shutil.rmtree(repository / "scaler" / "3")
+        client.load_model("scaler")
+        assert scaled(mesh) == 20
+        (repository / "scaler" / "config.pbtxt").write_text(CONFIG)
+        client.load_model("scaler")
+        assert statistics(mesh) == {"2": 2}
+
+        def states() -> dict[str, str]:
+            models = client.get_model_repository_index().models
+            return {each.version: each.state + each.reason for each in models}
+
+        gone = "UNAVAILABLEunloaded"
+        until(lambda: states() == {"1": gone, "2": "READY", "3": gone}, "the old ones to go")
+
+
+def test_a_load_may_bring_its_configuration_and_its_files(mesh: Mesh, repository: Path) -> None:
+    with http_client.InferenceServerClient(mesh.http) as client:
+        config = client.get_model_config("scaler")
+        config |= {"max_batch_size": 2, "instance_group": [{"count": 3, "kind": "KIND_CPU"}]}
+        config["dynamic_batching"] = {"max_queue_delay_microseconds": 77}
+        client.load_model("scaler", config=json.dumps(config))
+        shown = client.get_model_config("scaler")
+        assert (shown["max_batch_size"], shown["instance_group"][0]["count"]) == (2, 3)
+        assert shown["dynamic_batching"]["max_queue_delay_microseconds"] == 77
+        with pytest.raises(InferenceServerException, match="batch-size must be <= 2"):
+            ask_for_many(client, 3)
+        client.load_model("scaler")
+        assert client.get_model_config("scaler")["max_batch_size"] == 2, "until files change"
+        save_scaler(repository.parent / "elsewhere", "scaler", 9, CONFIG)
+        content = (repository.parent / "elsewhere" / "scaler" / "1" / "model.onnx").read_bytes()
+        for name in ("scaler", "fresh"):
+            config["name"] = name
+            files = {"file:7/model.onnx": content}
+            client.load_model(name, config=json.dumps(config), files=files)
+            assert mesh.index()[name]["state"]
+        assert scaled(mesh) == 9
+        assert set(statistics(mesh)) == {"7"}
+        client.load_model("scaler")
+        assert scaled(mesh) == 1
+        assert set(statistics(mesh)) == {"1"}
+        client.unload_model("fresh")
+        until(lambda: "fresh" not in mesh.index(), "what lies nowhere to be forgotten")
+        for wrong in ("../x", "/etc/x", "1/../../x"):
+            with pytest.raises(InferenceServerException, match="failed to poll"):
+                client.load_model("scaler", config="{}", files={f"file:{wrong}": b"x"})
+        assert not (repository / "x").exists()
+
+
+def ask_for_many(client: http_client.InferenceServerClient, count: int) -> None:
+    tensor = http_client.InferInput("INPUT0", [count, 8], "FP32")
+    tensor.set_data_from_numpy(np.zeros((count, 8), np.float32))
+    client.infer("scaler", [tensor])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        (LOAD, b"[]", 200, ""),
+        (LOAD, b'{"parameters":{}}', 200, ""),
+        (LOAD, b"nonsense", 500, "failed to parse the request JSON buffer: Invalid value. at 1"),
+        (LOAD, b'{"parameters":5}', 500, "attempt to get members for non-object"),
+        (LOAD, b'{"parameters":{"foo":1}}', 500, "attempt to access JSON non-string as string"),
+        (LOAD, b'{"parameters":{"foo":""}}', 500, "unexpected error on creating Triton parameter"),
+        (LOAD, b'{"parameters":{"config":"x"}}', 500, "failed to poll from model repository"),
+        (LOAD, b'{"parameters":{"config":"{\\"x\\":1}"}}', 500, "failed to poll from model"),
+        (LOAD, b'{"parameters":{"file:1/a":"eA=="}}', 500, "failed to poll from model repository"),
+        (LOAD, b'{"parameters":{"file:1/a":"e"}}', 400, "is not base64"),
+        ("/v2/repository/models/../load", b"", 400, "must not contain path traversal characters"),
+        ("/v2/repository/models/nope/load", b"", 500, "failed to load 'nope', failed to poll"),
+        ("/v2/repository/r/models/scaler/load", b"", 501, "'repository_name' specification is"),
+        ("/v2/repository/r/models/scaler/unload", b"", 501, "'repository_name' specification is"),
+        (UNLOAD.replace("scaler", "nope"), b"nonsense", 200, ""),
+        (UNLOAD.replace("scaler", "nope"), b'{"parameters":{"unload_dependents":1}}', 200, ""),
+    ],
+)
+def test_what_http_answers(mesh: Mesh, path: str, body: bytes, status: int, text: str) -> None:
+    answered, told = mesh.get(path, "POST", body)
+    assert answered == status
+    assert text in (json.loads(told)["error"] if told else "")
+    assert scaled(mesh) == 1
+
+
+def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
+    (executor,) = mesh.children("nereid.services.executor")
+    size_bytes = 200 << 20
+    save_heavy(repository, "heavy", size_bytes)
+
+    def resident_bytes() -> int:
+        pages = Path(f"/proc/{executor}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    with http_client.InferenceServerClient(mesh.http) as client:
+        client.load_model("heavy")
+        before = resident_bytes()
+        client.unload_model("heavy")
+        until(lambda: resident_bytes() < before - size_bytes * 0.9, "the memory")

@@ -1,0 +1,145 @@
+"""Trees of requests that go through several models: ensembles, and models that ask models."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as grpcclient
+
+from tests.support.mesh.commands import say
+from tests.support.mesh.mesh import running
+from tests.support.mesh.traced import OTHER, SAMPLED, SHAPE, TRACE, C, E, G, S, flags, tensor
+from tests.support.models import python_models
+from tests.support.models.e2e_models import save_scaler
+from tests.support.peers.otlp_receiver import Receiver, Tree, receiver
+from tests.support.scheduler.ensembles import ensemble_config, save_ensemble
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def collector() -> Iterator[Receiver]:
+    with receiver() as it:
+        yield it
+
+
+def test_the_steps_of_an_ensemble_are_below_it(tmp_path: Path, collector: Receiver) -> None:
+    repository = tmp_path / "models"
+    for name in ("first", "second"):
+        save_scaler(repository, name, 1, "max_batch_size: 4")
+    steps = [
+        ("first", {"INPUT0": "INPUT0"}, {"OUTPUT0": "m"}),
+        ("second", {"INPUT0": "m"}, {"OUTPUT0": "OUTPUT0"}),
+    ]
+    config = ensemble_config(["INPUT0 FP32 8"], ["OUTPUT0 FP32 8"], steps, "max_batch_size: 4")
+    save_ensemble(repository, "both", config)
+    shape = {
+        # The services' spans come in any order.
+        (S, "both", "InferRequest"),
+        *((S, name, "both") for name in ("first", "second")),
+        *((S, part, name) for part in ("queue", "execute") for name in ("first", "second")),
+    }
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        with grpcclient.InferenceServerClient(mesh.grpc) as client:
+            client.infer("both", [tensor(grpcclient)], headers=dict(SAMPLED))
+        tree = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() >= shape)[TRACE]
+    # It waits for nothing itself, so its time is that of its steps.
+    assert (S, "queue", "both") not in tree.shape()
+    first, second = tree.one("first"), tree.one("second")
+    assert first.end_ns <= second.end_ns <= tree.one("both").end_ns + 1_000_000
+
+
+def test_an_ensemble_of_a_model_that_asks_an_ensemble_is_one_tree(
+    tmp_path: Path, collector: Receiver
+) -> None:
+    repository = tmp_path / "models"
+    python_models.save(repository, "caller", python_models.CALLER % 1)
+    python_models.save(repository, "talk", python_models.TALK)
+    cached = f"{python_models.TALK}response_cache {{ enable: true }}\n"
+    python_models.save(repository, "talk", cached, "stored")
+    ends = ["COMMAND STRING 1"], ["REPLY STRING 1"]
+    inner = [("talk", {"COMMAND": "COMMAND"}, {"REPLY": "REPLY"})]
+    outer = [
+        ("caller", {"COMMAND": "COMMAND"}, {"REPLY": "m"}),
+        ("stored", {"COMMAND": "m"}, {"REPLY": "REPLY"}),
+    ]
+    save_ensemble(repository, "inner", ensemble_config(*ends, inner))
+    save_ensemble(repository, "outer", ensemble_config(*ends, outer))
+
+    def shape(*executed: str) -> set[tuple[str, str, str]]:
+        at_gateway = {each for each in SHAPE if each[0] == G}
+        nested = [("outer", "InferRequest"), ("caller", "outer"), ("stored", "outer")]
+        nested += [("inner", "execute"), ("talk", "inner"), ("cache lookup", "stored")]
+        return {
+            *at_gateway,
+            *((S, name, parent) for name, parent in nested),
+            (C, "lookup", "cache lookup"),
+            *((S, part, name) for part in ("queue", "batch", "execute") for name in executed),
+            *(each for each in SHAPE if each[0] == E),
+        }
+
+    missed = shape("caller", "talk", "stored") | {(C, "store", "cache lookup")}
+    wanted = {TRACE: missed, OTHER: shape("caller", "talk")}
+
+    def came(trace: str, trees: dict[str, Tree]) -> bool:
+        return trace in trees and trees[trace].shape() == wanted[trace]
+
+    # A machine at work shall not make a hit a miss.
+    cache = ("--cache-config=local,size=1048576", "--cache-timeout-ms=5000")
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *cache, *flagged) as mesh:
+        for trace in (TRACE, OTHER):
+            header = {"traceparent": SAMPLED["traceparent"].replace(TRACE, trace)}
+            assert say(mesh, "exec inner echo echo done", "outer", headers=header) == "done"
+            collector.wait(partial(came, trace))
+    for tree in collector.trees().values():
+        assert tree.roots() == [tree.one("InferRequest")]
+        assert all(span.error is None for span in tree.spans)
+        executes = {span.parent: span for span in tree.named("execute")}
+        assert tree.one("inner").parent == executes[tree.one("caller").id].id
+        # Each execution has its own, within its time, give or take what clocks are read apart.
+        assert {span.parent for span in tree.named("compute")} == {
+            span.id for span in executes.values()
+        }
+
+
+def test_what_a_model_asks_is_below_its_own_execution(tmp_path: Path, collector: Receiver) -> None:
+    repository = tmp_path / "models"
+    python_models.save(repository, "caller", python_models.CALLER % 1)
+    python_models.save(repository, "talk", python_models.TALK)
+    alone = {
+        (service, name.replace("doubler", "caller"), parent.replace("doubler", "caller"))
+        for service, name, parent in SHAPE
+    }
+    both = {
+        *alone,
+        (S, "talk", "execute"),
+        *((S, part, "talk") for part in ("queue", "batch", "execute")),
+    }
+    elsewhere = {"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)}
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        # The model hands the trace on in one case, and not in the other: as with Triton, it says.
+        about = json.loads(say(mesh, "exec talk about", "caller", headers=dict(SAMPLED)))
+        assert say(mesh, "async_exec talk echo no", "caller", headers=elsewhere) == "no"
+        trees = collector.wait(
+            lambda trees: (
+                {name: tree.shape() for name, tree in trees.items()} == {TRACE: both, OTHER: alone}
+                and len(trees[TRACE].spans) == len(SHAPE) + 8
+            )
+        )
+    tree = trees[TRACE]
+    assert tree.roots() == [tree.one("InferRequest")]
+    caller, talk = tree.one("caller"), tree.one("talk")
+    executes = {span.parent: span for span in tree.named("execute")}
+    assert talk.parent == executes[caller.id].id
+    assert {span.parent for span in tree.named("compute")} == {
+        executes[each.id].id for each in (caller, talk)
+    }
+    assert all(span.error is None for span in tree.spans)
+    # What the asked model is told is where its own requests would hang.
+    context = json.loads(about["trace"])["traceparent"]
+    assert context == f"00-{TRACE}-{executes[talk.id].id}-01"

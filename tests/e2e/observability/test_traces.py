@@ -1,0 +1,255 @@
+"""One connected tree for each sampled request, through the real mesh to a real OTLP receiver."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as aiogrpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
+
+from tests.support.mesh.mesh import Mesh, free_port, running, until
+from tests.support.mesh.traced import (
+    OTHER,
+    SAMPLED,
+    SHAPE,
+    SPAN,
+    TRACE,
+    C,
+    G,
+    S,
+    ask_grpc,
+    ask_http,
+    flags,
+    tensor,
+)
+from tests.support.models.e2e_models import make_repository
+from tests.support.peers.otlp_receiver import Receiver, Tree, receiver
+
+pytestmark = pytest.mark.slow
+
+
+def whole(tree: Tree) -> bool:
+    return tree.shape() == SHAPE
+
+
+@pytest.fixture
+def collector() -> Iterator[Receiver]:
+    with receiver() as it:
+        yield it
+
+
+@pytest.mark.parametrize("join", ["all", "none"])
+def test_a_traceparent_becomes_one_tree_through_all_services(
+    repository: Path, tmp_path: Path, collector: Receiver, join: str
+) -> None:
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", f"--join={join}", *flagged) as mesh:
+        ask_grpc(mesh)
+        ask_grpc(mesh, headers={"traceparent": f"00-{'1' * 32}-{SPAN}-00"})
+        ask_http(mesh, headers=dict(SAMPLED), request_id="seven")
+        ask_grpc(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)})
+        trees = collector.wait(lambda trees: len(trees) == 2 and all(map(whole, trees.values())))
+    # Neither the request without traceparent nor the unsampled one left anything.
+    assert set(collector.trees()) == {TRACE, OTHER}
+    over_grpc = trees[OTHER].one("InferRequest")
+    assert (over_grpc.parent, over_grpc.attributes["nereid.protocol"]) == (SPAN, "grpc")
+    tree = trees[TRACE]
+    root, model, execute = tree.one("InferRequest"), tree.one("doubler"), tree.one("execute")
+    assert root.parent == SPAN
+    assert root.attributes == {
+        "nereid.protocol": "http",
+        "triton.request_id": "seven",
+        "triton.model_name": "doubler",
+    }
+    assert model.attributes == {
+        "triton.model_name": "doubler",
+        "triton.model_version": 1,
+        "triton.request_id": "seven",
+        "nereid.attempts": 1,
+    }
+    batch = tree.one("batch")
+    assert batch.links == [(TRACE, execute.id)]
+    assert execute.links == [(TRACE, batch.id)]
+    assert batch.attributes["nereid.batch.size"] == 1
+    assert all(span.error is None for span in tree.spans)
+    for span in tree.spans:
+        parent = tree.parent(span)
+        # What is below the scheduler's spans was measured by other clocks of the same machine.
+        if parent is not None:
+            assert parent.start_ns - 1_000_000 <= span.start_ns <= span.end_ns
+            assert span.end_ns <= parent.end_ns + 1_000_000
+
+
+def test_rate_and_count(repository: Path, tmp_path: Path, collector: Receiver) -> None:
+    flagged = flags(collector.url, "level=TIMESTAMPS", "rate=5", "count=2")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        for number in range(20):
+            ask_grpc(mesh, request_id=str(number))
+        ask_grpc(mesh, request_id="asked", headers=dict(SAMPLED))
+    trees = collector.wait(lambda trees: len(trees) == 3 and all(map(whole, trees.values())))
+    traced = {tree.one("doubler").attributes["triton.request_id"] for tree in trees.values()}
+    # Every fifth, twice; a request that asks for it is not counted.
+    assert traced == {"4", "9", "asked"}
+
+
+def test_a_batch_links_to_the_attempts_of_its_sampled_members(
+    repository: Path, tmp_path: Path, collector: Receiver
+) -> None:
+    async def burst(mesh: Mesh) -> None:
+        async with aiogrpcclient.InferenceServerClient(mesh.grpc) as client:
+            await asyncio.gather(
+                *(client.infer("doubler", [tensor(aiogrpcclient)]) for _ in range(64))
+            )
+
+    flagged = flags(collector.url, "level=TIMESTAMPS", "rate=1")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        asyncio.run(burst(mesh))
+
+    def settled(trees: dict[str, Tree]) -> bool:
+        # Each but the first of a batch has no batch span.
+        return len(trees) == 64 and all(
+            tree.shape() | {(S, "batch", "doubler")} == SHAPE for tree in trees.values()
+        )
+
+    trees = collector.wait(settled)
+    executes = {(s.trace, s.id): s for tree in trees.values() for s in tree.named("execute")}
+    batches = {(s.trace, s.id): s for tree in trees.values() for s in tree.named("batch")}
+    assert len(batches) < 64
+    linked = [link for batch in batches.values() for link in batch.links]
+    assert sorted(linked) == sorted(executes)
+    for place, batch in batches.items():
+        assert len(batch.links) == batch.attributes["nereid.batch.members"]
+        assert all(executes[link].links == [place] for link in batch.links)
+    assert all(tree.one("InferRequest") in tree.roots() for tree in trees.values())
+
+
+def test_a_retried_request_shows_both_attempts(
+    repository: Path, tmp_path: Path, collector: Receiver
+) -> None:
+    async def scenario(mesh: Mesh) -> None:
+        async with aiogrpcclient.InferenceServerClient(mesh.grpc) as client:
+            turns = aiogrpcclient.InferInput("TURNS", [1], "INT64")
+            turns.set_data_from_numpy(np.array([1500], np.int64))
+            request = asyncio.create_task(client.infer("slow", [turns], headers=dict(SAMPLED)))
+            (pid,) = mesh.children("nereid.services.executor")
+            first = ticks(pid)
+            await asyncio.to_thread(until, lambda: ticks(pid) - first > 20, "the request's start")
+            os.kill(pid, signal.SIGKILL)
+            result = await asyncio.wait_for(request, 40)
+            assert result.as_numpy("OUTPUT0").tolist() == [1500]
+
+    flagged = flags(collector.url, "mode=opentelemetry")
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        asyncio.run(scenario(mesh))
+        # The gateway's 3, the scheduler's 7 and 4 of the executor that lived.
+        tree = collector.wait(lambda trees: TRACE in trees and len(trees[TRACE].spans) == 14)[TRACE]
+    assert tree.one("slow").attributes["nereid.attempts"] == 2
+    assert tree.one("slow").error is None
+    lost, done = tree.named("execute")
+    assert lost.error is not None
+    assert done.error is None
+    assert (lost.attributes["nereid.attempt"], done.attributes["nereid.attempt"]) == (1, 2)
+    assert len(tree.named("queue")) == len(tree.named("batch")) == 2
+    assert tree.parent(tree.one("compute")) == done
+    assert tree.roots() == [tree.one("InferRequest")]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "words"),
+    [
+        ("doubler", [1, 9], "unexpected shape for input 'INPUT0'"),
+        ("nobody", [1, 8], "unknown model: 'nobody'"),
+    ],
+)
+def test_a_refused_request_shows_where_and_why(
+    mesh_with_traces: tuple[Mesh, Receiver], model: str, shape: list[int], words: str
+) -> None:
+    mesh, collector = mesh_with_traces
+    trace = f"{len(model):032x}"
+    wrong = httpclient.InferInput("INPUT0", shape, "FP32")
+    wrong.set_data_from_numpy(np.zeros(shape, np.float32))
+    with (
+        httpclient.InferenceServerClient(mesh.http) as client,
+        pytest.raises(InferenceServerException, match=words),
+    ):
+        client.infer(model, [wrong], headers={"traceparent": f"00-{trace}-{SPAN}-01"})
+    tree = collector.wait(lambda trees: trace in trees and len(trees[trace].spans) == 4)[trace]
+    assert tree.shape() == {span for span in SHAPE if span[0] == G} | {(S, model, "InferRequest")}
+    refused = tree.one(model)
+    assert refused.error is not None
+    assert words in refused.error
+    assert refused.error == tree.one("InferRequest").error
+    assert refused.attributes == {"triton.model_name": model, "nereid.attempts": 0}
+
+
+@pytest.fixture(scope="module")
+def mesh_with_traces(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Mesh, Receiver]]:
+    root = tmp_path_factory.mktemp("refusals")
+    repository = make_repository(root / "repository")
+    with receiver() as collector:
+        flagged = flags(collector.url, "mode=opentelemetry")
+        with running(repository, root / "log", *flagged) as mesh:
+            yield mesh, collector
+
+
+def ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11])
+
+
+def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    more = ("level=TIMESTAMPS", "rate=1", "opentelemetry,bsp_max_queue_size=64")
+    with running(repository, log, *flags(f"http://127.0.0.1:{free_port()}", *more)) as mesh:
+        with httpclient.InferenceServerClient(mesh.http) as client:
+            for _ in range(300):
+                client.infer("doubler", [tensor(httpclient)])
+        assert mesh.terminate() == 0
+    told = [line for line in log.read_text().splitlines() if "traces:" in line]
+    # A line for each service at most, whatever happens within a minute.
+    assert 1 <= len(told) <= 3
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("join", ["all", "none"])
+def test_a_hit_in_the_cache_is_a_tree_without_execution(
+    tmp_path: Path, collector: Receiver, join: str
+) -> None:
+    repository = make_repository(tmp_path / "repository")
+    config = repository / "doubler" / "config.pbtxt"
+    config.write_text(config.read_text() + "response_cache { enable: true }\n")
+    flagged = [
+        *flags(collector.url, "mode=opentelemetry"),
+        f"--join={join}",
+        "--cache-config=local,size=1048576",
+        # A machine at work shall not make a hit a miss.
+        "--cache-timeout-ms=5000",
+    ]
+    asked = {(S, "cache lookup", "doubler"), (C, "lookup", "cache lookup")}
+    stored = SHAPE | asked | {(C, "store", "cache lookup")}
+    with running(repository, tmp_path / "log", *flagged) as mesh:
+        ask_grpc(mesh, headers=dict(SAMPLED))
+        miss = collector.wait(lambda trees: TRACE in trees and trees[TRACE].shape() == stored)[
+            TRACE
+        ]
+        ask_grpc(mesh)
+        ask_http(mesh, headers={"traceparent": SAMPLED["traceparent"].replace(TRACE, OTHER)})
+        hit = collector.wait(lambda trees: OTHER in trees and len(trees[OTHER].spans) == 6)[OTHER]
+    # A hit that nobody traces leaves nothing with the cache either.
+    assert set(collector.trees()) == {TRACE, OTHER}
+    assert miss.one("cache lookup").attributes == miss.one("lookup").attributes == {"hit": False}
+    assert miss.one("store").attributes == {"kept": True}
+    # Its wait in the queue begins where the lookup ended.
+    assert miss.one("queue").start_ns >= miss.one("cache lookup").end_ns - 1_000_000
+    assert hit.shape() == {span for span in SHAPE if span[0] == G} | asked | {
+        (S, "doubler", "InferRequest")
+    }
+    assert hit.one("cache lookup").attributes == hit.one("lookup").attributes == {"hit": True}
+    assert hit.one("doubler").attributes["nereid.attempts"] == 0

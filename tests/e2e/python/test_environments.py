@@ -1,0 +1,111 @@
+"""Python models with a Python of their own, and with limits on what they may take."""
+
+import sysconfig
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.support.mesh.commands import refusal, say
+from tests.support.mesh.mesh import running
+from tests.support.models import python_models
+
+pytestmark = pytest.mark.slow
+
+SOURCE = """
+import sys
+
+import numpy as np
+import only_here
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        reply = f"{only_here.WORD} {sys.prefix}"
+        tensor = pb_utils.Tensor("REPLY", np.array([reply], np.object_))
+        return [pb_utils.InferenceResponse([tensor]) for _ in requests]
+"""
+SLEEPY = """
+import threading
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        threading.Event().wait()
+
+    def execute(self, requests):
+        pass
+"""
+
+
+def parameter(name: str, value: str) -> str:
+    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
+
+
+def make_environment(directory: Path) -> None:
+    """A virtual environment with a module that no other has, and numpy from this one."""
+    venv.create(directory, symlinks=True)
+    (site,) = directory.glob("lib/python*/site-packages")
+    (site / "only_here.py").write_text("WORD = 'here'")
+    (site / "numpy.pth").write_text(sysconfig.get_path("purelib"))
+
+
+def test_environments_packed_and_as_directories(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    make_environment(tmp_path / "env")
+    packed = tmp_path / "env.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(tmp_path / "env", ".")
+    paths = {
+        "packed": str(packed),
+        "folder": "$$TRITON_MODEL_DIRECTORY/env",
+        "none": str(tmp_path / "nothing"),
+    }
+    for name, path in paths.items():
+        config = python_models.TALK + parameter("EXECUTION_ENV_PATH", path)
+        directory = python_models.save(repository, "talk", config, name)
+        (directory / "1" / "model.py").write_text(SOURCE)
+    make_environment(repository / "folder" / "env")
+    with running(repository, tmp_path / "log") as mesh:
+        word, prefix = say(mesh, "x", "packed").split()
+        assert word == "here"
+        assert Path(prefix).name.startswith("nereid-python-env-")
+        assert say(mesh, "x", "folder") == f"here {repository}/folder/env"
+        assert mesh.index()["none"]["reason"].endswith("has no Python (bin/python) in it")
+    assert not Path(prefix).exists()
+
+
+def test_what_a_killed_executor_unpacked_is_removed_by_the_next(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    make_environment(tmp_path / "env")
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "env", ".")
+    config = python_models.TALK + parameter("EXECUTION_ENV_PATH", str(tmp_path / "env.tar.gz"))
+    directory = python_models.save(repository, "talk", config)
+    (directory / "1" / "model.py").write_text(SOURCE)
+    with running(repository, tmp_path / "log") as mesh:
+        left = Path(say(mesh, "x").split()[1])
+        mesh.kill("nereid.services.executor")
+        assert Path(say(mesh, "x").split()[1]) != left
+        assert not left.exists()
+
+
+def test_limits(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    for name, config in {
+        "sleepy": parameter("initialize-timeout-seconds", "0.5"),
+        "odd": parameter("execute-timeout-seconds", "soon"),
+        "talk": parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
+    }.items():
+        directory = python_models.save(repository, "talk", python_models.TALK + config, name)
+        if name == "sleepy":
+            (directory / "1" / "model.py").write_text(SLEEPY)
+    flag = "--backend-config=python,execute-timeout-seconds=3"
+    with running(repository, tmp_path / "log", flag) as mesh:
+        reasons = {name: entry.get("reason", "") for name, entry in mesh.index().items()}
+        assert "did not get ready within 0.5 s" in reasons["sleepy"]
+        assert "is 'soon', expected a number of seconds" in reasons["odd"]
+        assert "within 3 s" in refusal(mesh, "hang")[1]
+        assert say(mesh, "echo back") == "back"

@@ -1,0 +1,383 @@
+"""Models that answer any number of times, and models that ask models."""
+
+import json
+import os
+import queue
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from tests.support.mesh.commands import say
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models import python_models
+from tests.support.models.e2e_models import make_repository
+
+pytestmark = pytest.mark.slow
+
+
+# Long after a client's deadline, on a busy machine as well.
+_LIMIT = python_models.LIMIT.replace('"3"', '"60"')
+
+CIRCLE = """
+platform: "ensemble"
+input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+ensemble_scheduling { step {
+  model_name: "other" model_version: -1
+  input_map { key: "COMMAND" value: "COMMAND" } output_map { key: "REPLY" value: "REPLY" }
+} }
+"""
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = make_repository(tmp_path_factory.mktemp("repository"))
+    python_models.save(root, "identity")
+    python_models.save(root, "talk", python_models.TALK)
+    python_models.save(root, "talk", python_models.TALK, "spare")
+    python_models.save(root, "talk", python_models.TALK + _LIMIT, "impatient")
+    python_models.save(root, "stream")
+    python_models.save(root, "caller", python_models.CALLER % 1)
+    python_models.save(root, "caller", python_models.CALLER % 1, "other")
+    python_models.save(root, "caller", python_models.CALLER % 2, "pair")
+    python_models.save(root, "asker", python_models.CALLER % 1)
+    python_models.save(root, "asker", python_models.CALLER % 1, "asked")
+    python_models.save(root, "asker", python_models.CALLER % 1 + _LIMIT, "relayed")
+    (root / "circle" / "1").mkdir(parents=True)
+    (root / "circle" / "config.pbtxt").write_text(CIRCLE)
+    log = tmp_path_factory.mktemp("mesh") / "log"
+    names = (
+        "add_sub",
+        "identity",
+        "talk",
+        "impatient",
+        "stream",
+        "caller",
+        "other",
+        "pair",
+        "circle",
+        "asker",
+        "asked",
+        "relayed",
+    )
+    flags = [f"--load-model={name}" for name in names]
+    with running(root, log, "--model-control-mode=explicit", *flags) as mesh:
+        yield mesh
+
+
+class Stream:
+    """One gRPC stream, and what came on it."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.client = tritonclient.grpc.InferenceServerClient(mesh.grpc)
+        self.came: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.client.start_stream(lambda result, error: self.came.put((result, error)))
+
+    def say(self, command: str, **options: Any) -> None:
+        tensor = tritonclient.grpc.InferInput("COMMAND", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([command], np.object_))
+        self.client.async_stream_infer("stream", [tensor], **options)
+
+    def next(self) -> str:
+        result, error = self.came.get(timeout=20)
+        if error is not None:
+            return f"error: {error.message()}"
+        array = result.as_numpy("REPLY")
+        return "" if array is None else str(array[0].decode())
+
+    def close(self) -> None:
+        self.client.stop_stream(cancel_requests=True)
+        self.client.close()
+
+
+@pytest.fixture
+def stream(mesh: Mesh) -> Iterator[Stream]:
+    stream = Stream(mesh)
+    yield stream
+    stream.close()
+
+
+@pytest.mark.parametrize("command", ["count 5", "with_flag 5", "late 5"])
+def test_responses_come_one_after_the_other(stream: Stream, command: str) -> None:
+    stream.say(command)
+    assert [stream.next() for _ in range(5)] == list("01234")
+
+
+@pytest.mark.parametrize("command", ["count 0", "count 2", "with_flag 1"])
+def test_the_end_is_told_to_those_who_ask(stream: Stream, command: str) -> None:
+    stream.say(command, enable_empty_final_response=True)
+    count = 0
+    while True:
+        result, error = stream.came.get(timeout=20)
+        assert error is None
+        count += len(result.get_response().outputs)
+        if result.get_response().parameters["triton_final_response"].bool_param:
+            break
+    assert count == int(command.split()[1])
+
+
+def test_an_error_ends_the_responses(stream: Stream) -> None:
+    stream.say("fail 2")
+    assert [stream.next() for _ in range(3)] == ["0", "1", "error: that is all"]
+
+
+def test_an_exception_ends_the_responses(stream: Stream) -> None:
+    stream.say("throw 1")
+    assert stream.next() == "0"
+    assert stream.next().startswith(
+        "error: Failed to process the request(s) for model 'stream_0', message: "
+        "ValueError: it broke\n\nAt:\n"
+    )
+
+
+def test_a_request_that_its_model_forgets_is_answered(stream: Stream) -> None:
+    stream.say("forget")
+    assert stream.next() == "error: the model let go of a request without sending a final response"
+
+
+def test_a_request_that_is_rescheduled_may_be_answered_all_the_same(stream: Stream) -> None:
+    """Only models of iterative sequences get requests again; Triton says so in its log alone."""
+    stream.say("reschedule 2")
+    assert [stream.next() for _ in range(2)] == list("01")
+    stream.say("reschedule 0")
+    assert stream.next().endswith("while the model is not configured to handle such a flag.")
+
+
+def test_a_client_that_goes_stops_the_model(mesh: Mesh) -> None:
+    one = Stream(mesh)
+    one.say("endless")
+    assert one.next()
+    one.close()
+    other = Stream(mesh)
+
+    def cancelled() -> bool:
+        other.say("told")
+        return int(other.next().split()[1]) >= 1
+
+    try:
+        until(cancelled, "the model to notice")
+    finally:
+        other.close()
+
+
+def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> None:
+    stream.say("count 1")
+    assert stream.next() == "0"
+    stream.say("die 2")
+    assert [stream.next(), stream.next()] == ["0", "1"]
+    assert stream.next() == "error: Stub process 'stream_0' is not healthy."
+    stream.say("count 1")
+    assert stream.next() == "0"
+
+
+# ---- models that ask models
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        ("exec talk echo hi", "hi"),
+        ("exec talk error NOT_FOUND", "INTERNAL: Failed to process"),
+        (
+            "exec nope x",
+            "NOT_FOUND: Model nope - Error when running inference: Failed for execute",
+        ),
+        ("async_exec talk echo you", "you"),
+        ("gather talk echo 1,echo 2,echo 3", "1,2,3"),
+        ("add_sub 5 3", "8 2"),
+        ("large 10", "True"),
+        ("large 1000000", "True"),
+        ("ready talk", "true"),
+        ("ready nope", "false"),
+        ("iterate talk echo one", "one"),
+        ("iterate stream count 5", "0,1,2,3,4,end"),
+        ("iterate stream with_flag 5", "0,1,2,3,4"),
+        ("iterate stream count 0", "end"),
+        ("iterate stream count 500", ",".join([*map(str, range(500)), "end"])),
+        ("iterate_again stream count 2", "0 1,end 0,1,end"),
+        ("drop stream endless", "x" * 1000),
+        ("forked talk echo hi", "this does not work in a process that the model has forked"),
+        ("iterate stream fail 2", "0,1,UNAVAILABLE: that is all"),
+        ("async_iterate stream late 4", "0,1,2,3,end"),
+        ("first stream endless", "x" * 1000),
+        ("exec stream count 1", "UNSUPPORTED: Model stream - Error when running inference: Model"),
+        ("exec talk die SIGKILL", "INTERNAL: Stub process 'talk_0_0' is not healthy."),
+    ],
+)
+def test_models_ask_models(mesh: Mesh, command: str, reply: str) -> None:
+    told = say(mesh, command, "caller")
+    assert told == reply or (reply and told.startswith(reply))
+
+
+def test_the_asked_model_hears_what_the_asking_one_says(mesh: Mesh) -> None:
+    about = json.loads(say(mesh, "about talk", "caller"))
+    assert about["id"] == "mine"
+    assert about["correlation_id"] == 5
+    assert about["flags"] == 1
+    assert about["timeout"] == 7_000_000
+    assert about["parameters"] == {"a": "b"}
+
+
+def test_a_response_has_parameters_beside_its_tensors(mesh: Mesh) -> None:
+    told = json.loads(say(mesh, "parameters talk", "caller"))
+    assert told == {"word": "yes", "number": 3, "truth": True}
+
+
+@pytest.mark.parametrize("how", ["first", "drop"])
+def test_who_wants_no_more_responses_stops_the_asked_model(
+    mesh: Mesh, stream: Stream, how: str
+) -> None:
+    def cancelled() -> int:
+        stream.say("told")
+        return int(stream.next().split()[1])
+
+    before = cancelled()
+    assert say(mesh, f"{how} stream endless", "caller") == "x" * 1000
+    until(lambda: cancelled() > before, "the asked model to notice")
+
+
+def test_a_model_loads_another_of_what_it_has_itself(mesh: Mesh) -> None:
+    assert say(mesh, "load_made spare", "caller") == "loaded"
+    assert say(mesh, "exec spare x", "caller") == "made"
+    assert say(mesh, "load spare", "caller") == "loaded"
+    assert say(mesh, "exec spare echo its own", "caller") == "its own"
+    assert say(mesh, "unload spare", "caller") == "unloaded"
+
+
+def test_models_load_and_unload_models(mesh: Mesh) -> None:
+    assert say(mesh, "load spare", "caller") == "loaded"
+    assert say(mesh, "ready spare", "caller") == "true"
+    assert say(mesh, "exec spare echo there", "caller") == "there"
+    assert say(mesh, "unload spare", "caller") == "unloaded"
+    until(lambda: say(mesh, "ready spare", "caller") == "false", "the model to be gone")
+    assert "message: failed to load 'nope'" in say(mesh, "load nope", "caller")
+
+
+def test_a_request_that_could_only_wait_for_itself_is_refused(mesh: Mesh) -> None:
+    forever = "the request would wait for ever"
+    assert forever in say(mesh, "exec caller ready talk", "caller")
+    assert forever in say(mesh, "exec other exec caller ready talk", "caller")
+    # An ensemble waits for its steps, and who asks it does as well.
+    assert say(mesh, "exec circle exec talk echo hi", "caller") == "hi"
+    assert forever in say(mesh, "exec circle ready talk", "other")
+    assert forever in say(mesh, "exec circle exec caller ready talk", "caller")
+    # With another instance it need not wait.
+    assert say(mesh, "exec pair ready talk", "pair") == "true"
+    assert forever in say(mesh, "exec pair exec pair ready talk", "pair")
+
+
+def test_models_that_call_each_other_under_load_are_all_answered(mesh: Mesh) -> None:
+    def ask(number: int) -> str:
+        models = ("caller", "other") if number % 2 else ("other", "caller")
+        return say(mesh, f"exec {models[1]} exec talk echo {number}", models[0])
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, reply in enumerate(pool.map(ask, range(80))):
+            assert reply == str(number) or "would wait for ever" in reply
+    assert say(mesh, "exec talk echo fine", "caller") == "fine"
+
+
+def test_deadlines_are_carried_along(mesh: Mesh) -> None:
+    assert say(mesh, "exec talk echo fresh", "caller") == "fresh"
+    late = "UNAVAILABLE: the deadline of the requests that it is for passed"
+    # A machine that is busy may need some time to begin.
+    for timeout_s in (0.3, 2, 10):
+        try:
+            # The mesh may be faster with the end than a client on a busy machine.
+            assert say(mesh, "exec talk hold it", "caller", client_timeout=timeout_s) == late
+        except InferenceServerException as error:
+            assert "DEADLINE_EXCEEDED" in str(error)  # noqa: PT017 - it need not come
+        # The other model never answers; the asking one was told why it need not wait.
+        heard = say(mesh, "last", "caller")
+        if heard != "fresh":
+            break
+    assert heard == late
+    assert int(say(mesh, "release")) > 0
+    assert say(mesh, "exec talk echo back", "caller") == "back"
+
+
+@pytest.mark.parametrize("model", ["asker", "relayed"])
+def test_what_is_asked_later_has_nothing_to_do_with_what_is_executed_meanwhile(
+    mesh: Mesh, tmp_path: Path, model: str
+) -> None:
+    """Neither with its deadline, nor with what would be a ring if that asked."""
+    command = f"ask_later {tmp_path} asked ask {model} echo hi"
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(say, mesh, command, model)
+        try:
+            until((tmp_path / "held").exists, "the request to be held")
+            # A machine that is busy may need some time to begin.
+            for timeout_s in (0.5, 2, 10):
+                with pytest.raises(InferenceServerException):
+                    say(mesh, f"meet {tmp_path}", model, client_timeout=timeout_s)
+                if (tmp_path / "begun").exists():
+                    break
+            (tmp_path / "go").touch()
+            waits = f'nv_inference_pending_request_count{{model="{model}",version="1"}} 1'
+            until(lambda: later.done() or waits in mesh.metrics(), "the other model to ask back")
+        finally:
+            (tmp_path / "go").touch()
+            (tmp_path / "enough").touch()
+        assert later.result() == "hi"
+
+
+@pytest.mark.parametrize("how", ["ask", "ask_in_loop"])
+def test_rings_are_seen_although_a_request_is_left_open(
+    mesh: Mesh, tmp_path: Path, how: str
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(say, mesh, f"ask_later {tmp_path} asked echo hi", "asker")
+        try:
+            until((tmp_path / "held").exists, "the request to be held")
+            told = say(mesh, f"{how} asker echo x", "asker", client_timeout=60)
+            assert "the request would wait for ever" in told
+        finally:
+            (tmp_path / "go").touch()
+        assert later.result() == "hi"
+
+
+def test_a_ring_by_way_of_what_is_asked_later_ends_with_its_deadline(
+    mesh: Mesh, tmp_path: Path
+) -> None:
+    (tmp_path / "go").touch()
+    around = f"ask_later {tmp_path} asked"
+    try:
+        # The mesh may be faster with the end than the client.
+        told = say(mesh, f"{around} ask asker {around} echo x", "asker", client_timeout=2)
+        assert told.startswith("error: ")
+    except InferenceServerException as error:
+        assert "DEADLINE_EXCEEDED" in str(error)  # noqa: PT017 - it need not come
+    # Each of both has one instance.
+    assert say(mesh, "echo free", "asked", client_timeout=60) == "free"
+    assert say(mesh, "echo free", "asker", client_timeout=60) == "free"
+
+
+def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh) -> None:
+    pid = int(say(mesh, "pid", "impatient"))
+    with pytest.raises(InferenceServerException, match="Stub process 'caller_0_0' is not healthy"):
+        say(mesh, "die_asking impatient hang", "caller")
+    os.kill(pid, signal.SIGKILL)
+    assert say(mesh, "exec talk echo again", "caller") == "again"
+
+
+@pytest.mark.parametrize("when", ["at the start", "later"])
+def test_models_load_others_while_they_are_loaded(tmp_path: Path, when: str) -> None:
+    root = tmp_path / "repository"
+    python_models.save(root, "talk", python_models.TALK)
+    parameter = 'parameters { key: "other" value { string_value: "talk" } }'
+    python_models.save(root, "loader", python_models.TALK + parameter)
+    flags = ["--load-model=loader"] if when == "at the start" else []
+    python_models.save(root, "identity")
+    flags += ["--load-model=identity", "--model-control-mode=explicit"]
+    with running(root, tmp_path / "log", *flags) as mesh:
+        if when == "later":
+            assert mesh.get("/v2/repository/models/loader/load", "POST")[0] == 200
+        until(lambda: mesh.get("/v2/models/loader/ready")[0] == 200, "the model")
+        assert json.loads(say(mesh, "x", "loader")) == [False, True, "there"]

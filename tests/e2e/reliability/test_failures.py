@@ -1,0 +1,156 @@
+"""Processes die and drain under load: every request is answered once, and rightly."""
+
+import asyncio
+import collections
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as grpcclient
+from tritonclient.utils import InferenceServerException
+
+from tests.support.mesh.mesh import Mesh, running, until
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = 64
+REQUESTS = 2000
+# No single request may take longer than this, whatever dies.
+ANSWER_S = 40.0
+
+
+async def ask(client: grpcclient.InferenceServerClient, value: int) -> str:
+    """Send one request that nobody else sends; 'right', or the error's status."""
+    array = np.full((1, 8), value, np.float32)
+    tensor = grpcclient.InferInput("INPUT0", [1, 8], "FP32")
+    tensor.set_data_from_numpy(array)
+    try:
+        result = await asyncio.wait_for(
+            client.infer("doubler", [tensor], request_id=str(value)), ANSWER_S
+        )
+    except InferenceServerException as error:
+        return str(error.status())
+    assert result.get_response().id == str(value)
+    assert (result.as_numpy("OUTPUT0") == 2 * array).all()
+    return "right"
+
+
+async def load(
+    mesh: Mesh, half_way: Callable[[], Awaitable[None]], requests: int = REQUESTS
+) -> collections.Counter[str]:
+    """So many requests by 64 clients at once; half_way runs when half are answered."""
+    values = iter(range(requests))
+    outcomes: collections.Counter[str] = collections.Counter()
+    halved = asyncio.Event()
+
+    async def one_client() -> None:
+        async with grpcclient.InferenceServerClient(mesh.grpc) as client:
+            for value in values:
+                outcomes[await ask(client, value)] += 1
+                if outcomes.total() >= requests // 2:
+                    halved.set()
+
+    async def trouble() -> None:
+        await halved.wait()
+        await half_way()
+
+    await asyncio.gather(trouble(), *(one_client() for _ in range(CLIENTS)))
+    return outcomes
+
+
+@pytest.mark.parametrize("join", ["all", "none"])
+def test_an_executor_killed_under_load_costs_no_answer(
+    repository: Path, tmp_path: Path, join: str
+) -> None:
+    with running(repository, tmp_path / "log", f"--join={join}", executors=2) as mesh:
+
+        async def kill() -> None:
+            mesh.kill("nereid.services.executor")
+
+        outcomes = asyncio.run(load(mesh, kill))
+        assert outcomes == {"right": REQUESTS}
+        until(lambda: len(mesh.children("nereid.services.executor")) == 2, "the executor's return")
+
+
+def test_the_scheduler_killed_under_load_leaves_nobody_hanging(
+    repository: Path, tmp_path: Path
+) -> None:
+    with running(repository, tmp_path / "log", "--join=none") as mesh:
+
+        async def kill() -> None:
+            mesh.kill("nereid.services.scheduler")
+
+        outcomes = asyncio.run(load(mesh, kill))
+        assert set(outcomes) <= {"right", "StatusCode.UNAVAILABLE"}
+        assert outcomes.total() == REQUESTS
+        assert outcomes["right"] > REQUESTS // 2
+
+
+def test_the_joined_process_killed_is_back_with_its_models(
+    repository: Path, tmp_path: Path
+) -> None:
+    with running(repository, tmp_path / "log") as mesh:
+        mesh.kill("nereid.cli.serve.joined")
+        mesh.await_settled()
+        until(lambda: mesh.get("/v2/models/doubler/ready")[0] == 200, "the model's return")
+
+
+def test_a_stopped_executor_is_noticed_and_its_requests_run_elsewhere(
+    repository: Path, tmp_path: Path
+) -> None:
+    with running(repository, tmp_path / "log", executors=2) as mesh:
+        frozen = mesh.children("nereid.services.executor")[0]
+
+        async def freeze() -> None:
+            os.kill(frozen, signal.SIGSTOP)
+
+        try:
+            outcomes = asyncio.run(load(mesh, freeze, requests=1000))
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        assert outcomes == {"right": 1000}
+
+
+@pytest.mark.parametrize("join", ["all", "none"])
+def test_sigterm_under_load_answers_everything_accepted(
+    repository: Path, tmp_path: Path, join: str
+) -> None:
+    with running(repository, tmp_path / "log", f"--join={join}") as mesh:
+
+        async def terminate() -> None:
+            mesh.process.send_signal(signal.SIGTERM)
+
+        outcomes = asyncio.run(load(mesh, terminate))
+        # What comes after the signal is refused or finds no server; nothing hangs or goes wrong.
+        assert set(outcomes) <= {"right", "StatusCode.UNAVAILABLE"}
+        assert outcomes["right"] >= REQUESTS // 2
+        assert mesh.process.wait(45) == 0
+
+
+def test_sigterm_waits_for_a_request_that_is_running(repository: Path, tmp_path: Path) -> None:
+    async def scenario(mesh: Mesh) -> None:
+        async with grpcclient.InferenceServerClient(mesh.grpc) as client:
+            tensor = grpcclient.InferInput("TURNS", [1], "INT64")
+            tensor.set_data_from_numpy(np.array([3000], np.int64))
+            running_request = asyncio.create_task(client.infer("slow", [tensor]))
+            until_started = asyncio.to_thread(until, lambda: pending(mesh), "the request's start")
+            await until_started
+            mesh.process.send_signal(signal.SIGTERM)
+            result = await asyncio.wait_for(running_request, ANSWER_S)
+            assert result.as_numpy("OUTPUT0").tolist() == [3000]
+
+    def pending(mesh: Mesh) -> bool:
+        """Whether the executor is at work: its processor time moves in leaps."""
+        (pid,) = mesh.children("nereid.services.executor")
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[11])
+        first = seen.setdefault(pid, ticks)
+        return ticks - first > 20
+
+    seen: dict[int, int] = {}
+    with running(repository, tmp_path / "log") as mesh:
+        asyncio.run(scenario(mesh))
+        assert mesh.process.wait(45) == 0

@@ -1,0 +1,298 @@
+"""An executor's Python models against a scheduler of real sockets: who serves, and who tells."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from nereid.core.errors import Internal
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Status
+from nereid.services.executor.backends.python.supervisor import supervision
+from nereid.services.executor.service import ExecutorService
+from nereid.services.executor.settings import ExecutorSettings
+from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, Stay
+from tests.support.models import python_models
+from tests.support.models.onnx_models import answer_of, head, member
+
+LOST = "Stub process 'm_7' is not healthy."
+
+
+def command(text: str) -> pb.BatchMember:
+    data = text.encode()
+    return member(head(("COMMAND", "BYTES", [1])), struct.pack("<I", len(data)) + data)
+
+
+def reply(executed: pb.Executed) -> str:
+    (answer,) = executed.answers
+    return answer_of(answer)[0][3][4:].decode()
+
+
+class World:
+    """One executor with one Python model."""
+
+    def __init__(self, scheduler: Scheduler, service: ExecutorService, root: Path) -> None:
+        self.scheduler = scheduler
+        self.service = service
+        self.running = asyncio.create_task(service.run())
+        self.path = str(python_models.save(root, "talk") / "1")
+        self.numbers = iter(range(1, 100))
+        self.stay: Stay
+
+    async def load(self, more: str = "") -> InstanceStream:
+        written = f'name: "m" {python_models.TALK} {more}'
+        config = text_format.Parse(written, model_config_pb2.ModelConfig())
+        self.stay.load(7, config, self.path)
+        return await self.scheduler.stream()
+
+    def send(self, stream: InstanceStream, text: str) -> int:
+        number = next(self.numbers)
+        stream.send(command(text), number=number)
+        return number
+
+    async def say(self, stream: InstanceStream, text: str) -> str:
+        number = self.send(stream, text)
+        executed = await stream.answers()
+        assert executed.id == number
+        return reply(executed)
+
+    async def busy(self, stream: InstanceStream, place: Path) -> int:
+        """Have it begin something that lasts until there is a file "enough"; its process."""
+        process = int(await self.say(stream, "pid"))
+        self.send(stream, f"meet {place}")
+        async with asyncio.timeout(WAIT_S):
+            while not (place / f"{process}.begun").exists():
+                await asyncio.sleep(0.01)
+        return process
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    scheduler = Scheduler()
+    async with scheduler.serving(tmp_path / "socket") as address:
+        settings = ExecutorSettings(scheduler_address=address, name="one", gpus="none")
+        world = World(scheduler, ExecutorService(settings), tmp_path / "models")
+        world.stay, _ = await scheduler.stay()
+        try:
+            yield world
+        finally:
+            (tmp_path / "enough").touch()
+            world.service.leave()
+            await asyncio.wait_for(world.running, WAIT_S)
+
+
+async def test_a_worker_serves_its_stream_until_it_is_unloaded(world: World) -> None:
+    stream = await world.load()
+    assert stream.call.get("nereid-vouched") == "1"
+    assert [await world.say(stream, f"echo {n}") for n in range(3)] == ["0", "1", "2"]
+    assert int(await world.say(stream, "pid")) != os.getpid()
+    world.stay.unload(7)
+    await stream.wait()
+    assert (await world.stay.event()).instance_unloaded.instance == 7
+
+
+async def test_a_batch_under_way_is_answered_before_the_unload(
+    world: World, tmp_path: Path
+) -> None:
+    stream = await world.load()
+    process = await world.busy(stream, tmp_path)
+    world.stay.unload(7)
+    # What the executor is told next is heard next, so by now it knows of the unload.
+    world.stay.unload(99)
+    assert (await world.stay.event()).instance_unloaded.instance == 99
+    assert not stream.ended.is_set()
+    (tmp_path / "enough").touch()
+    assert reply(await stream.answers()) == str(process)
+    await stream.wait()
+    assert (await world.stay.event()).instance_unloaded.instance == 7
+
+
+async def test_of_a_worker_that_dies_is_told_what_it_had_begun(world: World) -> None:
+    stream = await world.load()
+    assert await world.say(stream, "echo well") == "well"
+    number = world.send(stream, "die SIGKILL")
+    lost = (await world.stay.event()).instance_lost
+    assert (lost.instance, lost.begun) == (7, number)
+    assert (lost.error.code, lost.error.message, lost.error.late) == (Internal.code, LOST, True)
+    await stream.wait()
+    again = await world.scheduler.stream()
+    assert await world.say(again, "echo again") == "again"
+
+
+async def test_of_an_idle_worker_that_dies_as_well(world: World) -> None:
+    stream = await world.load()
+    process = int(await world.say(stream, "pid"))
+    os.kill(process, signal.SIGKILL)
+    lost = (await world.stay.event()).instance_lost
+    assert (lost.instance, lost.begun) == (7, 1)
+    again = await world.scheduler.stream()
+    # The first one that it gets is none that the other had begun.
+    assert int(await world.say(again, "pid")) != process
+
+
+async def test_a_stream_that_breaks_is_dialled_again_by_the_same_worker(
+    world: World, tmp_path: Path
+) -> None:
+    stream = await world.load()
+    process = await world.busy(stream, tmp_path)
+    stream.call.fail(Status.UNAVAILABLE, "restarting")
+    (tmp_path / "enough").touch()
+    again = await world.scheduler.stream()
+    assert int(await world.say(again, "pid")) == process
+
+
+async def test_a_stream_that_ends_in_good_order_stays_ended(world: World) -> None:
+    stream = await world.load()
+    assert await world.say(stream, "echo x") == "x"
+    stream.call.finish()
+    world.stay.unload(7)
+    assert (await world.stay.event()).instance_unloaded.instance == 7
+    assert world.scheduler.streams_waiting == 0
+
+
+async def test_an_instance_that_is_refused_is_over(world: World) -> None:
+    world.scheduler.refused.add("7")
+    config = text_format.Parse(f'name: "m" {python_models.TALK}', model_config_pb2.ModelConfig())
+    world.stay.load(7, config, world.path)
+    failed = await world.stay.failure()
+    assert failed.instance == 7
+    assert "never heard of it" in failed.error.message
+
+
+async def test_a_lost_scheduler_does_not_wait_for_what_a_worker_does(
+    world: World, tmp_path: Path
+) -> None:
+    process = await world.busy(await world.load(), tmp_path)
+    world.stay.call.fail(Status.UNAVAILABLE, "restarting")
+    world.stay, _ = await world.scheduler.stay()
+    async with asyncio.timeout(WAIT_S):
+        while Path(f"/proc/{process}").exists():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def unable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker can import what it needs to serve a stream."""
+    (tmp_path / "roots" / "nereid").mkdir(parents=True)
+    (tmp_path / "roots" / "nereid" / "__init__.py").write_text("raise ImportError('no')")
+    monkeypatch.setattr(supervision, "_ROOTS", [str(tmp_path / "roots")])
+
+
+async def requests_are_answered_late(world: World) -> None:
+    stream = await world.load()
+    held = world.send(stream, "hold me")
+    executed = await stream.answers()
+    # It can have its next batch.
+    assert (executed.id, executed.partial, executed.busy) == (held, True, False)
+    assert not executed.answers
+    stream.send(command("hold this"), command("echo that"), number=(number := next(world.numbers)))
+    executed = await stream.answers()
+    assert (executed.id, executed.partial) == (number, True)
+    assert [(one.id, answer_of(one)[0][3][4:]) for one in executed.answers] == [(1, b"that")]
+    # An unload waits for those that are open.
+    world.stay.unload(7)
+    world.stay.unload(99)
+    assert (await world.stay.event()).instance_unloaded.instance == 99
+    last = world.send(stream, "release")
+    answers: dict[tuple[int, int], bytes] = {}
+    while len(answers) < 3:
+        executed = await stream.answers()
+        for one in executed.answers:
+            answers[executed.id, one.id] = answer_of(one)[0][3][4:]
+    assert answers == {(held, 0): b"me", (number, 0): b"this", (last, 0): b"2"}
+    await stream.wait()
+    assert (await world.stay.event()).instance_unloaded.instance == 7
+
+
+async def test_a_worker_answers_later_what_it_has_executed(world: World) -> None:
+    await requests_are_answered_late(world)
+
+
+@pytest.mark.usefixtures("unable")
+async def test_so_it_does_through_its_executor(world: World) -> None:
+    await requests_are_answered_late(world)
+
+
+@pytest.mark.parametrize("size", [2, 100_000])
+async def test_a_late_answer_does_not_wait_for_what_is_executed_meanwhile(
+    world: World, tmp_path: Path, size: int
+) -> None:
+    stream = await world.load()
+    held = world.send(stream, "hold " + "x" * size)
+    assert (await stream.answers()).partial
+    process = await world.say(stream, "pid")
+    other = world.send(stream, f"meanwhile release {tmp_path}")
+    executed = await stream.answers()
+    assert (executed.id, reply(executed)) == (held, "x" * size)
+    (tmp_path / "enough").touch()
+    executed = await stream.answers()
+    assert (executed.id, reply(executed)) == (other, process)
+
+
+async def test_nor_does_the_answer_to_a_request_that_the_model_has_let_go_of(
+    world: World, tmp_path: Path
+) -> None:
+    stream = await world.load()
+    held = world.send(stream, "hold me")
+    assert (await stream.answers()).partial
+    world.send(stream, f"meanwhile forget {tmp_path}")
+    executed = await stream.answers()
+    assert executed.id == held
+    assert "let go of a request" in executed.answers[0].error.message
+    (tmp_path / "enough").touch()
+    assert reply(await stream.answers())
+
+
+async def test_a_held_request_hears_that_nobody_waits_for_it(world: World) -> None:
+    stream = await world.load()
+    held = world.send(stream, "hold me")
+    assert (await stream.answers()).partial
+    assert await world.say(stream, "withdrawn") == "False"
+    message = pb.Batch()
+    message.controls.add(batch=held, member=0, kind=pb.MemberControl.CANCEL)
+    stream.call.send(message.SerializeToString())
+    assert await world.say(stream, "withdrawn") == "True"
+    world.send(stream, "release")
+    assert sorted([(await stream.answers()).id, (await stream.answers()).id]) == [held, 4]
+
+
+async def a_request_whose_sender_is_lost_is_answered(world: World) -> None:
+    stream = await world.load()
+    world.send(stream, "lose")
+    assert (await stream.answers()).partial
+    (answer,) = (await stream.answers()).answers
+    assert "let go of a request" in answer.error.message
+    assert await world.say(stream, "echo again") == "again"
+
+
+async def test_a_sender_that_is_lost_in_a_ring_costs_its_request_alone(world: World) -> None:
+    await a_request_whose_sender_is_lost_is_answered(world)
+
+
+@pytest.mark.usefixtures("unable")
+async def test_so_it_is_where_the_executor_serves(world: World) -> None:
+    await a_request_whose_sender_is_lost_is_answered(world)
+
+
+@pytest.mark.parametrize("why", ["unable", "limited"])
+async def test_where_the_worker_cannot_serve_the_executor_does(
+    world: World, why: str, request: pytest.FixtureRequest
+) -> None:
+    if why == "unable":
+        request.getfixturevalue("unable")
+    stream = await world.load(python_models.LIMIT if why == "limited" else "")
+    assert stream.call.get("nereid-vouched") is None
+    assert [await world.say(stream, f"echo {n}") for n in range(3)] == ["0", "1", "2"]
+    world.send(stream, "die SIGKILL")
+    (answer,) = (await stream.answers()).answers
+    assert (answer.error.code, answer.error.message) == (Internal.code, LOST)
+    again = await world.scheduler.stream()
+    assert await world.say(again, "echo again") == "again"

@@ -1,0 +1,224 @@
+"""Connections that cost the gateway: too many of them, and those whose clients take nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import struct
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as grpcclient
+import tritonclient.http.aio as httpclient
+
+from tests.support.gateway.gateway_site import GatewaySite, gateway_site
+from tests.support.rpc.rpc_peer import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    REQUEST,
+    RST,
+    SETTINGS,
+    Peer,
+    block,
+    frame,
+)
+from tests.support.rpc.rpc_site import until
+
+LIMIT_S = 10
+READY = "/inference.GRPCInferenceService/ServerReady"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+BIG = np.zeros(6_000_000, np.float32)
+
+
+async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port), limit=1 << 12)
+
+
+async def ready(site: GatewaySite) -> None:
+    async with httpclient.InferenceServerClient(site.http) as client:
+        assert await client.is_server_ready()
+    async with grpcclient.InferenceServerClient(site.grpc) as client:
+        assert await client.is_server_ready()
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str]:
+    """The answer's head and body."""
+    writer.write(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(LIMIT_S):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        size = int(head.lower().partition("content-length: ")[2].split("\r\n")[0])
+        return head, (await reader.readexactly(size)).decode()
+
+
+async def test_http_connections_beyond_the_limit_are_told_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with gateway_site(max_connections=2) as site:
+        ours = [await connect(site.http) for _ in range(2)]
+        for each in ours:
+            assert (await ask(*each))[0].startswith("HTTP/1.1 200")
+        reader, writer = await connect(site.http)
+        head, body = await ask(reader, writer)
+        assert head.startswith("HTTP/1.1 503")
+        assert "Connection: close" in head
+        assert "Retry-After: " in head
+        assert json.loads(body) == {"error": "the server has too many connections"}
+        assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
+        writer.close()
+        # A crowd of silent ones is not kept either.
+        crowd = [await connect(site.http) for _ in range(80)]
+        await until(lambda: site.service._http.connections <= 66)
+        assert "more than 2 HTTP connections" in caplog.text
+        for each in ours:
+            assert (await ask(*each))[0].startswith("HTTP/1.1 200")
+        for _, other in (*crowd, ours[0]):
+            other.close()
+        await until(lambda: site.service._http.connections == 1)
+        late = await connect(site.http)
+        assert (await ask(*late))[0].startswith("HTTP/1.1 200")
+        for _, other in (late, ours[1]):
+            other.close()
+
+
+@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
+async def test_grpc_connections_beyond_the_limit_fail_until_there_is_room(engine: str) -> None:
+    alone = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
+    async with gateway_site(max_connections=1, grpc_engine=engine) as site:
+        first: Any = grpc.aio.insecure_channel(site.grpc, options=alone)
+        second: Any = grpc.aio.insecure_channel(site.grpc, options=alone)
+        assert await first.unary_unary(READY)(b"", timeout=LIMIT_S) == b"\x08\x01"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await second.unary_unary(READY)(b"", timeout=LIMIT_S)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert await first.unary_unary(READY)(b"", timeout=LIMIT_S) == b"\x08\x01"
+        await first.close()
+        answer = await second.unary_unary(READY)(b"", timeout=LIMIT_S, wait_for_ready=True)
+        assert answer == b"\x08\x01"
+        await second.close()
+
+
+async def test_an_http_client_that_takes_nothing_is_cut_off() -> None:
+    async with gateway_site(write_timeout_secs=0.3) as site:
+        header = json.dumps(
+            {
+                "inputs": [
+                    {
+                        "name": "INPUT0",
+                        "shape": [BIG.size],
+                        "datatype": "FP32",
+                        "parameters": {"binary_data_size": BIG.nbytes},
+                    }
+                ],
+                "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}],
+            }
+        ).encode()
+        reader, writer = await connect(site.http)
+        writer.write(
+            b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\n"
+            b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
+            % (len(header), len(header) + BIG.nbytes)
+            + header
+            + BIG.tobytes()
+        )
+        connections = site.service._http._connections
+        await until(lambda: any(each.unsent_bytes for each in connections))
+        await ready(site)
+        await until(lambda: not connections)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(BIG.nbytes)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        await ready(site)
+
+
+def infer_message() -> bytes:
+    tensor = grpcclient.InferInput("INPUT0", [BIG.size], "FP32")
+    tensor.set_data_from_numpy(BIG)
+    request = grpcclient._get_inference_request(
+        model_name="echo", inputs=[tensor], model_version="", request_id="", outputs=None,
+        sequence_id=0, sequence_start=False, sequence_end=False, priority=0, timeout=None,
+        parameters=None,
+    )  # fmt: skip
+    message: bytes = request.SerializeToString()
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+async def greet(site: GatewaySite, window: int) -> Peer:
+    peer = Peer(*await connect(site.grpc))
+    largest = struct.pack(">I", 0x7FFF0000 - 65_535)
+    await peer.send(
+        PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window)),
+        frame(8, 0, 0, largest),
+    )
+    return peer
+
+
+async def infer(peer: Peer, stream: int) -> None:
+    """Send a large request in as many frames as it takes; windows are given back as it goes."""
+    fields = [(name, INFER if name == ":path" else value) for name, value in REQUEST]
+    await peer.send(frame(HEADERS, END_HEADERS, stream, block(fields)))
+    body = memoryview(infer_message())
+    budget = 1 << 20
+    while body:
+        piece, body = body[:16_384], body[16_384:]
+        await peer.send(frame(DATA, END_STREAM if not body else 0, stream, bytes(piece)))
+        budget -= len(piece)
+        while body and budget < 16_384:
+            _, of, grown = await peer.expect(8)
+            budget += int.from_bytes(grown) if of == stream else 0
+
+
+async def test_a_grpc_client_that_reads_nothing_is_cut_off() -> None:
+    async with gateway_site(write_timeout_secs=0.3) as site:
+        peer = await greet(site, 0x7FFFFFFF)
+        await infer(peer, 1)
+        shells = site.service._grpc._shells  # type: ignore[union-attr]
+        await until(lambda: any(each._paused for each in shells))
+        await ready(site)
+        await until(lambda: not shells)
+        peer.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await peer.writer.wait_closed()
+
+
+async def test_an_answer_that_gets_no_window_is_given_up_alone() -> None:
+    async with gateway_site(write_timeout_secs=0.3) as site:
+        peer = await greet(site, 10)
+        await infer(peer, 1)
+        await peer.expect_reset(1, 8)
+        await infer(peer, 3)
+        await peer.send(frame(8, 0, 3, struct.pack(">I", 0x7FFF0000)))
+        got = 0
+        async with asyncio.timeout(LIMIT_S):
+            async for kind, flags, stream, payload in peer.frames():
+                assert kind != RST
+                if kind == DATA and stream == 3:
+                    got += len(payload)
+                if kind == HEADERS and flags & END_STREAM:
+                    break
+        assert got > BIG.nbytes
+        peer.writer.close()
+        await peer.writer.wait_closed()
+
+
+async def test_a_grpc_request_that_never_ends_is_given_up_alone() -> None:
+    async with gateway_site(http_request_timeout_secs=0.3) as site:
+        peer = await greet(site, 65_535)
+        path = [(name, INFER if name == ":path" else value) for name, value in REQUEST]
+        await peer.send(
+            frame(HEADERS, END_HEADERS, 1, block(path)),
+            frame(DATA, 0, 1, b"\0" + struct.pack(">I", 1000) + bytes(500)),
+        )
+        await peer.expect_reset(1, 0)
+        await ready(site)
+        peer.writer.close()
+        await peer.writer.wait_closed()

@@ -1,0 +1,109 @@
+"""The generate extension through the gateway's HTTP port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.gateway.gateway_http import ask, connect
+from tests.support.gateway.gateway_site import GatewaySite, gateway_site
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+BODY = b'{"INPUT0":[1,2],"id":"7"}'
+REPLY = b'{"OUTPUT0":[1.0,2.0],"id":"7","model_name":"echo","model_version":"1"}'
+UNKNOWN = b'{"error":"Request for unknown model: \'nope\' is not found"}'
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[GatewaySite]:
+    async with gateway_site() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status", "answer"),
+    [
+        ("POST", "echo/generate", BODY, 200, REPLY),
+        ("POST", "echo/versions/1/generate", BODY, 200, REPLY),
+        ("POST", "nope/generate", b"{", 404, UNKNOWN),
+        ("POST", "nope/generate_stream", b"{", 404, UNKNOWN),
+        ("POST", "fail/generate", BODY, 400, b'{"error":"asked to fail"}'),
+        ("GET", "echo/generate", b"", 405, b'{"error":"Method Not Allowed"}'),
+        ("PUT", "nope/generate_stream", b"", 405, b'{"error":"Method Not Allowed"}'),
+        (
+            "POST",
+            "echo/generate_stream",
+            b"[]",
+            500,
+            b'{"error":"attempt to get members for non-object"}',
+        ),
+    ],
+)
+async def test_answers_of_one_piece(
+    site: GatewaySite, method: str, target: str, body: bytes, status: int, answer: bytes
+) -> None:
+    # Neither is the answer compressed nor the header of binary requests heeded.
+    headers = {"Accept_Encoding": "gzip", "Inference_Header_Content_Length": "3"}
+    told = await ask(site, method, f"/v2/models/{target}", body, **headers)
+    assert (told.status, told.content_type, told.body) == (status, "application/json", answer)
+
+
+@pytest.mark.parametrize("path", ["generate", "generate_stream"])
+async def test_compressed_requests_are_refused(site: GatewaySite, path: str) -> None:
+    told = await ask(site, "POST", f"/v2/models/echo/{path}", BODY, Content_Encoding="gzip")
+    assert told[:2] == (400, "application/json")
+    assert told.body == b'{"error":"Unsupported content-encoding, only \'identity\' is supported."}'
+    told = await ask(site, "POST", "/v2/models/echo/generate", BODY, Content_Encoding="identity")
+    assert told.status == 200
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "event"),
+    [("echo", b"200 OK", REPLY), ("fail", b"400 Bad Request", b'{"error":"asked to fail"}')],
+)
+async def test_events(site: GatewaySite, model: str, status: bytes, event: bytes) -> None:
+    reader, writer = await connect(site)
+    head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\n"
+    for _ in range(2):  # the connection is kept
+        writer.write(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
+        told = await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), 5)
+        piece = b"data: %b\n\n" % event
+        assert told == (
+            b"HTTP/1.1 %b\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (status, len(piece), piece)
+        )
+    writer.close()
+
+
+async def test_a_request_that_is_not_accepted_begins_no_stream() -> None:
+    async with gateway_site(max_pending_requests=1) as site:
+        reader, writer = await connect(site)
+        body = json.dumps({"INPUT0": 1}).encode()
+        for _ in range(2):
+            writer.write(
+                b"POST /v2/models/hold/generate_stream HTTP/1.1\r\nHost: x\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+            )
+        held = await site.scheduler.next_held()
+        told = await ask(site, "POST", "/v2/models/hold/generate_stream", body)
+        assert told[:2] == (503, "application/json")
+        assert b"Exceeds maximum queue size" in told.body
+        site.scheduler.link.send(site.scheduler.echo(held))
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), 5)
+        writer.close()
+
+
+async def test_a_client_that_goes_cancels_its_request(site: GatewaySite) -> None:
+    _, writer = await connect(site)
+    writer.write(
+        b"POST /v2/models/hold/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n"
+        b'{"INPUT0":1}'
+    )
+    held = await site.scheduler.next_held()
+    writer.close()
+    assert await asyncio.wait_for(site.scheduler.cancelled.get(), 5) == held.id

@@ -1,0 +1,146 @@
+"""The gateway's gRPC port with grpcio as the client, on both edge engines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from nereid.pb import kserve_pb2
+from tests.support.gateway.gateway_site import GatewaySite
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+
+def request(model: str, **fields: Any) -> bytes:
+    built = kserve_pb2.ModelInferRequest(model_name=model, raw_input_contents=[b"abc"], **fields)
+    built.inputs.add(name="INPUT0", datatype="UINT8", shape=[3])
+    return built.SerializeToString()
+
+
+async def unary(
+    channel: grpc.aio.Channel, path: str, message: bytes, timeout_s: float = 5
+) -> bytes:
+    method: Any = channel.unary_unary(path)
+    answer: bytes = await method(message, timeout=timeout_s)
+    return answer
+
+
+async def failure(
+    channel: grpc.aio.Channel, path: str, message: bytes, timeout_s: float = 5
+) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await unary(channel, path, message, timeout_s)
+    return caught.value.code().name, caught.value.details() or ""
+
+
+async def test_infer(channel: grpc.aio.Channel) -> None:
+    answer = await unary(channel, SERVICE + "ModelInfer", request("echo", id="q"))
+    response = kserve_pb2.ModelInferResponse.FromString(answer)
+    assert (response.model_name, response.model_version, response.id) == ("echo", "1", "q")
+    assert list(response.raw_output_contents) == [b"abc"]
+
+
+async def test_what_is_no_message_is_told(channel: grpc.aio.Channel) -> None:
+    told = await failure(channel, SERVICE + "ModelInfer", b"\xff\xff\xff")
+    assert told == ("INTERNAL", "Unable to parse request")
+    assert (await failure(channel, SERVICE + "Nope", b""))[0] == "UNIMPLEMENTED"
+    for method in ("Register", "Status"):
+        code, _ = await failure(channel, f"{SERVICE}SystemSharedMemory{method}", b"\xff")
+        assert code in {"UNIMPLEMENTED", "INTERNAL"}
+
+
+async def test_faults_are_told_after_the_model_is_known(channel: grpc.aio.Channel) -> None:
+    for model, code in (("nope", "NOT_FOUND"), ("echo", "INVALID_ARGUMENT")):
+        built = kserve_pb2.ModelInferRequest(model_name=model)
+        built.inputs.add(name="X", datatype="UINT8", shape=[1])
+        told = await failure(channel, SERVICE + "ModelInfer", built.SerializeToString())
+        assert told[0] == code
+
+
+async def test_a_cancelled_call_cancels_its_request(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    method: Any = channel.unary_unary(SERVICE + "ModelInfer")
+    call = method(request("hold"))
+    held = await site.scheduler.next_held()
+    call.cancel()
+    assert await asyncio.wait_for(site.scheduler.cancelled.get(), 5) == held.id
+
+
+async def test_a_deadline_passes(site: GatewaySite, channel: grpc.aio.Channel) -> None:
+    code, _ = await failure(channel, SERVICE + "ModelInfer", request("hold"), timeout_s=1)
+    assert code == "DEADLINE_EXCEEDED"
+    held = await site.scheduler.next_held()
+    assert held.deadline is not None
+    assert await asyncio.wait_for(site.scheduler.cancelled.get(), 5) == held.id
+
+
+async def test_health(site: GatewaySite, channel: grpc.aio.Channel) -> None:
+    async def status(service: str) -> Any:
+        asked = health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        answer = await unary(channel, "/grpc.health.v1.Health/Check", asked)
+        return health_pb2.HealthCheckResponse.FromString(answer).status
+
+    serving = health_pb2.HealthCheckResponse
+    for service in ("", "inference.GRPCInferenceService", "x"):
+        assert await status(service) == serving.SERVING
+    site.scheduler.ready = False
+    assert await status("") == serving.NOT_SERVING
+    watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+    stream = watch(b"", timeout=5)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.read()
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("version", ["v1alpha", "v1"])
+async def test_reflection(channel: grpc.aio.Channel, version: str) -> None:
+    stream: Any = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+    )
+    call = stream(timeout=5)
+
+    async def ask(**fields: str) -> Any:
+        await call.write(reflection_pb2.ServerReflectionRequest(**fields).SerializeToString())
+        return reflection_pb2.ServerReflectionResponse.FromString(await call.read())
+
+    services = await ask(list_services="")
+    assert {each.name for each in services.list_services_response.service} == {
+        "inference.GRPCInferenceService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+    for symbol in (
+        "inference.GRPCInferenceService",
+        "inference.ModelConfig",
+        "grpc.health.v1.Health",
+    ):
+        told = await ask(file_containing_symbol=symbol)
+        assert told.file_descriptor_response.file_descriptor_proto
+    assert (await ask(file_by_filename="model_config.proto")).file_descriptor_response
+    assert (await ask(file_containing_symbol="nope")).error_response.error_code == 5
+    await call.done_writing()
+    assert await call.read() == grpc.aio.EOF
+
+
+async def test_a_draining_server_finishes_what_it_took_and_refuses_the_rest(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    taken = asyncio.ensure_future(unary(channel, SERVICE + "ModelInfer", request("hold")))
+    held = await site.scheduler.next_held()
+    drained = asyncio.ensure_future(site.service.drain(5))
+    await asyncio.sleep(0)
+    told = await failure(channel, SERVICE + "ModelInfer", request("echo"))
+    refused = "GRPC server is shutting down and has stopped accepting new requests."
+    assert told == ("UNAVAILABLE", refused)
+    assert await failure(channel, SERVICE + "ServerReady", b"") == ("UNAVAILABLE", refused)
+    site.scheduler.link.send(site.scheduler.echo(held))
+    response = kserve_pb2.ModelInferResponse.FromString(await taken)
+    assert list(response.raw_output_contents) == [b"abc"]
+    await drained

@@ -1,0 +1,212 @@
+"""The metrics port of a gateway, in front of a scheduler that tells or does not tell."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import http.client
+import json
+import socket
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+import tritonclient.grpc.aio as grpcclient
+from tritonclient.utils import InferenceServerException
+
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Handlers, LocalChannel, Status, memory_links
+from nereid.services.gateway.service import GatewayService, joined
+from tests.support.gateway import gateway_site as site
+from tests.support.gateway.gateway_site import GatewaySite, gateway_site
+
+INFER = json.dumps(
+    {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
+).encode()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[pb.MetricsRequest]:
+    """What gateways asked their schedulers for; these tell one series."""
+    requests: list[pb.MetricsRequest] = []
+
+    def metrics(_: site.EchoScheduler, message: bytes) -> bytes:
+        requests.append(pb.MetricsRequest.FromString(message))
+        return b"mesh 1\n"
+
+    site.answer_metrics(monkeypatch, metrics)
+    return requests
+
+
+def ask(
+    address: str | None, path: str, method: str = "GET", body: bytes | None = None
+) -> tuple[int, str, str]:
+    assert address is not None
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.headers["Content-Type"], response.read().decode()
+    finally:
+        connection.close()
+
+
+async def page_of(gateway: GatewaySite) -> str:
+    status, kind, page = await asyncio.to_thread(ask, gateway.service.metrics_address, "/metrics")
+    assert (status, kind) == (200, "text/plain; charset=utf-8")
+    return page
+
+
+@pytest.mark.usefixtures("asked")
+async def test_the_page_is_the_meshs_and_the_gateways() -> None:
+    async with gateway_site() as gateway:
+        page = await page_of(gateway)
+    assert page.startswith("mesh 1\n# HELP nereid_gateway")
+    assert "\nnereid_gateway_linked 1\n" in page
+    assert "\nprocess_cpu_seconds_total " in page
+
+
+async def test_answers_are_counted_by_status() -> None:
+    async with gateway_site() as gateway:
+        for path, body in (
+            ("/v2/models/echo/infer", INFER),
+            ("/v2/models/echo/infer", INFER),
+            ("/v2/models/fail/infer", INFER),
+            ("/v2/models/unknown/infer", INFER),
+            ("/v2/models/echo/infer", b"{"),
+        ):
+            await asyncio.to_thread(ask, gateway.http, path, "POST", body)
+        async with grpcclient.InferenceServerClient(gateway.grpc) as client:
+            tensor = grpcclient.InferInput("INPUT0", [0], "FP32")
+            tensor._raw_content = b""
+            await client.infer("echo", [tensor])
+            for name in ("fail", "unknown"):
+                with pytest.raises(InferenceServerException):
+                    await client.infer(name, [tensor])
+            assert await client.is_server_live()
+            with pytest.raises(InferenceServerException):
+                await client.get_model_metadata("unknown")
+        told = dict(
+            line.rsplit(" ", 1)
+            for line in (await page_of(gateway)).splitlines()
+            if "_responses_total{" in line
+        )
+    assert told == {
+        'nereid_gateway_http_responses_total{status="200"}': "2",
+        'nereid_gateway_http_responses_total{status="404"}': "1",
+        'nereid_gateway_http_responses_total{status="500"}': "2",
+        'nereid_gateway_grpc_responses_total{status="OK"}': "2",
+        'nereid_gateway_grpc_responses_total{status="NOT_FOUND"}': "2",
+        'nereid_gateway_grpc_responses_total{status="INTERNAL"}': "1",
+    }
+
+
+@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
+async def test_calls_that_end_early_are_counted_by_what_ended_them(
+    monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    under_way: asyncio.Queue[None] = asyncio.Queue()
+    others = site.EchoScheduler.handlers
+
+    def handlers(self: site.EchoScheduler) -> Handlers:
+        async def never(_call: Any, _message: bytes) -> bytes:
+            under_way.put_nowait(None)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        table = others(self)
+        table.async_unary["/nereid.v1.Scheduler/ModelStatistics"] = never  # type: ignore[index]
+        return table
+
+    monkeypatch.setattr(site.EchoScheduler, "handlers", handlers)
+
+    async def cancel(call: asyncio.Task[Any], started: Awaitable[Any]) -> None:
+        await started
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    async with gateway_site(grpc_engine=engine) as gateway:
+        async with grpcclient.InferenceServerClient(gateway.grpc) as client:
+            tensor = grpcclient.InferInput("INPUT0", [0], "FP32")
+            tensor._raw_content = b""
+            infer = asyncio.create_task(client.infer("hold", [tensor]))
+            await cancel(infer, gateway.scheduler.next_held())
+            control = asyncio.create_task(client.get_inference_statistics())
+            await cancel(control, under_way.get())
+            with pytest.raises(InferenceServerException, match="DEADLINE"):
+                await client.infer("hold", [tensor], client_timeout=1)
+            with pytest.raises(InferenceServerException, match="DEADLINE"):
+                await client.get_inference_statistics(client_timeout=1)
+            counted = gateway.service._grpc_front.statuses
+            async with asyncio.timeout(5):
+                while sum(counted.values()) < 4:
+                    await asyncio.sleep(0.01)
+        assert counted == {Status.CANCELLED: 2, Status.DEADLINE_EXCEEDED: 2}
+        page = await page_of(gateway)
+    assert '\nnereid_gateway_grpc_responses_total{status="CANCELLED"} 2\n' in page
+    assert '\nnereid_gateway_grpc_responses_total{status="DEADLINE_EXCEEDED"} 2\n' in page
+
+
+async def test_requests_under_way_are_told() -> None:
+    async with gateway_site() as gateway:
+        waiting = asyncio.create_task(
+            asyncio.to_thread(ask, gateway.http, "/v2/models/hold/infer", "POST", INFER)
+        )
+        held = await gateway.scheduler.next_held()
+        page = await page_of(gateway)
+        assert "\nnereid_gateway_pending_requests 1\n" in page
+        assert "\nnereid_gateway_http_connections 1\n" in page
+        gateway.scheduler.link.send(gateway.scheduler.echo(held))
+        assert (await waiting)[0] == 200
+        assert "\nnereid_gateway_pending_requests 0\n" in await page_of(gateway)
+
+
+async def test_a_scheduler_that_does_not_tell_leaves_the_gateways_own() -> None:
+    async with gateway_site() as gateway:
+        page = await page_of(gateway)
+    assert page.startswith("# HELP nereid_gateway")
+
+
+async def test_other_paths_and_methods_are_as_on_triton() -> None:
+    async with gateway_site() as gateway:
+        address = gateway.service.metrics_address
+        assert (await asyncio.to_thread(ask, address, "/v2"))[::2] == (200, "")
+        assert (await asyncio.to_thread(ask, address, "/metricsx"))[::2] == (200, "")
+        assert (await asyncio.to_thread(ask, address, "/metrics", "POST"))[::2] == (405, "")
+        assert "nereid_" in (await asyncio.to_thread(ask, address, "/metrics/"))[2]
+
+
+@pytest.mark.parametrize("switch", ["cpu", "gpu"])
+async def test_machines_may_be_left_out(asked: list[pb.MetricsRequest], switch: str) -> None:
+    async with gateway_site(**{f"allow_{switch}_metrics": False}) as gateway:
+        await page_of(gateway)
+    expected = pb.MetricsRequest(without_cpu=switch == "cpu", without_gpu=switch == "gpu")
+    assert asked == [expected]
+
+
+async def test_metrics_may_be_off() -> None:
+    async with gateway_site(allow_metrics=False) as gateway:
+        assert gateway.service.metrics_address is None
+        assert gateway.http
+
+
+async def test_a_metrics_port_in_use_leaves_nothing_behind() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        scheduler = site.EchoScheduler()
+        mine, _ = memory_links()
+        service = GatewayService(
+            site.settings(metrics_port=taken.getsockname()[1]),
+            open_link=joined(mine),
+            channel=LocalChannel(scheduler.handlers()),
+        )
+        with pytest.raises(OSError, match="in use") as caught:
+            await service.start()
+        assert caught.value.errno == errno.EADDRINUSE
+    for address in (service.http_address, service.grpc_address):
+        assert address is not None
+        host, port = address.split(":")
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            await asyncio.open_connection(host, int(port))

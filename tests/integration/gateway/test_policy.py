@@ -1,0 +1,170 @@
+"""Restricted APIs and forwarded headers, through both ports and both gRPC engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from nereid.pb import kserve_pb2
+from tests.support.gateway.gateway_http import BODY, INFER, ask, connect
+from tests.support.gateway.gateway_site import GatewaySite, gateway_site
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SERVICE = "/inference.GRPCInferenceService/"
+REGION = "/v2/systemsharedmemory/"
+
+
+@pytest.fixture
+async def restricted() -> AsyncIterator[GatewaySite]:
+    async with gateway_site(
+        http_restricted_api=("health,statistics:Open=sesame", "inference,shared-memory:key=k"),
+    ) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "headers", "status"),
+    [
+        ("GET", "/v2/health/live", {}, 403),
+        ("POST", "/v2/health/live", {}, 403),
+        ("GET", "/v2/health/live", {"open": "sesame"}, 200),
+        ("GET", "/v2/health/live", {"OPEN": "Sesame"}, 403),
+        ("GET", "/v2/health/live", {"key": "k"}, 403),
+        ("GET", "/v2/models/nope/ready", {}, 403),
+        ("GET", "/v2/models/stats", {}, 403),
+        ("POST", INFER, {}, 403),
+        ("POST", INFER, {"key": "k"}, 200),
+        ("POST", "/v2/models/nope/generate", {}, 403),
+        ("GET", REGION + "status", {}, 403),
+        ("GET", "/v2", {}, 200),
+        ("GET", "/v2/models/echo/config", {}, 200),
+        ("POST", "/v2/repository/index", {}, 200),
+        ("GET", "/v2/nope", {}, 404),
+    ],
+)
+async def test_restricted_http(
+    restricted: GatewaySite, method: str, target: str, headers: dict[str, str], status: int
+) -> None:
+    told = await ask(restricted, method, target, BODY if target == INFER else b"", **headers)
+    assert told.status == status
+    if status == 403:
+        header = (
+            "key" if target in {INFER, "/v2/models/nope/generate", REGION + "status"} else "Open"
+        )
+        assert told.content_type == "text/plain"
+        assert told.body == (
+            b'{"error":"This API is restricted, expecting header \'%b\'"}' % header.encode()
+        )
+
+
+def message(**fields: Any) -> bytes:
+    request = kserve_pb2.ModelInferRequest(model_name="echo", raw_input_contents=[b"\0\0\0\0"])
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[1])
+    for key, value in fields.items():
+        request.parameters[key].string_param = value
+    return request.SerializeToString()
+
+
+async def call(site: GatewaySite, path: str, data: bytes = b"", **metadata: str) -> Any:
+    """The reply's bytes, or code and text of the failure."""
+    pairs = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
+    async with grpc.aio.insecure_channel(site.grpc) as channel:
+        try:
+            method: Any = channel.unary_unary(path)
+            return await method(data, metadata=pairs, timeout=5)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details()
+
+
+@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
+async def test_restricted_grpc(engine: str) -> None:
+    refusal = (
+        "UNAVAILABLE",
+        "This protocol is restricted, expecting header 'triton-grpc-protocol-key'",
+    )
+    opens = {"triton_grpc_protocol_key": "k"}
+    async with gateway_site(
+        grpc_restricted_protocol=("health,inference,model-repository:Key=k",), grpc_engine=engine
+    ) as site:
+        for path, data in (
+            (SERVICE + "ServerLive", b""),
+            (SERVICE + "ModelReady", b""),
+            (SERVICE + "RepositoryIndex", b""),
+            (SERVICE + "ModelInfer", message()),
+            (SERVICE + "ModelInfer", b"\xff"),
+            ("/grpc.health.v1.Health/Check", b""),
+        ):
+            assert await call(site, path, data) == refusal
+            wrong = await call(site, path, data, triton_grpc_protocol_key="K")
+            assert wrong == refusal
+            assert await call(site, path, data, **opens) != refusal
+        assert isinstance(await call(site, SERVICE + "ModelInfer", message(), **opens), bytes)
+        assert isinstance(await call(site, SERVICE + "ServerMetadata"), bytes)
+        async with grpc.aio.insecure_channel(site.grpc) as channel:
+            stream: Any = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(()), timeout=5)
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await stream.read()
+            assert (failure.value.code().name, failure.value.details()) == refusal
+
+
+async def test_headers_become_parameters_over_http() -> None:
+    async with gateway_site(http_header_forward_pattern="^x-") as site:
+        reader, writer = await connect(site)
+        head = (
+            b"POST %b HTTP/1.1\r\nHost: x\r\nX-First: 1\r\nx-LAST: a b\r\nx-LAST: c\r\nO-x-: 1\r\n"
+        )
+        # The second time the head is known by its bytes.
+        for path, body in ((INFER.encode(), BODY),) * 2 + (
+            (b"/v2/models/echo/generate", b'{"INPUT0":[1]}'),
+        ):
+            length = b"Content-Length: %d\r\n\r\n" % len(body)
+            writer.write(head % path + length + body)
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            await reader.readuntil(b"}" if b"generate" in path else b"]}")
+        writer.close()
+        for request in site.scheduler.received:
+            assert request.parameters == {"X-First": "1", "x-LAST": "c"}
+        assert len(site.scheduler.received) == 3
+
+
+async def test_a_reserved_header_is_refused() -> None:
+    refusal = "Header 'triton_x' is reserved for Triton usage and cannot be forwarded."
+    async with gateway_site(
+        http_header_forward_pattern="triton", grpc_header_forward_pattern="triton"
+    ) as site:
+        reader, writer = await connect(site)
+        writer.write(
+            b"POST %b HTTP/1.1\r\nHost: x\r\ntriton_x: 1\r\nContent-Length: %d\r\n\r\n%b"
+            % (INFER.encode(), len(BODY), BODY)
+        )
+        assert b" 400 " in await reader.readuntil(b"\r\n\r\n")
+        assert refusal.encode() in await reader.readuntil(b"}")
+        writer.close()
+        async with grpc.aio.insecure_channel(site.grpc) as channel:
+            infer: Any = channel.unary_unary(SERVICE + "ModelInfer")
+            with pytest.raises(grpc.aio.AioRpcError, match="is reserved for Triton") as failure:
+                await infer(message(), metadata=(("triton_x", "1"),), timeout=5)
+            assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
+async def test_metadata_becomes_parameters_over_grpc(engine: str) -> None:
+    async with gateway_site(grpc_header_forward_pattern="my|agent", grpc_engine=engine) as site:
+        told = await call(site, SERVICE + "ModelInfer", message(my="own", b="2"), my="meta", q="3")
+        assert isinstance(told, bytes)
+        parameters = site.scheduler.received[0].parameters
+        assert parameters is not None
+        assert "grpc-python" in str(parameters.pop("user-agent"))
+        assert parameters == {"my": "meta", "b": "2"}
+        async with grpc.aio.insecure_channel(site.grpc) as channel:
+            method: Any = channel.stream_stream(SERVICE + "ModelStreamInfer")
+            stream = method(iter([message(), message()]), metadata=(("my", "meta"),), timeout=5)
+            assert [reply async for reply in stream]
+        told_in_stream = [each.parameters for each in site.scheduler.received[1:]]
+        assert len(told_in_stream) == 2
+        assert all(each and each["my"] == "meta" for each in told_in_stream)

@@ -1,0 +1,201 @@
+"""The gateway as a process of its own, and its link to a scheduler over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tritonclient.http.aio
+from tritonclient.utils import InferenceServerException
+
+from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.methods import INFER_PATH
+from nereid.rpc import Handlers, Server, SocketChannel, accept_link
+from nereid.services.gateway.service import GatewayService, dialled
+from tests.support.gateway.gateway_site import EchoScheduler, gateway_site, settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nereid.rpc import Call
+
+BODY = json.dumps(
+    {"inputs": [{"name": "INPUT0", "shape": [2], "datatype": "INT32", "data": [1, 2]}]}
+).encode()
+
+
+class SchedulerServer(EchoScheduler):
+    """The echo scheduler behind a socket; it can be ended and started again."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
+        self._server: Server | None = None
+        self.linked = asyncio.Event()
+
+    async def start(self) -> None:
+        table = self.handlers()
+        handlers = Handlers(async_unary=table.async_unary, stream={INFER_PATH: self._accept})
+        self._server = Server(handlers)
+        await self._server.listen(self._address)
+
+    def _accept(self, call: Call) -> None:
+        codec = _SchedulerCodec()
+        self.link = accept_link(call, codec, on_items=self.on_items, on_down=self.linked.clear)
+        self.linked.set()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+
+class _SchedulerCodec:
+    """Answers out, requests in."""
+
+    def __init__(self) -> None:
+        out = AnswerCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
+        self.decode = RequestCodec().decode
+
+
+async def post(address: str, model: str) -> tuple[int, bytes]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    writer.write(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return int(answer.split(b" ", 2)[1]), answer.partition(b"\r\n\r\n")[2]
+
+
+async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/s"
+    scheduler = SchedulerServer(address)
+    channel = SocketChannel(address)
+    gateway = GatewayService(settings(), open_link=dialled(channel), channel=channel)
+    await gateway.start()
+    assert gateway.http_address is not None
+    # Sent before there is a scheduler at all.
+    early = asyncio.ensure_future(post(gateway.http_address, "echo"))
+    await asyncio.sleep(0)
+    await scheduler.start()
+    assert (await early)[0] == 200
+    # Taken by a scheduler that then ends; the one after it answers.
+    held = asyncio.ensure_future(post(gateway.http_address, "hold"))
+    await scheduler.next_held()
+    await scheduler.stop()
+    later = asyncio.ensure_future(post(gateway.http_address, "echo"))
+    await scheduler.start()
+    again = await scheduler.next_held()
+    scheduler.link.send(scheduler.echo(again))
+    status, body = await held
+    assert status == 200
+    assert b'"model_name":"hold"' in body
+    assert (await later)[0] == 200
+    await gateway.drain(1)
+    await scheduler.stop()
+    await channel.close()
+
+
+async def test_a_scheduler_that_stays_away_is_told(tmp_path: Path) -> None:
+    channel = SocketChannel(f"unix:{tmp_path}/none")
+    gateway = GatewayService(
+        settings(reconnect_timeout_secs=0.05), open_link=dialled(channel), channel=channel
+    )
+    await gateway.start()
+    assert gateway.http_address is not None
+    status, body = await post(gateway.http_address, "echo")
+    assert (status, body) == (503, b'{"error":"the scheduler cannot be reached"}')
+    async with tritonclient.http.aio.InferenceServerClient(gateway.http_address) as client:
+        assert await client.is_server_live()
+        assert not await client.is_server_ready()
+        with pytest.raises(InferenceServerException) as caught:
+            await client.get_model_metadata("echo")
+        assert str(caught.value) == "[503] the scheduler cannot be reached"
+    await gateway.drain(1)
+    await channel.close()
+
+
+async def test_a_draining_gateway_answers_what_it_took_over_http() -> None:
+    async with gateway_site() as site:
+        held = asyncio.ensure_future(post(site.http, "hold"))
+        request = await site.scheduler.next_held()
+        drained = asyncio.ensure_future(site.service.drain(10))
+        await asyncio.sleep(0)
+        # Infers still run, and readiness says what is going on.
+        assert (await post(site.http, "echo"))[0] == 200
+        host, _, port = site.http.rpartition(":")
+        for target in ("live", "ready"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"GET /v2/health/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert b" 503 " in answer
+            assert b'{"error":"Server exiting"}' in answer
+            writer.close()
+        site.scheduler.link.send(site.scheduler.echo(request))
+        assert (await held)[0] == 200
+        await drained
+        with pytest.raises(OSError, match="Connect call failed"):
+            await asyncio.open_connection(host, int(port))
+
+
+async def test_what_is_not_answered_in_time_fails_in_the_end() -> None:
+    async with gateway_site() as site:
+        held = asyncio.ensure_future(post(site.http, "hold"))
+        await site.scheduler.next_held()
+        await site.service.drain(0.05)
+        assert await held == (503, b'{"error":"the server is shutting down"}')
+
+
+async def run(*argv: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "nereid.services.gateway",
+        "--http-address=127.0.0.1",
+        "--grpc-address=127.0.0.1",
+        "--metrics-port=0",
+        *argv,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["nereid", "grpcio"])
+async def test_a_port_in_use_is_one_clear_line_and_code_2(engine: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for flags in (
+            (f"--http-port={port}", "--grpc-port=0"),
+            ("--http-port=0", f"--grpc-port={port}"),
+            ("--http-port=0", "--grpc-port=0", f"--metrics-port={port}"),
+        ):
+            process = await run(*flags, f"--grpc-engine={engine}")
+            _, errors = await asyncio.wait_for(process.communicate(), 20)
+            assert process.returncode == 2
+            lines = [line for line in errors.decode().splitlines() if "cannot listen" in line]
+            assert len(lines) == 1
+
+
+@pytest.mark.slow
+async def test_the_process_serves_and_ends_on_a_signal(tmp_path: Path) -> None:
+    scheduler = SchedulerServer(f"unix:{tmp_path}/s")
+    await scheduler.start()
+    process = await run("--http-port=0", "--grpc-port=0", f"--scheduler-address=unix:{tmp_path}/s")
+    assert process.stderr is not None
+    line: Any = b""
+    while b"serving HTTP on " not in line:
+        line = await asyncio.wait_for(process.stderr.readline(), 20)
+        assert line
+    address = line.decode().split("serving HTTP on ")[1].split(",")[0]
+    assert (await post(address, "echo"))[0] == 200
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 10) == 0
+    await scheduler.stop()

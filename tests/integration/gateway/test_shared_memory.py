@@ -1,0 +1,395 @@
+"""Clients' shared memory: NVIDIA's own clients, and requests that nobody should trust."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+import tritonclient.utils.shared_memory as shm
+from tritonclient.utils import InferenceServerException, serialize_byte_tensor
+
+from tests.support.gateway.gateway_site import GatewaySite, gateway_site
+from tests.support.mesh.mesh import ask
+from tests.support.peers.shared_memory import Objects, open_files, shared_memory_objects
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+X = np.arange(16, dtype=np.float32).reshape(1, 16)
+STRINGS = np.array([b"a", b"", "é".encode()], np.object_)
+SIZE = 4096
+
+
+@pytest.fixture(params=["nereid", "grpcio"])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[GatewaySite]:
+    async with gateway_site(grpc_engine=request.param, allow_client_shm=True) as made:
+        yield made
+    assert not {name for name in open_files() if "nereid_test" in name}
+
+
+@pytest.fixture
+def objects() -> Iterator[Objects]:
+    with shared_memory_objects() as made:
+        yield made
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    return await asyncio.wait_for(asyncio.to_thread(work), 20)
+
+
+def tensors(client: Any, array: np.ndarray[Any, Any], datatype: str, size: int) -> Any:
+    tensor = client.InferInput("INPUT0", list(array.shape), datatype)
+    tensor.set_shared_memory("in", size)
+    inline = client.InferInput("INPUT1", [1, 16], "FP32")
+    inline.set_data_from_numpy(X)
+    output = client.InferRequestedOutput("OUTPUT0")
+    output.set_shared_memory("out", size + 8, offset=16)
+    # The region's input is neither the first nor the last: what is inline goes around it.
+    return [inline, tensor], [output, client.InferRequestedOutput("OUTPUT1")]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+async def test_blocking_clients(site: GatewaySite, objects: Objects, protocol: str) -> None:
+    client_module: Any = getattr(tritonclient, protocol)
+    serialized = serialize_byte_tensor(STRINGS).item()
+
+    def work() -> None:
+        regions = [
+            shm.create_shared_memory_region(name, objects.make(bytes(SIZE)), SIZE)
+            for name in ("in", "out")
+        ]
+        with client_module.InferenceServerClient(getattr(site, protocol)) as client:
+            for region in regions:
+                name, key = region._triton_shm_name, region._shm_key
+                client.register_system_shared_memory(name, key, SIZE)
+            for array, datatype, data in (
+                (X, "FP32", X.tobytes()),
+                (STRINGS, "BYTES", serialized),
+                (X, "FP32", X.tobytes()),
+            ):
+                shm.set_shared_memory_region(regions[0], [np.frombuffer(data, np.uint8)])
+                asked = tensors(client_module, array, datatype, len(data))
+                result = client.infer("echo", asked[0], outputs=asked[1], request_id="q")
+                told = shm.get_contents_as_numpy(regions[1], array.dtype, array.shape, 16)
+                np.testing.assert_array_equal(told, array)
+                np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), X)
+            client.unregister_system_shared_memory()
+        # An array on a region keeps it from being closed.
+        del told
+        for region in regions:
+            shm.destroy_shared_memory_region(region)
+
+    await in_thread(work)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+async def test_asyncio_clients(site: GatewaySite, objects: Objects, protocol: str) -> None:
+    client_module: Any = getattr(tritonclient, protocol)
+    keys = [objects.make(X.tobytes() + bytes(SIZE)), objects.make(bytes(SIZE))]
+    async with client_module.aio.InferenceServerClient(getattr(site, protocol)) as client:
+        for name, key in zip(("in", "out"), keys, strict=True):
+            await client.register_system_shared_memory(name, key, SIZE)
+        asked = tensors(client_module, X, "FP32", X.nbytes)
+        result = await client.infer("echo", asked[0], outputs=asked[1])
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), X)
+        assert objects.read(keys[1])[16 : 16 + X.nbytes] == X.tobytes()
+        status = await client.get_system_shared_memory_status()
+        assert len(status if protocol == "http" else status.regions) == 2
+        await client.unregister_system_shared_memory("in")
+        with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
+            await client.infer("echo", asked[0], outputs=asked[1])
+
+
+# --- by hand, over HTTP --------------------------------------------------------------------------
+
+
+async def post(site: GatewaySite, path: str, document: Any) -> tuple[int, Any]:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    status, told = await in_thread(lambda: ask(site.http, path, "POST", body))
+    return status, json.loads(told) if told else None
+
+
+async def listed(site: GatewaySite) -> bytes:
+    status, told = await in_thread(lambda: ask(site.http, "/v2/systemsharedmemory/status"))
+    assert status == 200
+    return bytes(told)
+
+
+async def register(site: GatewaySite, name: str, key: str, size_bytes: int = SIZE) -> None:
+    path = f"/v2/systemsharedmemory/region/{name}/register"
+    assert await post(site, path, {"key": key, "byte_size": size_bytes}) == (200, None)
+
+
+def infer_body(given: dict[str, Any], wanted: dict[str, Any] | None = None) -> dict[str, Any]:
+    tensor = {"name": "INPUT0", "shape": [4], "datatype": "FP32", "parameters": given}
+    output = {"name": "OUTPUT0", **({"parameters": wanted} if wanted else {})}
+    return {"inputs": [tensor], "outputs": [output]}
+
+
+def place(region: Any, size: Any = 16, offset: Any = 0) -> dict[str, Any]:
+    return {
+        "shared_memory_region": region,
+        "shared_memory_byte_size": size,
+        "shared_memory_offset": offset,
+    }
+
+
+OUTSIDE = "Invalid offset for shared memory region: 'r'"
+PAST = "Invalid offset + byte size for shared memory region: 'r'"
+WRONG = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+HOSTILE: tuple[tuple[Any, Any, int, str], ...] = (
+    (place("r", 16, SIZE), None, 400, OUTSIDE),
+    (place("r", 16, 2**64 - 8), None, 400, OUTSIDE),
+    (place("r", 16, SIZE - 15), None, 400, PAST),
+    (place("r", 2**64 - 1, 8), None, 400, PAST),
+    (place("r", 0), None, 400, PAST),
+    ({"shared_memory_region": "r"}, None, 400, PAST),
+    (place("x"), None, 404, "Unable to find shared memory region: 'x'"),
+    (place(""), None, 404, "Unable to find shared memory region: ''"),
+    (place("r", -1), None, 500, f"Unable to parse 'shared_memory_byte_size': {WRONG}"),
+    (place("r", 16, "0"), None, 500, f"Unable to parse 'shared_memory_offset': {WRONG}"),
+    (place("r"), place("r", 16, SIZE), 400, OUTSIDE),
+    (place("r"), place("x"), 404, "Unable to find shared memory region: 'x'"),
+    (
+        place("r"),
+        place("r", 15),
+        500,
+        (
+            "shared memory size specified with the request for output 'OUTPUT0' (15 bytes) should"
+            " be at least 16 bytes to hold the results"
+        ),
+    ),
+)
+
+
+async def test_hostile_requests_are_told_and_harm_nobody(
+    site: GatewaySite, objects: Objects
+) -> None:
+    key = objects.make(X.tobytes()[:16] + bytes(SIZE - 16))
+    await register(site, "r", key)
+    for given, wanted, status, text in HOSTILE:
+        told = await post(site, "/v2/models/echo/infer", infer_body(given, wanted))
+        assert told == (status, {"error": text}), (given, wanted)
+    assert objects.read(key) == X.tobytes()[:16] + bytes(SIZE - 16)
+    status, told = await post(
+        site, "/v2/models/echo/infer", infer_body(place("r"), place("r", 16, 32))
+    )
+    assert (status, told["outputs"]) == (
+        200,
+        [{"name": "OUTPUT0", "datatype": "FP32", "shape": [4]}],
+    )
+    assert objects.read(key)[32:48] == X.tobytes()[:16]
+    unknown = await post(site, "/v2/models/nope/infer", infer_body(place("x")))
+    assert unknown[0] == 404
+    assert "unknown model" in unknown[1]["error"]
+
+
+def absent(member: str) -> str:
+    return f"attempt to access non-existing object member '{member}'"
+
+
+HANDLE = "A" * 86 + "=="
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "text"),
+    [
+        (
+            "system",
+            b"",
+            500,
+            "failed to parse the request JSON buffer: The document is empty. at 0",
+        ),
+        ("system", [], 400, "Shared memory register request has no 'key' field"),
+        ("system", {"offset": "x"}, 400, "Shared memory register request has no 'key' field"),
+        ("system", {"key": 1}, 500, "attempt to access JSON non-string as string"),
+        ("system", {"key": "/k"}, 400, "Shared memory register request has no 'byte_size' field"),
+        ("system", {"key": "/k", "byte_size": 2**64}, 500, WRONG),
+        ("system", {"key": "/k", "byte_size": 1.5}, 500, WRONG),
+        ("system", {"key": "/k", "byte_size": 1, "offset": -1}, 500, WRONG),
+        (
+            "system",
+            {"key": "/../etc/passwd", "byte_size": 1},
+            500,
+            "Unable to open shared memory region: '/../etc/passwd'",
+        ),
+        ("cuda", {}, 400, "Shared memory register request has no 'raw_handle' field"),
+        ("cuda", {"raw_handle": "x"}, 500, absent("b64")),
+        ("cuda", {"raw_handle": {"b64": 5}}, 500, "attempt to access JSON non-string as string"),
+        ("cuda", {"raw_handle": {"b64": HANDLE}}, 500, absent("byte_size")),
+        ("cuda", {"raw_handle": {"b64": HANDLE}, "byte_size": 64}, 500, absent("device_id")),
+        (
+            "cuda",
+            {"raw_handle": {"b64": "!!"}, "byte_size": 64, "device_id": 0},
+            400,
+            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+        ),
+        # Of a device that no machine has.
+        (
+            "cuda",
+            {"raw_handle": {"b64": HANDLE}, "byte_size": 64, "device_id": 1000},
+            400,
+            "failed to register shared memory region: invalid args",
+        ),
+    ],
+)
+async def test_registrations_that_are_refused(
+    site: GatewaySite, kind: str, body: Any, status: int, text: str
+) -> None:
+    told = await post(site, f"/v2/{kind}sharedmemory/region/r/register", body)
+    assert told == (status, {"error": text})
+    path = f"/v2/{kind}sharedmemory/status"
+    assert await in_thread(lambda: ask(site.http, path)) == (200, b"[]")
+
+
+async def test_a_region_needs_a_name_over_http(site: GatewaySite) -> None:
+    for kind in ("system", "cuda"):
+        told = await post(site, f"/v2/{kind}sharedmemory/register", {})
+        text = f"'region name' is necessary to register {kind} shared memory region"
+        assert told == (400, {"error": text})
+
+
+async def test_a_region_that_shrinks_fails_its_requests_alone(
+    site: GatewaySite, objects: Objects
+) -> None:
+    read, written = objects.make(X.tobytes()), objects.make(bytes(64))
+    await register(site, "r", read, 64)
+    await register(site, "w", written, 64)
+    body = infer_body(place("r"), place("w"))
+    assert (await post(site, "/v2/models/echo/infer", body))[0] == 200
+    os.truncate(objects.path(written), 8)
+    error = {"error": PAST.replace("'r'", "'w'")}
+    assert await post(site, "/v2/models/echo/infer", body) == (400, error)
+    assert len(objects.read(written)) == 8
+    os.truncate(objects.path(read), 8)
+    assert await post(site, "/v2/models/echo/infer", body) == (400, {"error": PAST})
+
+
+async def test_a_region_in_use_is_unregistered_after_the_answer(
+    site: GatewaySite, objects: Objects
+) -> None:
+    key = objects.make(X.tobytes() + bytes(SIZE))
+    await register(site, "r", key)
+    unregister = "/v2/systemsharedmemory/unregister"
+    body = infer_body(place("r"), place("r", 16, 1024))
+    answer = asyncio.create_task(post(site, "/v2/models/hold/infer", body))
+    held = await site.scheduler.next_held()
+    assert await post(site, unregister, b"") == (200, None)
+    assert len(json.loads(await listed(site))) == 1
+    site.scheduler.link.send(site.scheduler.echo(held))
+    assert (await answer)[0] == 200
+    assert objects.read(key)[1024:1040] == X.tobytes()[:16]
+    assert await listed(site) == b"[]"
+
+
+async def test_a_cancelled_request_lets_go_of_its_regions(
+    site: GatewaySite, objects: Objects
+) -> None:
+    key = objects.make(bytes(SIZE))
+    await register(site, "r", key)
+    tensor = tritonclient.grpc.InferInput("INPUT0", [4], "FP32")
+    tensor.set_data_from_numpy(X[0, :4])
+    output = tritonclient.grpc.InferRequestedOutput("OUTPUT0")
+    output.set_shared_memory("r", 16)
+    async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as client:
+        call = asyncio.create_task(client.infer("hold", [tensor], outputs=[output]))
+        held = await site.scheduler.next_held()
+        call.cancel()
+        await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
+        await client.unregister_system_shared_memory()
+        status = await client.get_system_shared_memory_status()
+        assert not status.regions
+    site.scheduler.link.send(site.scheduler.echo(held))
+    assert objects.read(key) == bytes(SIZE)
+
+
+async def test_streams_answer_in_shared_memory(site: GatewaySite, objects: Objects) -> None:
+    key = objects.make(X.tobytes() + bytes(SIZE))
+    await register(site, "r", key)
+    tensor = tritonclient.grpc.InferInput("INPUT0", [4], "FP32")
+    tensor.set_shared_memory("r", 16)
+    output = tritonclient.grpc.InferRequestedOutput("OUTPUT0")
+
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        for offset in (1024, 2048, SIZE):
+            output.set_shared_memory("r", 16, offset)
+            yield {"model_name": "echo", "inputs": [tensor], "outputs": [output]}
+
+    async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as client:
+        errors = [str(error) async for _, error in client.stream_infer(requests()) if error]
+    assert errors == [OUTSIDE]
+    for offset in (1024, 2048):
+        assert objects.read(key)[offset : offset + 16] == X.tobytes()[:16]
+
+
+GRPC_CASES: tuple[tuple[dict[str, Any], dict[str, Any], str, str], ...] = (
+    (
+        {"shared_memory_byte_size": 16},
+        {},
+        "INVALID_ARGUMENT",
+        (
+            "'shared_memory_byte_size' can not be specified without 'shared_memory_region'"
+            " parameter for tensor 'INPUT0'"
+        ),
+    ),
+    (
+        {"shared_memory_region": "r"},
+        {},
+        "INVALID_ARGUMENT",
+        (
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region'"
+            " parameter for tensor 'INPUT0'"
+        ),
+    ),
+    (
+        {"shared_memory_region": 5, "shared_memory_byte_size": 16},
+        {},
+        "INVALID_ARGUMENT",
+        (
+            "invalid value type for 'shared_memory_region' parameter for tensor 'INPUT0', expected"
+            " string_param."
+        ),
+    ),
+    (place("r", "16"), {}, "INVALID_ARGUMENT", "expected int64_param."),
+    (place("r", 16, -8), {}, "INVALID_ARGUMENT", OUTSIDE),
+    (place("r", -8, 0), {}, "INVALID_ARGUMENT", PAST),
+    (place("x"), {}, "NOT_FOUND", "Unable to find shared memory region: 'x'"),
+    (place("r"), place("r", 16, SIZE), "INVALID_ARGUMENT", OUTSIDE),
+    (
+        place("r"),
+        {**place("r"), "classification": 1},
+        "INVALID_ARGUMENT",
+        "output can't set both 'shared_memory_region' and 'classification'",
+    ),
+    (place("r"), place("r", 15), "INTERNAL", "(15 bytes) should be at least 16 bytes"),
+    ({}, {}, "INVALID_ARGUMENT", "unable to find data for input tensor 'INPUT0'"),
+)
+
+
+async def test_hostile_requests_over_grpc(site: GatewaySite, objects: Objects) -> None:
+    from tritonclient.grpc import service_pb2 as pb  # noqa: PLC0415
+
+    await register(site, "r", objects.make(X.tobytes() + bytes(SIZE)))
+    async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as client:
+        infer = client._client_stub.ModelInfer
+        for given, wanted, code, text in GRPC_CASES:
+            request = pb.ModelInferRequest(model_name="echo")
+            request.inputs.add(name="INPUT0", datatype="FP32", shape=[4])
+            request.outputs.add(name="OUTPUT0")
+            for tensor, parameters in ((request.inputs[0], given), (request.outputs[0], wanted)):
+                for key, value in parameters.items():
+                    kind = "string_param" if isinstance(value, str) else "int64_param"
+                    setattr(tensor.parameters[key], kind, value)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await infer(request)
+            assert caught.value.code().name == code, given
+            assert text in str(caught.value.details())

@@ -1,0 +1,271 @@
+"""ModelStreamInfer through real sockets, on both edge engines."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+import tritonclient.grpc as tritongrpc
+
+from nereid.core.messages import Answer
+from nereid.services.gateway.grpc import infer_stream
+from tests.support.gateway.gateway_site import GatewaySite
+from tests.support.gateway.gateway_streams import end, opened, request, told, write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
+
+
+async def test_replies_come_in_the_order_of_requests(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    call = opened(channel)
+    await write(call, request("hold", "1"), request("echo", "2"), request("fail", "3"))
+    await write(call, request("nope", "4"), request("hold", "5"), request("echo", "6"))
+    first, second = await site.scheduler.next_held(), await site.scheduler.next_held()
+    for held in (second, first):
+        site.scheduler.link.send(site.scheduler.echo(held))
+    assert await told(call, 6) == [
+        ("", "1", "hold"),
+        ("", "2", "echo"),
+        ("asked to fail", "3", "fail"),
+        ("Request for unknown model: 'nope' is not found", "4", ""),
+        ("", "5", "hold"),
+        ("", "6", "echo"),
+    ]
+    await call.done_writing()
+    assert await end(call) == ("OK", "")
+
+
+async def test_what_replies_carry(channel: grpc.aio.Channel) -> None:
+    call = opened(channel)
+    sent = [
+        request("echo", "a", empty_final=True),
+        request("fail", "b", empty_final=True),
+        request("nope", "c"),
+        request("echo", ""),
+    ]
+    await write(call, *sent)
+    answer, late, early, last = [(await call.read()).infer_response for _ in sent]
+    for final in (answer, late, last):
+        assert final.parameters["triton_final_response"].bool_param is True
+    assert not early.parameters
+    assert list(answer.raw_output_contents) == [b"abc"]
+    assert (answer.outputs[0].name, answer.model_version) == ("OUTPUT0", "1")
+    assert (late.model_name, late.model_version, late.id) == ("fail", "", "b")
+    call.cancel()
+
+
+async def test_half_closing_leaves_what_was_sent_to_be_answered(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    call = opened(channel)
+    await write(call, request("hold", "1"), request("hold", "2"))
+    await call.done_writing()
+    for _ in range(2):
+        site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
+    assert [each[1] for each in await told(call, 2)] == ["1", "2"]
+    assert await end(call) == ("OK", "")
+
+
+async def test_a_stream_without_requests_ends_well(channel: grpc.aio.Channel) -> None:
+    call = opened(channel)
+    await call.done_writing()
+    assert await end(call) == ("OK", "")
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+async def test_the_end_of_a_stream_cancels_its_requests(
+    site: GatewaySite, channel: grpc.aio.Channel, how: str
+) -> None:
+    call = opened(channel, timeout_s=20 if how == "cancel" else 0.3)
+    await write(call, request("hold", "1"), request("echo", "2"), request("hold", "3"))
+    held = [await site.scheduler.next_held() for _ in range(2)]
+    if how == "cancel":
+        call.cancel()
+    else:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    gone = {await asyncio.wait_for(site.scheduler.cancelled.get(), 5) for _ in held}
+    assert gone == {each.id for each in held}
+
+
+@pytest.mark.parametrize(
+    ("value", "ends"), [("true", True), ("false", False), ("True", False), ("1", False)]
+)
+async def test_failures_as_the_status_of_the_call(
+    site: GatewaySite, channel: grpc.aio.Channel, value: str, ends: bool
+) -> None:
+    call = opened(channel, ("triton_grpc_error", value))
+    # A fault that is found before a request is accepted never ends the stream.
+    await write(call, request("nope", "1"))
+    assert [each[1] for each in await told(call, 1)] == ["1"]
+    await write(call, request("hold", "2"), request("fail", "3"))
+    held = await site.scheduler.next_held()
+    if ends:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert (caught.value.code().name, caught.value.details()) == ("INTERNAL", "asked to fail")
+        assert await asyncio.wait_for(site.scheduler.cancelled.get(), 5) == held.id
+    else:
+        site.scheduler.link.send(site.scheduler.echo(held))
+        assert [each[0] for each in await told(call, 2)] == ["", "asked to fail"]
+        call.cancel()
+
+
+async def test_what_is_no_request_ends_the_stream_after_the_answers_before_it(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    call = opened(channel)
+    await write(call, request("hold", "1"), b"\xff\xff\xff", request("echo", "2"))
+    site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
+    assert [each[1] for each in await told(call, 1)] == ["1"]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert caught.value.details() == "Unable to parse request"
+
+
+async def test_a_draining_server_answers_what_came_and_ends_its_streams(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    idle, busy = opened(channel), opened(channel)
+    await write(idle, request("echo", "1"))
+    await told(idle, 1)
+    await write(busy, request("hold", "2"))
+    held = await site.scheduler.next_held()
+    drained = asyncio.ensure_future(site.service.drain(5))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await idle.read()
+    assert (caught.value.code().name, caught.value.details()) == ("UNAVAILABLE", SHUTTING_DOWN)
+    site.scheduler.link.send(site.scheduler.echo(held))
+    assert [each[1] for each in await told(busy, 1)] == ["2"]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await busy.read()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    await asyncio.wait_for(drained, 5)
+
+
+async def written_until_stuck(call: Any, item: Any, most: int) -> int:
+    """How many items could be written before no more were taken for a while."""
+    for count in range(most):
+        try:
+            await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(call.write(item))), 1)
+        except TimeoutError:
+            return count
+    return most
+
+
+async def test_a_client_that_does_not_read_is_not_read_from(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    call = opened(channel, timeout_s=60)
+    # Half a megabyte each: what the client's windows and ours take is a few of them.
+    item = request("echo", "x", bytes(1 << 19)).SerializeToString()
+    assert await written_until_stuck(call, item, 400) < 400
+    assert len(site.scheduler.received) < 400
+    # Others go on meanwhile; and so does this one as soon as it reads.
+    other = opened(channel)
+    await write(other, request("echo", "1"))
+    assert [each[1] for each in await told(other, 1)] == ["1"]
+    other.cancel()
+    assert {each[1] for each in await told(call, len(site.scheduler.received))} == {"x"}
+    call.cancel()
+
+
+async def test_unanswered_requests_of_a_stream_are_bounded(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    call = opened(channel, timeout_s=60)
+    bound = infer_stream.MOST_UNANSWERED
+    item = request("hold", "x").SerializeToString()
+    await write(call, *[item] * (bound + 200))
+    await call.done_writing()
+    for _ in range(bound):
+        site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
+    assert len(await told(call, bound)) == bound
+    for _ in range(200):
+        site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
+    assert len(await told(call, 200)) == 200
+    assert await end(call) == ("OK", "")
+
+
+async def test_the_bound_holds_until_half_is_answered(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    call = opened(channel, timeout_s=60)
+    bound = infer_stream.MOST_UNANSWERED
+    await write(call, *[request("hold", "x").SerializeToString()] * (bound + 1))
+    held = [await site.scheduler.next_held() for _ in range(bound)]
+    for each in held[: bound // 2]:
+        assert site.scheduler.held.empty()
+        site.scheduler.link.send(site.scheduler.echo(each))
+    site.scheduler.link.send(site.scheduler.echo(held[bound // 2]))
+    assert (await site.scheduler.next_held()) is not None
+    call.cancel()
+
+
+async def test_many_streams_at_once(channel: grpc.aio.Channel) -> None:
+    async def one(name: str) -> Sequence[str]:
+        call = opened(channel, timeout_s=60)
+        for number in range(50):
+            await call.write(request("echo", f"{name}-{number}"))
+        await call.done_writing()
+        ids = [each[1] for each in await told(call, 50)]
+        assert await end(call) == ("OK", "")
+        return ids
+
+    results = await asyncio.gather(*(one(str(index)) for index in range(30)))
+    assert results == [[f"{index}-{number}" for number in range(50)] for index in range(30)]
+
+
+async def test_tritonclient_streams(site: GatewaySite) -> None:
+    def talk() -> list[tuple[str, Any]]:
+        client = tritongrpc.InferenceServerClient(site.grpc)
+        got: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        client.start_stream(lambda result, error: got.put((result, error)))
+        tensor = tritongrpc.InferInput("INPUT0", [2], "FP32")
+        tensor.set_data_from_numpy(np.array([1, 2], np.float32))
+        for model in ("echo", "nope", "echo"):
+            client.async_stream_infer(
+                model, [tensor], request_id=model, enable_empty_final_response=True
+            )
+        results = [got.get(timeout=10) for _ in range(3)]
+        client.stop_stream()
+        client.close()
+        return [
+            (result.get_response().id, result.as_numpy("OUTPUT0").tolist())
+            if error is None
+            else ("", error.message())
+            for result, error in results
+        ]
+
+    unknown = "Request for unknown model: 'nope' is not found"
+    assert await asyncio.to_thread(talk) == [
+        ("echo", [1.0, 2.0]),
+        ("", unknown),
+        ("echo", [1.0, 2.0]),
+    ]
+
+
+async def test_a_late_answer_to_a_cancelled_stream_harms_nobody(
+    site: GatewaySite, channel: grpc.aio.Channel
+) -> None:
+    call = opened(channel)
+    await write(call, request("hold", "1"))
+    held = await site.scheduler.next_held()
+    call.cancel()
+    await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
+    site.scheduler.link.send(Answer(held.id, b""))
+    other = opened(channel)
+    await write(other, request("echo", "2"))
+    assert [each[1] for each in await told(other, 1)] == ["2"]
+    other.cancel()

@@ -1,0 +1,118 @@
+"""Spans on their way to a real receiver, and to none."""
+
+import logging
+import threading
+import time
+
+import grpc
+import pytest
+
+from nereid.observability.tracing import Span, Tracer, TraceSettings, child_of, open_tracer
+from tests.support.peers.otlp_receiver import receiver
+
+
+def tracer_to(url: str, *more: str) -> Tracer:
+    texts = ("mode=opentelemetry", f"opentelemetry,url={url}", *more)
+    tracer = open_tracer(TraceSettings(trace_config=texts), "test", "one")
+    assert tracer is not None
+    return tracer
+
+
+@pytest.fixture
+def dead_end() -> str:
+    """An address that nobody listens at."""
+    with receiver() as it:
+        # Gone by the time that a test has it.
+        return it.url
+
+
+def test_a_span_arrives_as_it_was() -> None:
+    root, other = child_of(b""), child_of(b"")
+    span = Span(
+        name="work",
+        context=child_of(root),
+        parent=root,
+        start_ns=1_700_000_000_000_000_000,
+        end_ns=1_700_000_000_000_000_500,
+        attributes={"text": "t", "number": 3, "part": 0.5, "yes": True},
+        links=[other],
+        events=[("half", 1_700_000_000_000_000_250)],
+        error="went wrong",
+    )
+    with receiver() as it:
+        tracer = tracer_to(it.url, "opentelemetry,resource=service.name=mine")
+        tracer.record(span)
+        tracer.close()
+        ((_, tree),) = it.trees().items()
+    (seen,) = tree.spans
+    assert seen.service == "mine"
+    assert (seen.trace, seen.id) == (root[1:17].hex(), span.context[17:25].hex())
+    assert seen.parent == root[17:25].hex()
+    assert (seen.start_ns, seen.end_ns) == (span.start_ns, span.end_ns)
+    assert seen.attributes == span.attributes
+    assert seen.links == [(other[1:17].hex(), other[17:25].hex())]
+    assert seen.error == "went wrong"
+
+
+@pytest.mark.slow
+def test_a_receiver_that_is_not_there_costs_spans_and_one_line(
+    dead_end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = ("opentelemetry,bsp_max_queue_size=8", "opentelemetry,bsp_schedule_delay=1")
+    with caplog.at_level(logging.WARNING):
+        tracer = tracer_to(dead_end, *small)
+        for _ in range(1000):
+            tracer.record(Span(name="w", context=child_of(b""), parent=b"", start_ns=1, end_ns=2))
+        started_s = time.monotonic()
+        tracer.close()
+    # Bounded, whatever the exporter's own patience is.
+    assert time.monotonic() - started_s < 8
+    # What OpenTelemetry says itself reaches no handler but the tests' own.
+    assert not logging.getLogger("opentelemetry").propagate
+    assert (
+        len([record for record in caplog.records if record.name == "nereid.observability.otlp"])
+        <= 1
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "refusal", [None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
+)
+def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_holds_up_nobody(
+    refusal: grpc.StatusCode | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = ("opentelemetry,bsp_max_queue_size=8", "opentelemetry,bsp_schedule_delay=1")
+    with receiver() as it, caplog.at_level(logging.WARNING):
+        it.answers.clear()
+        it.refusal = refusal
+        tracer = tracer_to(it.url, *small)
+        for _ in range(1000):
+            tracer.record(Span(name="w", context=child_of(b""), parent=b"", start_ns=1, end_ns=2))
+        assert it.called.wait(20)
+        # Comes back, though whoever is called has still said nothing, or nothing else.
+        tracer.close()
+        it.refusal = None
+        it.answers.set()
+    # Those of the call under way, at most: no others were kept for later.
+    assert len(it.trees()) <= 8
+    assert (
+        len([record for record in caplog.records if record.name == "nereid.observability.otlp"])
+        <= 1
+    )
+
+
+def test_a_span_that_makes_no_sense_is_logged_and_lost(caplog: pytest.LogCaptureFixture) -> None:
+    with receiver() as it:
+        tracer = tracer_to(it.url)
+        tracer.record(Span(name="w", context=b"", parent=b"", start_ns=1, end_ns=2))
+        tracer.close()
+    assert "a span could not be recorded" in caplog.text
+
+
+def test_an_ended_tracer_leaves_no_thread(dead_end: str) -> None:
+    with receiver() as it:
+        tracer = tracer_to(it.url)
+        tracer.close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("OtelBatch")]

@@ -1,0 +1,212 @@
+"""The client that blocks its thread, over both engines' servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import select
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nereid.rpc import BlockingStream, RpcError, ServerOptions, Status
+from nereid.rpc.net.tls_files import Tls, TlsFiles
+from tests.support.peers.certificates import Authority
+from tests.support.rpc.rpc_site import BIG, ENGINES, Site, serving, soon, taken
+
+
+@pytest.fixture
+async def site() -> Site:
+    return Site()
+
+
+@pytest.fixture(params=sorted(ENGINES))
+async def address(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[str]:
+    async with serving(request.param, site) as (_, real):
+        yield real
+
+
+async def in_thread(work: Callable[[], None]) -> None:
+    await asyncio.wait_for(asyncio.to_thread(work), 30)
+
+
+async def test_blocking_turns(address: str) -> None:
+    def work() -> None:
+        stream = BlockingStream(address, "/test/Chat", metadata=(("a", "b"),), timeout_s=10)
+        for number in range(50):
+            stream.send(b"%d" % number)
+            assert stream.receive() == b"%d" % number
+        stream.send(BIG)
+        assert stream.receive() == BIG
+        stream.close()
+        assert stream.receive() is None
+        stream.close()
+
+    await in_thread(work)
+
+
+async def test_blocking_beside_other_things(address: str) -> None:
+    """Whoever waits for other things as well polls, and takes what is there."""
+
+    def work() -> None:
+        stream = BlockingStream(address, "/test/Chat", timeout_s=10, attended=False)
+        assert stream.take() == []
+        for message in (b"a", BIG, b"", b"b"):
+            stream.send(message)
+            assert taken(stream) == [message]
+        for number in range(20):
+            stream.send(b"%d" % number)
+        messages: list[bytes] = []
+        while len(messages) < 20:
+            messages += taken(stream)
+        assert messages == [b"%d" % number for number in range(20)]
+        assert not stream.ended
+        stream.close()
+        assert stream.ended
+        assert stream.take() == []
+        failing = BlockingStream(address, "/test/Count", timeout_s=10, attended=False)
+        failing.send(b"1")
+        assert taken(failing) == [b"0"]
+        with pytest.raises(RpcError) as caught:
+            taken(failing)
+        assert caught.value.status == Status.ABORTED
+        failing.close()
+
+    await in_thread(work)
+
+
+async def test_blocking_with_a_glance_from_elsewhere(address: str) -> None:
+    def work() -> None:
+        stream = BlockingStream(address, "/test/Chat", timeout_s=10, attended=False)
+        assert stream.glance() == []
+        with ThreadPoolExecutor(1) as pool:
+            for message in (b"a", b"b"):
+                stream.send(message)
+                found: list[bytes] = []
+                while not found:
+                    # The server's settings and the answer's head may come before it.
+                    assert select.select([stream.fileno()], [], [], 10)[0]
+                    found = pool.submit(stream.glance).result()
+                assert found == [message]
+        stream.send(b"c")
+        assert stream.receive() == b"c"
+        stream.close()
+        assert stream.glance() == []
+
+    await in_thread(work)
+
+
+async def test_blocking_ends(address: str) -> None:
+    def work() -> None:
+        stream = BlockingStream(address, "/test/Count", timeout_s=10)
+        stream.send(b"2")
+        assert [stream.receive() for _ in range(4)] == [b"0", b"1", None, None]
+        stream.close()
+        failing = BlockingStream(address, "/test/Count", timeout_s=10)
+        failing.send(b"1")
+        assert failing.receive() == b"0"
+        with pytest.raises(RpcError) as caught:
+            failing.receive()
+        assert caught.value.status == Status.ABORTED
+        with pytest.raises(RpcError):
+            failing.send(b"x")
+        failing.close()
+
+    await in_thread(work)
+
+
+async def test_blocking_close_from_another_thread(address: str, site: Site) -> None:
+    stream = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)
+    waiting = asyncio.ensure_future(asyncio.to_thread(stream.receive))
+    await soon(site.seen)
+    stream.close()
+    assert await asyncio.wait_for(waiting, 10) is None
+    await soon(site.cancelled)
+
+
+async def test_blocking_when_the_server_dies(site: Site) -> None:
+    async with serving("own", site) as (server, address):
+        stream = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)
+        waiting = asyncio.ensure_future(asyncio.to_thread(stream.receive))
+        await soon(site.seen)
+        await server.close()
+        with pytest.raises(RpcError) as caught:
+            await waiting
+        assert caught.value.status == Status.UNAVAILABLE
+        stream.close()
+
+
+async def test_blocking_dials_in_vain(tmp_path: Path) -> None:
+    for address in (f"unix:{tmp_path}/none", "127.0.0.1:1"):
+        with pytest.raises(RpcError, match="cannot connect") as caught:
+            BlockingStream(address, "/test/Chat", timeout_s=5)
+        assert caught.value.status == Status.UNAVAILABLE
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(RpcError, match="does not answer"):
+            BlockingStream(address, "/test/Chat", timeout_s=0.05)
+
+
+async def test_blocking_flow_control(site: Site) -> None:
+    """A send blocks while the server holds the stream back."""
+    async with serving("own", site) as (_, address):
+        sent = threading.Event()
+
+        def work() -> None:
+            stream = BlockingStream(address, "/test/Sink", timeout_s=10)
+            for _ in range(10):
+                stream.send(BIG[:1_000_000])
+            sent.set()
+            stream.close()
+
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        await soon(site.seen)
+        site.calls[0].pause()
+        await asyncio.sleep(0.1)
+        assert not sent.is_set()
+        site.calls[0].resume()
+        await asyncio.wait_for(task, 10)
+
+
+@pytest.fixture
+def crowd() -> Iterator[None]:
+    """A thousand open descriptors: those that follow are beyond what select() takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.ExitStack() as stack:
+        for _ in range(1024):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_busy_owner_still_answers_pings(
+    site: Site, crowd: None, tmp_path: Path, secure: bool
+) -> None:
+    options = ServerOptions(keepalive_interval_s=0.1, keepalive_timeout_s=1.5)
+    server_tls: Tls | None = None
+    client_tls: Tls | None = None
+    if secure:
+        ours = Authority(tmp_path)
+        identity = ours.identity()
+        files = TlsFiles(cert=identity.cert, key=identity.key, alpn="h2")
+        server_tls = Tls(files, server=True)
+        client_tls = Tls(TlsFiles(root=ours.root, alpn="h2"), server=False)
+    async with serving("own", site, options=options, tls=server_tls) as (_, address):
+        stream = await asyncio.to_thread(
+            BlockingStream, address, "/test/Open", timeout_s=10, tls=client_tls
+        )
+        # The owner computes, far longer than the server waits for its ping.
+        await asyncio.sleep(2.5)
+        assert not site.calls[0].done
+        stream.close()

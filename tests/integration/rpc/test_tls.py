@@ -1,0 +1,298 @@
+"""TLS on both engines and all clients: what is agreed on, who is refused, files that change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import shutil
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+import nereid.rpc.net.listener
+from nereid.rpc import BlockingStream, ChannelOptions, RpcError, SocketChannel
+from nereid.rpc.net.tls_files import Tls, TlsFiles
+from tests.support.peers.certificates import Authority, Identity, settle
+from tests.support.rpc.rpc_site import ENGINES, Site, serving, soon, taken, until
+
+LIMIT_S = 10
+
+
+@pytest.fixture
+async def site() -> Site:
+    return Site()
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "theirs")
+
+
+@pytest.fixture(params=sorted(ENGINES))
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def side(
+    identity: Identity | None, root: str = "", *, server: bool = False, name: str | None = None
+) -> Tls:
+    cert, key = (identity.cert, identity.key) if identity else ("", "")
+    files = TlsFiles(cert=cert, key=key, root=root, alpn="h2")
+    return Tls(files, server=server, server_name=name)
+
+
+async def echo(address: str, tls: Tls | None, message: bytes = b"x") -> bytes:
+    channel = SocketChannel(address, ChannelOptions(tls=tls))
+    try:
+        return await channel.unary("/test/Echo", message, timeout_s=LIMIT_S)
+    finally:
+        await channel.close()
+
+
+def talk(address: str, tls: Tls | None, message: bytes = b"y") -> bytes | None:
+    stream = BlockingStream(address, "/test/Chat", timeout_s=LIMIT_S, tls=tls)
+    try:
+        stream.send(message)
+        return stream.receive()
+    finally:
+        stream.close()
+
+
+def talk_polling(address: str, tls: Tls | None, message: bytes) -> list[bytes]:
+    stream = BlockingStream(address, "/test/Chat", timeout_s=LIMIT_S, tls=tls, attended=False)
+    try:
+        stream.send(message)
+        return taken(stream)
+    finally:
+        stream.close()
+
+
+async def served(address: str, root: str) -> str:
+    """The serial number of the certificate that a new connection is shown."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=root)
+    context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    shown = writer.get_extra_info("peercert")["serialNumber"]
+    writer.transport.abort()
+    return str(shown)
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+async def test_our_clients_and_grpcios(
+    engine: str, mutual: bool, site: Site, ours: Authority
+) -> None:
+    server = side(ours.identity(), ours.root if mutual else "", server=True)
+    client = ours.identity("client", files="client") if mutual else None
+    async with serving(engine, site, tls=server) as (_, address):
+        big = bytes(3_000_000)
+        assert await echo(address, side(client, ours.root), big) == big
+        assert await asyncio.to_thread(talk, address, side(client, ours.root), big) == big
+        polled = await asyncio.to_thread(talk_polling, address, side(client, ours.root), big)
+        assert polled == [big]
+        credentials = grpc.ssl_channel_credentials(
+            Path(ours.root).read_bytes(),
+            *((Path(client.key).read_bytes(), Path(client.cert).read_bytes()) if client else ()),
+        )
+        async with grpc.aio.secure_channel(address, credentials) as channel:
+            method: Any = channel.unary_unary("/test/Echo")
+            assert await method(big, timeout=LIMIT_S) == big
+
+
+async def test_who_is_refused_and_why(
+    site: Site, ours: Authority, theirs: Authority, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(nereid.rpc.net.listener, "_TELL_S", 0.0)
+    server = side(ours.identity(), ours.root, server=True)
+    stranger = theirs.identity("client", files="client")
+    known = side(ours.identity("client", files="client"), ours.root)
+    refused = [
+        (side(None, ours.root), "did not return a certificate", "refused our certif"),
+        (side(stranger, ours.root), "verify failed: unable to get local issuer", "refused our"),
+        # Who does not trust the server goes first.
+        (side(None, theirs.root), "unknown ca", "certificate verify failed: "),
+        (side(None), "unknown ca", "certificate verify failed: "),
+        (None, "wrong version number", "connection"),
+    ]
+    async with serving("own", site, tls=server) as (_, address):
+        for tls, why, told in refused:
+            caplog.clear()
+            with pytest.raises(RpcError, match=told):
+                await echo(address, tls)
+            with pytest.raises(RpcError, match=told):
+                await asyncio.to_thread(talk, address, tls)
+            await until(lambda why=why: why in caplog.text)  # type: ignore[misc]
+            assert f"{address} refused the TLS connection of 127.0.0.1:" in caplog.text
+            # The others go on.
+            assert await echo(address, known) == b"x"
+
+
+async def test_the_servers_name_is_checked(engine: str, site: Site, ours: Authority) -> None:
+    server = side(ours.identity("scheduler.mesh"), server=True)
+    async with serving(engine, site, tls=server) as (_, address):
+        with pytest.raises(RpcError, match="certificate verify failed: IP address mismatch"):
+            await echo(address, side(None, ours.root))
+        with pytest.raises(RpcError, match="certificate verify failed: IP address mismatch"):
+            await asyncio.to_thread(talk, address, side(None, ours.root))
+        named = side(None, ours.root, name="scheduler.mesh")
+        assert await echo(address, named) == b"x"
+        assert await asyncio.to_thread(talk, address, named) == b"y"
+
+
+async def test_old_tls_and_connections_without_h2_are_refused(site: Site, ours: Authority) -> None:
+    async with serving("own", site, tls=side(ours.identity(), server=True)) as (_, address):
+        host, _, port = address.rpartition(":")
+        plain = ssl.create_default_context(cafile=ours.root)
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=plain)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(1), LIMIT_S) == b""
+        writer.close()
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.load_verify_locations(ours.root)
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.minimum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(OSError, match="."):  # noqa: RUF043 (any text)
+            await asyncio.open_connection(host, int(port), ssl=old)
+
+
+async def test_a_tls_client_on_a_clear_port_ends_soon(engine: str, site: Site) -> None:
+    async with serving(engine, site) as (_, address), asyncio.timeout(LIMIT_S):
+        with pytest.raises(RpcError, match="cannot connect"):
+            await echo(address, side(None))
+
+
+async def test_new_files_are_for_new_connections_and_bad_ones_for_none(
+    engine: str, site: Site, ours: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    identity = ours.identity()
+    server = side(identity, server=True)
+    async with serving(engine, site, tls=server) as (_, address):
+        first = await served(address, ours.root)
+        lasting = SocketChannel(address, ChannelOptions(tls=side(None, ours.root)))
+        held = asyncio.ensure_future(lasting.unary("/test/Hold", b"x"))
+        await soon(site.seen)
+        # Half of a pair: the new chain, and still the old key.
+        kept = shutil.copy(identity.key, f"{identity.key}.kept")
+        ours.identity()
+        new_key = shutil.copy(identity.key, f"{identity.key}.new")
+        Path(kept).replace(identity.key)
+        settle(identity, 50)
+        assert await served(address, ours.root) == first
+        assert await served(address, ours.root) == first
+        assert caplog.text.count("cannot be used, the old stay") == 1
+        # Its other half.
+        Path(new_key).replace(identity.key)
+        settle(identity, 40)
+        second = await served(address, ours.root)
+        assert second != first
+        assert "TLS files were read again" in caplog.text
+        # Another, whose writer may not be done.
+        ours.identity()
+        settle(identity, 0)
+        assert await served(address, ours.root) == second
+        Path(identity.cert).unlink()
+        os.utime(identity.key, (1, 1))
+        assert await served(address, ours.root) == second
+        assert caplog.text.count("cannot be used, the old stay") == 2
+        ours.identity()
+        assert await served(address, ours.root) not in (first, second)
+        # None of which the old connection noticed.
+        site.calls[0].reply(b"still")
+        assert await held == b"still"
+        await lasting.close()
+
+
+async def test_a_client_that_stalls_is_cut_off(
+    site: Site, ours: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nereid.rpc.net.listener, "_HANDSHAKE_S", 2)
+    async with serving("own", site, tls=side(ours.identity(), server=True)) as (_, address):
+        host, _, port = address.rpartition(":")
+        stalled = [await asyncio.open_connection(host, int(port)) for _ in range(100)]
+        stalled[0][1].write(b"\x16\x03\x01\x02\x00\x01")
+        assert await echo(address, side(None, ours.root)) == b"x"
+        async with asyncio.timeout(LIMIT_S):
+            for reader, writer in stalled:
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+                writer.close()
+
+
+async def test_a_server_that_ends_waits_for_no_handshake(site: Site, ours: Authority) -> None:
+    async with serving("own", site, tls=side(ours.identity(), server=True)) as (server, address):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"\x16\x03\x01\x02\x00\x01")
+        # A whole handshake behind it: the server has seen the first by then.
+        assert await echo(address, side(None, ours.root)) == b"x"
+        async with asyncio.timeout(5):
+            await server.drain(60)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_process_out_of_files_accepts_again_when_it_has_some(
+    site: Site, ours: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nereid.rpc.net.listener, "_PAUSE_S", 0.02)
+    async with serving("own", site, tls=side(ours.identity(), server=True)) as (_, address):
+        host, _, port = address.rpartition(":")
+        with socket.socket() as waiting:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            # The lowest that is free is the highest that there may be.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free(), hard))
+            try:
+                waiting.connect((host, int(port)))
+                await until(lambda: "accepts no connections for now" in caplog.text)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert await echo(address, side(None, ours.root)) == b"x"
+
+
+def lowest_free() -> int:
+    free = os.dup(0)
+    os.close(free)
+    return free
+
+
+@pytest.mark.parametrize("flaw", ["missing", "empty", "other key", "locked key"])
+def test_files_that_cannot_be_used(ours: Authority, flaw: str) -> None:
+    identity = ours.identity()
+    if flaw == "missing":
+        Path(identity.key).unlink()
+    elif flaw == "empty":
+        Path(identity.cert).write_bytes(b"")
+    elif flaw == "other key":
+        shutil.copy(ours.identity(files="other").key, identity.key)
+    else:
+        lock(identity.key)
+    with pytest.raises(OSError, match="."):  # noqa: RUF043 (OpenSSL's text)
+        side(identity, server=True)
+
+
+def lock(path: str) -> None:
+    from cryptography.hazmat.primitives import serialization as pem  # noqa: PLC0415
+
+    key = pem.load_pem_private_key(Path(path).read_bytes(), None)
+    locked = key.private_bytes(
+        pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.BestAvailableEncryption(b"secret")
+    )
+    Path(path).write_bytes(locked)

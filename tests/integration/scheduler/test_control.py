@@ -1,0 +1,232 @@
+"""What the scheduler tells of its models when it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nereid.pb import kserve_pb2 as kserve
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError, Status
+from tests.support.scheduler.scheduler_world import (
+    CONFIG,
+    LIMIT_S,
+    Executor,
+    World,
+    add_model,
+    fault_of,
+    numbers_of,
+    request,
+    world,
+)
+
+
+async def refused(it: World, method: str, message: object, reply: type) -> RpcError:
+    with pytest.raises(RpcError) as error_info:
+        await it.control(method, message, reply)
+    return error_info.value
+
+
+async def server_ready(it: World) -> bool:
+    reply = await it.control("ServerReady", kserve.ServerReadyRequest(), kserve.ServerReadyResponse)
+    assert isinstance(reply, kserve.ServerReadyResponse)
+    return reply.ready
+
+
+async def model_ready(it: World, version: str = "") -> bool:
+    asked = kserve.ModelReadyRequest(name="doubler", version=version)
+    reply = await it.control("ModelReady", asked, kserve.ModelReadyResponse)
+    assert isinstance(reply, kserve.ModelReadyResponse)
+    return reply.ready
+
+
+async def test_a_version_is_ready_when_all_instances_of_one_executor_are(tmp_path: Path) -> None:
+    add_model(tmp_path / "m", config=CONFIG.replace("count: 1", "count: 2"))
+    async with world(tmp_path / "m") as it:
+        executor = await it.executor(lazy=True)
+        loads = [(await executor.command()).load for _ in range(2)]
+        first = executor.load(loads[0])
+        gateway = await it.gateway()
+        await gateway.arrived()
+        assert not await model_ready(it)
+        executor.load(loads[1])
+        await it.until_state("READY")
+        assert await model_ready(it)
+        assert await server_ready(it)
+        await first.die()
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+        assert await model_ready(it)
+
+
+async def questions_to(executor: Executor) -> pb.AskReady:
+    assert executor.questions is not None
+    async with asyncio.timeout(LIMIT_S):
+        return await executor.questions.get()
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_models_that_have_something_to_say_are_asked_once_by_all(
+    repository: Path, ready: bool
+) -> None:
+    async with world(repository) as it:
+        executor = await it.executor(tells_ready=True)
+        await it.until_state("READY")
+        asking = [asyncio.ensure_future(ask(it)) for ask in (model_ready, server_ready)]
+        asked = await questions_to(executor)
+        other = pb.ToldReady(question=asked.question + 1, instance=asked.instance, ready=not ready)
+        executor.send(told_ready=other)
+        executor.send(told_ready=pb.ToldReady(question=7, instance=7))
+        # Whoever comes later waits for the same answer.
+        asking.append(asyncio.ensure_future(model_ready(it, "1")))
+        await it.index()
+        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=ready)
+        executor.send(told_ready=told)
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.gather(*asking) == [ready] * 3
+        assert executor.questions is not None
+        assert executor.questions.empty()
+        # The next one asks anew.
+        later = asyncio.ensure_future(model_ready(it))
+        asked = await questions_to(executor)
+        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=True)
+        executor.send(told_ready=told)
+        assert await later
+
+
+async def test_lenient_readiness_asks_no_model(repository: Path) -> None:
+    async with world(repository, strict_readiness=False) as it:
+        executor = await it.executor(tells_ready=True)
+        await it.until_state("READY")
+        assert await server_ready(it)
+        assert executor.questions is not None
+        assert executor.questions.empty()
+
+
+async def test_one_executor_that_says_yes_is_enough(repository: Path) -> None:
+    async with world(repository) as it:
+        gateway = await it.gateway()
+        one = await it.executor("one", hold=True, tells_ready=True)
+        gateway.send(request(1, 2))
+        await one.batch()
+        # Executing is no reason not to be asked.
+        two = await it.executor("two", hold=True, tells_ready=True)
+        gateway.send(request(3, 4))
+        await two.batch()
+        asking = asyncio.ensure_future(model_ready(it))
+        await questions_to(one)
+        asked = await questions_to(two)
+        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=True)
+        two.send(told_ready=told)
+        async with asyncio.timeout(LIMIT_S):
+            assert await asking
+
+
+async def test_strict_readiness_wants_an_executor_and_the_lenient_only_a_verdict(
+    repository: Path,
+) -> None:
+    add_model(repository, "broken", config='name: "other"')
+    async with world(repository, strict_readiness=False) as it:
+        assert not await server_ready(it)
+        await it.executor()
+        await it.until_state("READY")
+        assert await server_ready(it)
+
+
+async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
+    add_model(tmp_path / "m", config=CONFIG + "version_policy { all { } }", versions="1 3")
+    async with world(tmp_path / "m") as it:
+        executor = await it.executor()
+        await it.until_state("READY")
+        async with asyncio.timeout(LIMIT_S):
+            while not await server_ready(it):
+                await asyncio.sleep(0)
+        gateway = await it.gateway()
+        versions = {i.load.instance: i.load.version for i in executor.instances}
+        assert sorted(versions.values()) == [1, 3]
+        for text in ("", "1", " 3", "1z"):
+            assert numbers_of(await gateway.ask(1, 2, version=text)) == [2, 4]
+        texts = {
+            "7": "Request for unknown model: 'doubler' version 7 is not found",
+            "x": "failed to get model version from specified version string 'x' (details: stol),"
+            " version should be an integral value > 0",
+            "-1": "invalid model version specified '-1' , version should be an integral value > 0",
+        }
+        for text, message in texts.items():
+            assert fault_of(await gateway.ask(version=text)).message == message
+        for text, told in (("", ["1", "3"]), ("1", ["1"]), ("3", ["3"])):
+            request = kserve.ModelMetadataRequest(name="doubler", version=text)
+            metadata = await it.control("ModelMetadata", request, kserve.ModelMetadataResponse)
+            assert isinstance(metadata, kserve.ModelMetadataResponse)
+            assert list(metadata.versions) == told
+        statistics = await it.control(
+            "ModelStatistics", kserve.ModelStatisticsRequest(), kserve.ModelStatisticsResponse
+        )
+        assert isinstance(statistics, kserve.ModelStatisticsResponse)
+        counts = {each.version: each.inference_count for each in statistics.model_stats}
+        assert counts == {"1": 2, "3": 2}
+
+
+async def test_statistics_keep_the_invariants(repository: Path) -> None:
+    async with world(repository) as it:
+        await it.executor()
+        gateway = await it.gateway()
+        for _ in range(3):
+            await gateway.ask(1, 2, 3, 4)
+        await gateway.ask(-1, 2)
+        asked = kserve.ModelStatisticsRequest(name="doubler", version="1")
+        reply = await it.control("ModelStatistics", asked, kserve.ModelStatisticsResponse)
+        assert isinstance(reply, kserve.ModelStatisticsResponse)
+        (model,) = reply.model_stats
+        stats = model.inference_stats
+        assert (model.inference_count, model.execution_count) == (6, 4)
+        assert (stats.success.count, stats.fail.count) == (3, 1)
+        assert stats.queue.count == stats.compute_infer.count == 3
+        assert stats.compute_infer.ns == 6000
+        assert stats.success.ns >= stats.queue.ns + 3 * 6000
+
+
+async def test_control_errors_have_tritons_texts(repository: Path) -> None:
+    async with world(repository) as it:
+        await it.executor()
+        await it.until_state("READY")
+        error = await refused(
+            it,
+            "ModelMetadata",
+            kserve.ModelMetadataRequest(name="no"),
+            kserve.ModelMetadataResponse,
+        )
+        assert (error.status, error.message) == (
+            Status.NOT_FOUND,
+            "Request for unknown model: 'no' is not found",
+        )
+        for name, version, text in (
+            ("no", "", "requested model 'no' is not available"),
+            ("doubler", "9", "requested model version is not available for model 'doubler'"),
+        ):
+            asked = kserve.ModelStatisticsRequest(name=name, version=version)
+            error = await refused(it, "ModelStatistics", asked, kserve.ModelStatisticsResponse)
+            assert (error.status, error.message) == (Status.INVALID_ARGUMENT, text)
+        error = await refused(
+            it,
+            "RepositoryIndex",
+            kserve.RepositoryIndexRequest(repository_name="x"),
+            kserve.RepositoryIndexResponse,
+        )
+        assert error.status == Status.UNIMPLEMENTED
+        with pytest.raises(RpcError) as error_info:
+            await it.channel().unary("/nereid.v1.Scheduler/ModelReady", b"\xff", timeout_s=LIMIT_S)
+        assert error_info.value.status == Status.INTERNAL
+        assert not await model_ready(it, "9")
+
+
+async def test_the_index_of_ready_models(repository: Path) -> None:
+    add_model(repository, "misnamed", config='name: "other"')
+    async with world(repository) as it:
+        await it.executor()
+        await it.until_state("READY")
+        asked = kserve.RepositoryIndexRequest(ready=True)
+        reply = await it.control("RepositoryIndex", asked, kserve.RepositoryIndexResponse)
+        assert isinstance(reply, kserve.RepositoryIndexResponse)
+        assert [(entry.name, entry.version) for entry in reply.models] == [("doubler", "1")]

@@ -1,0 +1,308 @@
+"""Decoupled models in a real scheduler, over real sockets: any number of answers to a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nereid.core.messages import DECOUPLED, Fault, Flow
+from nereid.pb import kserve_pb2
+from tests.support.scheduler.scheduler_world import (
+    CONFIG,
+    LIMIT_S,
+    Executor,
+    Gateway,
+    World,
+    add_model,
+    fault_of,
+    request,
+    world,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+DECOUPLED_CONFIG = CONFIG + "model_transaction_policy { decoupled: true }\n"
+BATCHING = "dynamic_batching { max_queue_delay_microseconds: 60000000 %s }\n"
+
+
+@contextlib.asynccontextmanager
+async def site(
+    tmp_path: Path, extra: str = "", **settings: Any
+) -> AsyncIterator[tuple[World, Executor, Gateway]]:
+    repository = tmp_path / "models"
+    add_model(repository, config=DECOUPLED_CONFIG + extra)
+    async with world(repository, **settings) as it:
+        executor = await it.executor(hold=True, controls=True)
+        await it.until_state("READY")
+        yield it, executor, await it.gateway()
+
+
+def ask(gateway: Gateway, *numbers: float, **fields: Any) -> None:
+    gateway.send(request(*numbers, takes_many=True, **fields))
+
+
+async def statistics(it: World) -> kserve_pb2.ModelStatistics:
+    reply = await it.control(
+        "ModelStatistics",
+        kserve_pb2.ModelStatisticsRequest(name="doubler"),
+        kserve_pb2.ModelStatisticsResponse,
+    )
+    assert isinstance(reply, kserve_pb2.ModelStatisticsResponse)
+    return reply.model_stats[0]
+
+
+async def next_control(executor: Executor) -> tuple[int, int, str]:
+    assert executor.controls is not None
+    return await asyncio.wait_for(executor.controls.get(), LIMIT_S)
+
+
+async def test_answers_are_told_as_they_come(tmp_path: Path) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        instance.tell(batch, (0, 1, True), (0, 2, True), busy=True)
+        assert await gateway.told(2) == [(1, 1, True), (1, 2, True)]
+        instance.tell(batch, (0, "one went wrong", True), busy=True)
+        assert await gateway.told(1) == [(1, "one went wrong", True)]
+        instance.tell(batch, (0, None), compute_infer_ns=500)
+        assert await gateway.told(1) == [(1, None, False)]
+        stats = await statistics(it)
+        assert (stats.inference_count, stats.execution_count) == (1, 1)
+        inference = stats.inference_stats
+        assert (inference.success.count, inference.fail.count, inference.queue.count) == (1, 0, 1)
+        assert (inference.compute_infer.count, inference.compute_infer.ns) == (1, 500)
+        counts = {
+            index: (each.success.count, each.fail.count, each.empty_response.count)
+            for index, each in stats.response_stats.items()
+        }
+        assert counts == {"0": (1, 0, 0), "1": (1, 0, 0), "2": (0, 1, 0), "3": (0, 0, 1)}
+
+
+@pytest.mark.parametrize("what", [None, 7, "it failed"])
+async def test_one_answer_may_be_the_first_and_the_last(tmp_path: Path, what: Any) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        instance.tell(batch)
+        instance.tell(batch, (0, what))
+        assert await gateway.told(1) == [(1, what, False)]
+        # Ahead of it goes the word that this is a model of many answers.
+        assert [(each.more, each.head) for each in gateway.answers[1][:-1]] == [(True, b"")]
+        stats = (await statistics(it)).inference_stats
+        assert (stats.success.count, stats.fail.count) == (1, 0)
+
+
+@pytest.mark.parametrize("partial", [True, False])
+async def test_a_batch_that_fails_as_a_whole(tmp_path: Path, partial: bool) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        ask(gateway, -1, 1)
+        instance, batch = await executor.batch()
+        instance.tell(batch, (0, 1, True), busy=True)
+        if partial:
+            instance.tell(batch, (0, "negative"))
+        else:
+            instance.answer(batch)
+        assert await gateway.told(2) == [(1, 1, True), (1, "negative", False)]
+        stats = await statistics(it)
+        assert (stats.inference_stats.success.count, stats.inference_stats.fail.count) == (0, 1)
+        assert (stats.inference_count, stats.execution_count) == (0, 1)
+
+
+async def test_an_instance_is_free_while_its_requests_are_open(tmp_path: Path) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        ask(gateway, 1, 1)
+        ask(gateway, 2, 2)
+        instance, first = await executor.batch()
+        instance.tell(first, (0, 1, True), busy=True)
+        await gateway.told(1)
+        assert executor.batches.empty()
+        instance.tell(first)
+        _, second = await executor.batch()
+        assert (await statistics(it)).execution_count == 1
+        instance.tell(second, (0, 20, True), busy=True)
+        instance.tell(first, (0, 10, True))
+        instance.tell(second, (0, 21))
+        instance.tell(first, (0, None))
+        assert await gateway.told(4) == [
+            (2, 20, True),
+            (1, 10, True),
+            (2, 21, False),
+            (1, None, False),
+        ]
+        assert (await statistics(it)).inference_stats.success.count == 2
+
+
+async def test_members_of_a_batch_end_one_by_one(tmp_path: Path) -> None:
+    async with site(tmp_path, BATCHING % "preferred_batch_size: 2") as (it, executor, gateway):
+        ask(gateway, 1, 1)
+        ask(gateway, 2, 2)
+        instance, batch = await executor.batch()
+        assert len(batch.members) == 2
+        instance.tell(batch, (1, 20, True), (0, 10), busy=True)
+        assert await gateway.told(2) == [(2, 20, True), (1, 10, False)]
+        assert (await statistics(it)).inference_stats.success.count == 0
+        instance.tell(batch)
+        instance.tell(batch, (1, None))
+        assert await gateway.told(1) == [(2, None, False)]
+        stats = await statistics(it)
+        assert (stats.inference_count, stats.execution_count) == (2, 1)
+        assert [each.batch_size for each in stats.batch_stats] == [2]
+
+
+async def test_answers_in_the_order_of_requests_where_the_model_wants_it(tmp_path: Path) -> None:
+    batching = BATCHING % "preferred_batch_size: 3 preserve_ordering: true"
+    async with site(tmp_path, batching) as (_, executor, gateway):
+        for number in range(3):
+            ask(gateway, number, number)
+        instance, batch = await executor.batch()
+        instance.tell(batch, (2, 30), (1, 20, True), (0, 10, True), (1, 21, True))
+        assert await gateway.told(1) == [(1, 10, True)]
+        instance.tell(batch, (0, None))
+        assert await gateway.told(3) == [(1, None, False), (2, 20, True), (2, 21, True)]
+        instance.tell(batch, (1, 22, True), (1, 23))
+        assert await gateway.told(3) == [(2, 22, True), (2, 23, False), (3, 30, False)]
+
+
+@pytest.mark.parametrize("fault", [None, Fault(3, "a defect of the body")])
+async def test_who_takes_one_answer_is_refused(tmp_path: Path, fault: Fault | None) -> None:
+    async with site(tmp_path) as (_, executor, gateway):
+        for _ in range(2):
+            refused = fault_of(await gateway.ask(fault=fault))
+            assert (refused.code, refused.message, refused.late) == (12, DECOUPLED, True)
+        assert executor.batches.empty()
+
+
+async def test_a_cancelled_request_is_cancelled_where_it_runs(tmp_path: Path) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        instance.tell(batch, (0, 1, True), busy=True)
+        await gateway.told(1)
+        gateway.cancel()
+        assert await next_control(executor) == (batch.id, 0, "CANCEL")
+        # The instance has not finished: the next request has to wait for that.
+        ask(gateway)
+        instance.tell(batch, (0, 2, True), busy=True)
+        await gateway.arrived()
+        assert executor.batches.empty()
+        instance.tell(batch, (0, None))
+        _, second = await executor.batch()
+        instance.tell(second, (0, 3))
+        assert await gateway.told(1) == [(2, 3, False)]
+        assert (await statistics(it)).inference_stats.success.count == 2
+
+
+async def test_a_gateway_that_is_lost_cancels_what_it_asked_for(tmp_path: Path) -> None:
+    async with site(tmp_path) as (_, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        instance.tell(batch, (0, 1, True), busy=True)
+        await gateway.told(1)
+        await gateway.channel.close()
+        assert await next_control(executor) == (batch.id, 0, "CANCEL")
+
+
+async def test_an_instance_hears_of_a_client_that_cannot_keep_up(tmp_path: Path) -> None:
+    async with site(tmp_path) as (_, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        gateway.link.send(Flow(1, paused=True))
+        assert await next_control(executor) == (batch.id, 0, "PAUSE")
+        gateway.link.send(Flow(1, paused=False))
+        assert await next_control(executor) == (batch.id, 0, "RESUME")
+        instance.tell(batch, (0, 1))
+        await gateway.told(1)
+        gateway.link.send(Flow(1, paused=True))
+        await gateway.arrived()
+        assert executor.controls is not None
+        assert executor.controls.empty()
+
+
+async def test_who_heeds_no_controls_is_sent_none(tmp_path: Path) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        await executor.die()
+        other = await it.executor("two", hold=True)
+        ask(gateway)
+        instance, batch = await other.batch()
+        gateway.link.send(Flow(1, paused=True))
+        gateway.cancel()
+        await gateway.arrived()
+        ask(gateway)
+        instance.tell(batch, (0, 1))
+        _, second = await other.batch()
+        assert second.members
+
+
+@pytest.mark.parametrize("freed", [True, False])
+async def test_an_instance_that_dies_fails_what_was_begun_and_gives_back_the_rest(
+    tmp_path: Path, freed: bool
+) -> None:
+    batching = BATCHING % "preferred_batch_size: 3"
+    async with site(tmp_path, batching) as (it, executor, gateway):
+        for number in range(3):
+            ask(gateway, number, number)
+        instance, batch = await executor.batch()
+        instance.tell(batch, (0, 1, True), (2, 3), busy=not freed)
+        assert await gateway.told(2) == [(1, 1, True), (3, 3, False)]
+        await instance.die()
+        [(number, text, more)] = await gateway.told(1)
+        assert (number, more) == (1, False)
+        assert text == (
+            "instance 'doubler_0_0' of executor 'one' was lost, 1 responses into the request"
+        )
+        assert fault_of(gateway.answers[1][-1]).code == 14
+        other = await it.executor("two", hold=True)
+        ask(gateway)
+        ask(gateway)
+        another, again = await other.batch()
+        another.tell(again, (0, 2))
+        assert await gateway.told(1) == [(2, 2, False)]
+        stats = (await statistics(it)).inference_stats
+        assert (stats.success.count, stats.fail.count) == (2, 1)
+
+
+@pytest.mark.parametrize("nonsense", ["place", "ended", "count", "garbage"])
+async def test_what_makes_no_sense_fails_what_the_instance_has(
+    tmp_path: Path, nonsense: str
+) -> None:
+    async with site(tmp_path) as (_, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        instance.tell(batch, (0, 1, True))
+        await gateway.told(1)
+        if nonsense == "place":
+            instance.tell(batch, (4, 1))
+        elif nonsense == "ended":
+            instance.tell(batch, (0, 1), (0, 1))
+        elif nonsense == "count":
+            instance.answer(batch, skip=1)
+        else:
+            instance.stream.send(b"\xff\xff")
+        assert await gateway.told(1) == [(1, "the executor's answer cannot be understood", False)]
+        assert await next_control(executor) == (batch.id, 0, "CANCEL")
+        instance.tell(batch, (0, 9))
+        ask(gateway)
+        _, second = await executor.batch()
+        instance.tell(second, (0, 2))
+        assert await gateway.told(1) == [(2, 2, False)]
+
+
+async def test_the_end_of_the_scheduler_waits_for_open_requests_and_then_fails_them(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path) as (it, executor, gateway):
+        ask(gateway)
+        instance, batch = await executor.batch()
+        instance.tell(batch, (0, 1, True))
+        await gateway.told(1)
+        drained = asyncio.ensure_future(it.service.drain(0.05))
+        [(_, text, more)] = await gateway.told(1)
+        assert isinstance(text, str)
+        assert text.startswith("Server is stopping")
+        assert not more
+        await drained

@@ -1,0 +1,204 @@
+"""Ensembles with decoupled models among their steps: any number of replies to a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nereid.core.messages import DECOUPLED, Flow
+from nereid.pb import kserve_pb2 as kserve
+from tests.support.scheduler.ensembles import save_ensemble
+from tests.support.scheduler.scheduler_ensembles import ensemble, step
+from tests.support.scheduler.scheduler_world import (
+    CONFIG,
+    LIMIT_S,
+    Executor,
+    Gateway,
+    World,
+    add_model,
+    fault_of,
+    request,
+    world,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from nereid.pb import nereid_pb2 as pb
+    from tests.support.scheduler.scheduler_world import Instance
+
+MANY = CONFIG + "model_transaction_policy { decoupled: true }\n"
+# What the first answers, however often, goes through the second.
+MANY_FIRST = ensemble(step("many", "INPUT0", "m"), step("plain", "m", "OUTPUT0"))
+
+
+class Site:
+    """An ensemble `e`, its models on an executor that answers when told to, and a gateway."""
+
+    def __init__(self, it: World, executor: Executor, gateway: Gateway) -> None:
+        self.world, self.executor, self.gateway = it, executor, gateway
+
+    def ask(self, *numbers: float, **fields: Any) -> None:
+        self.gateway.send(request(*numbers, model="e", takes_many=True, **fields))
+
+    async def batch(self, model: str) -> tuple[Instance, pb.Batch]:
+        instance, batch = await self.executor.batch()
+        assert instance.load.config.name == model
+        return instance, batch
+
+    async def plain(self, count: int) -> None:
+        """Answer so many batches of the ordinary model."""
+        for _ in range(count):
+            instance, batch = await self.batch("plain")
+            instance.answer(batch)
+
+    async def control(self) -> str:
+        assert self.executor.controls is not None
+        return (await asyncio.wait_for(self.executor.controls.get(), LIMIT_S))[2]
+
+
+@contextlib.asynccontextmanager
+async def site(tmp_path: Path, config: str = MANY_FIRST) -> AsyncIterator[Site]:
+    repository = tmp_path / "models"
+    add_model(repository, "many", MANY)
+    add_model(repository, "plain", CONFIG)
+    save_ensemble(repository, "e", config)
+    async with world(repository) as it:
+        executor = await it.executor(hold=True, controls=True)
+        await it.until_state("READY", "e")
+        yield Site(it, executor, await it.gateway())
+
+
+async def test_each_answer_of_a_step_becomes_a_reply(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        at.ask(request_id="r")
+        instance, batch = await at.batch("many")
+        instance.tell(batch, (0, 1, True), busy=True)
+        await at.plain(1)
+        assert await at.gateway.told(1) == [(1, 2, True)]
+        instance.tell(batch, (0, 3, True), busy=True)
+        await at.plain(1)
+        assert await at.gateway.told(1) == [(1, 6, True)]
+        instance.tell(batch, (0, None), compute_infer_ns=500)
+        assert await at.gateway.told(1) == [(1, None, False)]
+        reply = await at.world.control(
+            "ModelStatistics",
+            kserve.ModelStatisticsRequest(name="e"),
+            kserve.ModelStatisticsResponse,
+        )
+        assert isinstance(reply, kserve.ModelStatisticsResponse)
+        (stats,) = reply.model_stats
+        assert (stats.inference_count, stats.execution_count) == (1, 1)
+        # Two batches of the ordinary model at 2000 each.
+        assert stats.inference_stats.compute_infer.ns == 4500
+        assert sorted(stats.response_stats) == ["0", "1", "2"]
+
+
+async def test_the_last_reply_ends_the_request_if_nothing_can_follow(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        at.ask()
+        instance, batch = await at.batch("many")
+        instance.tell(batch, (0, 1, True), (0, 2, True), (0, None))
+        await at.plain(2)
+        assert await at.gateway.told(2) == [(1, 2, True), (1, 4, False)]
+
+
+async def test_no_answer_at_all_is_no_failure(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        at.ask()
+        instance, batch = await at.batch("many")
+        instance.tell(batch, (0, None))
+        assert await at.gateway.told(1) == [(1, None, False)]
+        # Ahead of it goes the word that this is a model of many answers.
+        assert [(each.more, each.head) for each in at.gateway.answers[1][:-1]] == [(True, b"")]
+
+
+async def test_a_decoupled_model_behind_another_step(tmp_path: Path) -> None:
+    config = ensemble(step("plain", "INPUT0", "m"), step("many", "m", "OUTPUT0"))
+    async with site(tmp_path, config) as at:
+        at.ask(1, 1)
+        await at.plain(1)
+        instance, batch = await at.batch("many")
+        assert at.executor.seen[-1] == [[2, 2]]
+        instance.tell(batch, (0, 5, True), (0, 6, True), (0, 7))
+        assert await at.gateway.told(3) == [(1, 5, True), (1, 6, True), (1, 7, False)]
+
+
+async def test_branches_branch_again(tmp_path: Path) -> None:
+    config = ensemble(step("many", "INPUT0", "m"), step("many", "m", "OUTPUT0"))
+    async with site(tmp_path, config) as at:
+        at.ask()
+        instance, batch = await at.batch("many")
+        instance.tell(batch, (0, 1, True), (0, 2, True), (0, None))
+        for number in (1, 2):
+            instance, batch = await at.batch("many")
+            assert at.executor.seen[-1] == [[number, number]]
+            instance.tell(batch, (0, number + 10, True), (0, number + 20, True), (0, None))
+        told = await at.gateway.told(5)
+        assert [what for _, what, _ in told] == [11, 21, 12, 22, None]
+
+
+async def test_a_step_that_fails_ends_the_request(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        at.ask()
+        instance, batch = await at.batch("many")
+        instance.tell(batch, (0, 1, True), busy=True)
+        await at.plain(1)
+        assert await at.gateway.told(1) == [(1, 2, True)]
+        instance.tell(batch, (0, -1, True), busy=True)
+        await at.plain(1)
+        assert await at.gateway.told(1) == [(1, "in ensemble 'e', negative", False)]
+        assert await at.control() == "CANCEL"
+
+
+async def test_cancelling_reaches_the_model(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        at.ask()
+        instance, batch = await at.batch("many")
+        instance.tell(batch, (0, 1, True), busy=True)
+        await at.plain(1)
+        await at.gateway.told(1)
+        at.gateway.cancel()
+        assert await at.control() == "CANCEL"
+
+
+async def test_a_client_that_cannot_keep_up_makes_the_model_wait(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        at.ask()
+        instance, batch = await at.batch("many")
+        at.gateway.link.send(Flow(1, paused=True))
+        assert await at.control() == "PAUSE"
+        at.gateway.link.send(Flow(1, paused=False))
+        assert await at.control() == "RESUME"
+        instance.tell(batch, (0, None))
+        await at.gateway.told(1)
+
+
+async def test_a_client_that_takes_one_answer_is_refused(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        assert fault_of(await at.gateway.ask(1, 2, model="e")).message == DECOUPLED
+
+
+@pytest.mark.parametrize("most", [1, 4])
+async def test_a_step_waits_for_those_that_cannot_follow(tmp_path: Path, most: int) -> None:
+    limit = f"ensemble_scheduling {{ max_inflight_requests: {most}\n"
+    async with site(tmp_path, MANY_FIRST.replace("ensemble_scheduling {\n", limit)) as at:
+        at.ask()
+        instance, batch = await at.batch("many")
+        for number in range(most):
+            instance.tell(batch, (0, number, True), busy=True)
+        assert await at.control() == "PAUSE"
+        # What it has sent meanwhile is not lost.
+        instance.tell(batch, (0, 9, True), busy=True)
+        await at.plain(most // 2 + 1)
+        if most == 1:
+            await at.plain(1)
+        assert await at.control() == "RESUME"
+        instance.tell(batch, (0, None))
+        await at.plain(most - most // 2 - (most == 1))
+        told = await at.gateway.told(most + 1)
+        assert [what for _, what, _ in told] == [*range(0, 2 * most, 2), 18]

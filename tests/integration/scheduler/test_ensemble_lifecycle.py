@@ -1,0 +1,211 @@
+"""The life of an ensemble: it comes, changes and goes with the models that it is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nereid.pb import kserve_pb2 as kserve
+from nereid.rpc import RpcError
+from tests.support.scheduler.ensembles import save_ensemble
+from tests.support.scheduler.scheduler_ensembles import add_ensembles, ensemble, step
+from tests.support.scheduler.scheduler_world import (
+    CONFIG,
+    World,
+    add_model,
+    fault_of,
+    numbers_of,
+    request,
+    world,
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "models"
+    add_ensembles(path)
+    return path
+
+
+async def ask(it: World, method: str, name: str, **parameters: bool) -> None:
+    kind = getattr(kserve, f"RepositoryModel{method}Request")
+    asked = kind(model_name=name)
+    for key, value in parameters.items():
+        asked.parameters[key].bool_param = value
+    await it.control(f"RepositoryModel{method}", asked, kserve.RepositoryModelLoadResponse)
+
+
+async def states(it: World) -> dict[str, str]:
+    """Of what has been loaded at some time: the state, or why it has none."""
+    index = await it.index()
+    return {name: reason or state for name, (state, reason) in index.items() if state}
+
+
+async def test_an_ensemble_is_ready_when_its_models_are(mesh: World) -> None:
+    gateway = await mesh.gateway()
+    assert (await mesh.index())["fourfold"] == ("LOADING", "")
+    early = gateway.send(request(1, 2, model="outer"))
+    executor = await mesh.executor(lazy=True)
+    loads = {}
+    for _ in range(2):
+        load = (await executor.command()).load
+        loads[load.config.name] = load
+    executor.load(loads["doubler"])
+    await mesh.until_state("READY")
+    assert (await mesh.index())["fourfold"] == ("LOADING", "")
+    executor.load(loads["second"])
+    await mesh.until_state("READY", "outer")
+    assert numbers_of(await early) == [4, 8]
+    ready = kserve.ModelReadyRequest(name="outer")
+    reply = await mesh.control("ModelReady", ready, kserve.ModelReadyResponse)
+    assert reply == kserve.ModelReadyResponse(ready=True)
+    # Requests wait for executors, whatever they go through.
+    await executor.die()
+    await mesh.until_state("READY", "outer")
+    waiting = gateway.send(request(1, 2, model="outer"))
+    await gateway.arrived()
+    reply = await mesh.control("ModelReady", ready, kserve.ModelReadyResponse)
+    assert reply == kserve.ModelReadyResponse(ready=False)
+    await mesh.executor("two")
+    assert numbers_of(await waiting) == [4, 8]
+
+
+async def test_clients_are_told_of_an_ensemble_as_triton_does(mesh: World) -> None:
+    await mesh.executor()
+    await mesh.until_state("READY", "fourfold")
+    asked = kserve.ModelMetadataRequest(name="fourfold")
+    reply = await mesh.control("ModelMetadata", asked, kserve.ModelMetadataResponse)
+    assert isinstance(reply, kserve.ModelMetadataResponse)
+    assert (reply.platform, list(reply.versions)) == ("ensemble", ["1"])
+    assert list(reply.inputs[0].shape) == [-1, 2]
+    of_config = kserve.ModelConfigRequest(name="fourfold")
+    told = await mesh.control("ModelConfig", of_config, kserve.ModelConfigResponse)
+    assert isinstance(told, kserve.ModelConfigResponse)
+    assert not told.config.instance_group
+    assert told.config.HasField("model_transaction_policy")
+    assert [each.model_name for each in told.config.ensemble_scheduling.step] == [
+        "doubler",
+        "second",
+    ]
+
+
+async def test_a_model_that_cannot_be_loaded_fails_its_ensembles(repository: Path) -> None:
+    add_model(repository, "other", CONFIG.replace("[ 2 ]", "[ 3 ]"))
+    save_ensemble(repository, "unfit", ensemble(step("other", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "lost", ensemble(step("nowhere", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "circle", ensemble(step("circle", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "old", ensemble(("doubler:9", *step("", "INPUT0", "OUTPUT0")[1:])))
+    async with world(repository) as it:
+        await it.executor(refuse="broken")
+        await it.until_state("UNAVAILABLE", "outer")
+        told = await states(it)
+        broken = (
+            "has no loaded version. Model 'doubler' loading failed with error: version 1 is at"
+            " UNAVAILABLE state: Internal: broken;"
+        )
+        assert told["fourfold"] == f"ensemble 'fourfold' depends on 'doubler' which {broken}"
+        assert told["outer"] == (
+            "ensemble 'outer' depends on 'fourfold' which is not valid. Model 'fourfold' failed"
+            f" with error: ensemble 'fourfold' depends on 'doubler' which {broken}"
+        )
+        # An executor that can brings all of them up, as far as they make sense.
+        await it.executor("two")
+        await it.until_state("READY", "outer")
+        told = await states(it)
+        assert told["fourfold"] == "READY"
+        assert "inconsistent shape: [-1,2] is inferred from model unfit" in told["unfit"]
+        assert told["lost"].endswith("that are not available or ambiguous: nowhere")
+        assert told["circle"].endswith("between ensembles: circle -> ... -> circle -> circle")
+        required = "ensemble 'old' depends on 'doubler' whose required version 9 is not loaded."
+        assert told["old"] == required
+
+
+async def test_an_ensemble_goes_and_comes_with_its_models(repository: Path) -> None:
+    async with world(repository, model_control_mode="explicit") as it:
+        executor = await it.executor()
+        gateway = await it.gateway()
+        await ask(it, "Load", "outer")
+        ready = dict.fromkeys(("doubler", "second", "fourfold", "outer"), "READY")
+        assert await states(it) == ready
+        executor.hold = True
+        answer = gateway.send(request(1, 2, model="outer"))
+        instance, batch = await executor.batch()
+        await ask(it, "Unload", "second")
+        gone = {"second": "UNLOADING", "fourfold": "unloaded", "outer": "unloaded"}
+        assert await states(it) == ready | gone
+        fault = fault_of(await gateway.ask(1, 2, model="outer"))
+        assert fault.message.endswith("'outer' has no available versions")
+        # What was under way has its last step all the same.
+        instance.answer(batch)
+        instance, batch = await executor.batch()
+        instance.answer(batch)
+        assert numbers_of(await answer) == [4, 8]
+        await it.until_state("UNAVAILABLE", "second")
+        executor.hold = False
+        await ask(it, "Load", "second")
+        assert await states(it) == ready
+        assert numbers_of(await gateway.ask(1, 2, model="outer")) == [4, 8]
+
+
+async def test_an_ensemble_takes_what_it_brought_along_with_it(repository: Path) -> None:
+    async with world(repository, model_control_mode="explicit", load_model=("second",)) as it:
+        await it.executor()
+        await ask(it, "Load", "outer")
+        await ask(it, "Unload", "outer")
+        assert set((await states(it)).values()) == {"READY", "unloaded"}
+        await ask(it, "Load", "outer")
+        await ask(it, "Load", "two_ways")
+        await ask(it, "Unload", "fourfold", unload_dependents=True)
+        # Another ensemble needs it still.
+        assert (await states(it))["doubler"] == "READY"
+        await ask(it, "Unload", "two_ways", unload_dependents=True)
+        await it.until_state("UNAVAILABLE", "doubler")
+        # The one that was asked for by its name stays.
+        told = await states(it)
+        assert told.pop("second") == "READY"
+        assert set(told.values()) == {"unloaded"}
+        await ask(it, "Unload", "nowhere", unload_dependents=True)
+
+
+async def test_loads_that_cannot_be_say_why(repository: Path) -> None:
+    save_ensemble(repository, "lost", ensemble(step("nowhere", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "one", ensemble(step("other", "INPUT0", "OUTPUT0")))
+    save_ensemble(repository, "other", ensemble(step("one", "INPUT0", "OUTPUT0")))
+    faults = {
+        "lost": "ensemble lost contains models that are not available or ambiguous: nowhere",
+        "one": "circular dependency between ensembles: one -> ... -> other -> one",
+    }
+    async with world(repository, model_control_mode="explicit") as it:
+        await it.executor()
+        for name, reason in faults.items():
+            with pytest.raises(RpcError) as refused:
+                await ask(it, "Load", name)
+            assert refused.value.message == f"load failed for model '{name}': {reason}\n"
+        # A reload that would close a circle leaves what serves.
+        await ask(it, "Load", "outer")
+        save_ensemble(repository, "fourfold", ensemble(step("outer", "INPUT0", "OUTPUT0")))
+        with pytest.raises(RpcError, match=r"fourfold -> \.\.\. -> outer -> fourfold"):
+            await ask(it, "Load", "fourfold")
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2, model="outer")) == [4, 8]
+
+
+async def test_the_latest_version_of_a_model_takes_the_step(repository: Path) -> None:
+    rules = {"model_control_mode": "explicit", "load_model": ("*",)}
+    async with world(repository, **rules) as it:
+        executor = await it.executor()
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2, model="fourfold")) == [4, 8]
+        (repository / "second" / "7").mkdir()
+        (repository / "second" / "7" / "model.onnx").write_bytes(b"")
+        await ask(it, "Load", "second")
+        executor.hold = True
+        answer = gateway.send(request(1, 2, model="fourfold"))
+        numbers = []
+        for _ in range(2):
+            instance, batch = await executor.batch()
+            numbers.append(instance.load.version)
+            instance.answer(batch)
+        assert numbers_of(await answer) == [4, 8]
+        assert numbers == [1, 7]

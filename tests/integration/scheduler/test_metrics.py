@@ -1,0 +1,349 @@
+"""Every metric of the scheduler moves by the amount that is known, and no other does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nereid.observability.metrics import Page
+from nereid.pb import nereid_pb2 as pb
+from tests.support.scheduler.scheduler_world import (
+    CONFIG,
+    LIMIT_S,
+    World,
+    add_model,
+    request,
+    world,
+)
+
+M = 'model="doubler",version="1"'
+
+
+def series(it: World) -> dict[str, float]:
+    page = Page()
+    it.service.metrics.write(page)
+    lines = page.encode().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (ln.rpartition(" ") for ln in lines if ln[0] != "#")
+    }
+
+
+def moved(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """The series that changed, and by how much; durations only by their name."""
+    return {
+        name: value - before.get(name, 0)
+        for name, value in after.items()
+        if value != before.get(name, 0) and "duration" not in name
+    }
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    add_model(tmp_path / "models", config=CONFIG + 'metric_tags { key: "team" value: "blue" }')
+    return tmp_path / "models"
+
+
+def plain(tmp_path: Path, more: str = "") -> Path:
+    add_model(tmp_path / "models", config=CONFIG + more)
+    return tmp_path / "models"
+
+
+async def test_all_series_of_a_model_are_there_from_the_start(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        await it.executor()
+        await it.until_state("READY")
+        told = series(it)
+        for name in ("request_success", "count", "exec_count", "pending_request_count"):
+            assert told[f"nv_inference_{name}{{{M}}}"] == 0
+        for phase in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
+            assert told[f"nv_inference_{phase}_duration_us{{{M}}}"] == 0
+        for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
+            assert told[f'nv_inference_request_failure{{{M},reason="{reason}"}}'] == 0
+        assert 0 < told[f"nv_model_load_duration_secs{{{M}}}"] < LIMIT_S
+        assert not [name for name in told if "cache" in name or "summary" in name]
+
+
+async def test_an_answered_request(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        await it.executor()
+        gateway = await it.gateway()
+        await it.until_state("READY")
+        before = series(it)
+        await gateway.ask(1, 2, 3, 4)
+        after = series(it)
+        changes = moved(before, after)
+        buckets = {name: changes.pop(name) for name in list(changes) if "_bucket" in name}
+        assert changes == {
+            f"nv_inference_request_success{{{M}}}": 1,
+            f"nv_inference_count{{{M}}}": 2,
+            f"nv_inference_exec_count{{{M}}}": 1,
+            f"nereid_batch_size_sum{{{M}}}": 2,
+            f"nereid_batch_size_count{{{M}}}": 1,
+            f'nereid_batches_closed_total{{{M},reason="single"}}': 1,
+        }
+        # A batch of two: in all buckets but the first.
+        assert len(buckets) == 9
+        assert f'nereid_batch_size_bucket{{{M},le="1"}}' not in buckets
+        for phase, spent_us in (("input", 1), ("infer", 2), ("output", 3)):
+            assert after[f"nv_inference_compute_{phase}_duration_us{{{M}}}"] == spent_us
+
+
+async def test_what_each_gpu_did(tmp_path: Path) -> None:
+    config = CONFIG.replace("instance_group [ { count: 1 kind: KIND_CPU } ]", "")
+    add_model(tmp_path / "models", config=config)
+    first, second = (f'gpu_uuid="GPU-{name}",{M}' for name in "ab")
+    success, size = "nv_inference_request_success", "nv_inference_count"
+    runs, output = "nv_inference_exec_count", "nv_inference_compute_output_duration_us"
+    async with world(tmp_path / "models") as it:
+        executor = await it.executor(gpus=("GPU-a", "GPU-b"))
+        gateway = await it.gateway()
+        await it.until_state("READY")
+        told = series(it)
+        assert told[f"{success}{{{first}}}"] == told[f"{output}{{{second}}}"] == 0
+        assert f"{success}{{{M}}}" not in told
+        # One after the other, from the one that is idle the longest.
+        for count in (1, 2, 1):
+            await gateway.ask(*range(2 * count))
+        told = series(it)
+        assert [told[f"{name}{{{first}}}"] for name in (success, size, runs, output)] == [
+            2,
+            2,
+            2,
+            6,
+        ]
+        assert [told[f"{name}{{{second}}}"] for name in (success, size, runs, output)] == [
+            1,
+            2,
+            1,
+            3,
+        ]
+        assert told[f"nv_inference_request_duration_us{{{first}}}"] > 0
+        # Failures and what waits are nobody's in particular.
+        assert told[f"nv_inference_pending_request_count{{{M}}}"] == 0
+        assert f"{success}{{{M}}}" not in told
+        await executor.die()
+        await it.executor("without")
+        await gateway.ask(1, 2)
+        told = series(it)
+        assert [told[f"{name}{{{M}}}"] for name in (success, size, runs, output)] == [1, 1, 1, 3]
+        assert told[f"{success}{{{first}}}"] == 2
+
+
+async def test_waiting_and_running(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        executor = await it.executor(hold=True)
+        gateway = await it.gateway()
+        answers = [gateway.send(request(n, n)) for n in range(3)]
+        instance, batch = await executor.batch()
+        await gateway.arrived()
+        told = series(it)
+        assert told[f"nv_inference_pending_request_count{{{M}}}"] == 2
+        assert told[f'nereid_instances{{{M},state="busy"}}'] == 1
+        assert told[f'nereid_instances{{{M},state="free"}}'] == 0
+        pending = [value for name, value in told.items() if "nereid_link_pending" in name]
+        assert pending == [3]
+        executor.hold = False
+        instance.answer(batch)
+        await asyncio.gather(*answers)
+        assert series(it)[f"nv_inference_pending_request_count{{{M}}}"] == 0
+
+
+async def test_a_model_that_fails(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        await it.executor()
+        gateway = await it.gateway()
+        answer = await gateway.ask(-1, -1)
+        assert answer.error is not None
+        told = series(it)
+        assert told[f'nv_inference_request_failure{{{M},reason="BACKEND"}}'] == 1
+        assert told[f"nv_inference_exec_count{{{M}}}"] == 1
+        assert told[f"nv_inference_request_success{{{M}}}"] == 0
+
+
+async def test_a_queue_that_is_full(tmp_path: Path) -> None:
+    async with world(plain(tmp_path), max_queue_size=1) as it:
+        executor = await it.executor(hold=True)
+        gateway = await it.gateway()
+        first = gateway.send(request(0, 0))
+        instance, batch = await executor.batch()
+        waiting = gateway.send(request(1, 1))
+        refused = [await gateway.ask(n, n) for n in range(2)]
+        assert all("Exceeds maximum queue size" in str(answer.error) for answer in refused)
+        assert series(it)[f'nv_inference_request_failure{{{M},reason="REJECTED"}}'] == 2
+        executor.hold = False
+        instance.answer(batch)
+        await asyncio.gather(first, waiting)
+
+
+async def test_a_queue_timeout(tmp_path: Path) -> None:
+    # The first one shall not time out, however slow the machine.
+    policy = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
+    batching = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
+    async with world(plain(tmp_path, batching)) as it:
+        executor = await it.executor(hold=True)
+        gateway = await it.gateway()
+        first = gateway.send(request(0, 0))
+        instance, batch = await executor.batch()
+        late = await gateway.ask(1, 1, timeout_us=1000)
+        assert "timeout expired" in str(late.error)
+        assert series(it)[f'nv_inference_request_failure{{{M},reason="REJECTED"}}'] == 1
+        instance.answer(batch)
+        await first
+
+
+async def test_a_client_that_gives_up(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        executor = await it.executor(hold=True)
+        gateway = await it.gateway()
+        first = gateway.send(request(0, 0))
+        instance, batch = await executor.batch()
+        gateway.send(request(1, 1))
+        gateway.cancel()
+        await gateway.arrived()
+        assert series(it)[f'nv_inference_request_failure{{{M},reason="CANCELED"}}'] == 1
+        instance.answer(batch)
+        await first
+
+
+async def test_executors_that_die(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with world(plain(tmp_path), max_retries=1) as it:
+        gateway = await it.gateway()
+        for name in ("one", "two"):
+            executor = await it.executor(name, hold=True)
+            if name == "one":
+                context = bytes.fromhex("00" + "ab" * 16 + "cd" * 8 + "00")
+                lost = gateway.send(request(1, 1, request_id="mine", trace_context=context))
+            await executor.batch()
+            await executor.die()
+        answer = await asyncio.wait_for(lost, LIMIT_S)
+        assert "attempts" in str(answer.error)
+        told = series(it)
+        assert told[f"nereid_retries_total{{{M}}}"] == 1
+        (line,) = [each for each in caplog.records if "runs again" in each.getMessage()]
+        assert (vars(line)["request_id"], vars(line)["trace_id"]) == ("mine", "ab" * 16)
+        assert told[f'nv_inference_request_failure{{{M},reason="OTHER"}}'] == 1
+        assert told[f'nereid_batches_closed_total{{{M},reason="single"}}'] == 2
+        assert told[f"nv_inference_exec_count{{{M}}}"] == 0
+
+
+async def test_streams(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        told = series(it)
+        assert told["nereid_executors"] == 0
+        assert told['nereid_links{peer="gateway"}'] == 0
+        executors = [await it.executor(name) for name in ("one", "two")]
+        for _ in range(3):
+            await it.gateway()
+        await until(lambda: series(it)['nereid_links{peer="instance"}'] == 2)
+        told = series(it)
+        assert told["nereid_executors"] == 2
+        assert told['nereid_links{peer="gateway"}'] == 3
+        assert told['nereid_links{peer="executor"}'] == 2
+        await executors[0].die()
+        await until(lambda: series(it)['nereid_links{peer="instance"}'] == 1)
+        assert series(it)["nereid_executors"] == 1
+
+
+async def test_requests_that_wait_for_a_load_are_held(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        gateway = await it.gateway()
+        answer = gateway.send(request(1, 1))
+        await gateway.arrived()
+        assert series(it)["nereid_held_requests"] == 1
+        await it.executor()
+        await answer
+        assert series(it)["nereid_held_requests"] == 0
+
+
+async def test_what_executors_tell_of_their_machines(tmp_path: Path) -> None:
+    async with world(plain(tmp_path)) as it:
+        executor = await it.executor()
+        usage = pb.DeviceUsage(
+            cpu_utilization=0.25,
+            memory_total_bytes=100,
+            memory_used_bytes=40,
+            gpus=[pb.GpuUsage(uuid="GPU-1", utilization=0.5)],
+        )
+        executor.send(usage=usage)
+        await until(lambda: "nv_cpu_utilization" in series(it))
+        told = series(it)
+        assert told["nv_cpu_utilization"] == 0.25
+        assert told["nv_cpu_memory_total_bytes"] == 100
+        assert told["nv_cpu_memory_used_bytes"] == 40
+        assert told['nv_gpu_utilization{gpu_uuid="GPU-1"}'] == 0.5
+        await executor.die()
+        await until(lambda: "nv_cpu_utilization" not in series(it))
+
+
+@pytest.mark.parametrize("missing", ["cpu", "gpu"])
+async def test_machines_may_be_left_out(tmp_path: Path, missing: str) -> None:
+    async with world(plain(tmp_path)) as it:
+        executor = await it.executor()
+        executor.send(usage=pb.DeviceUsage(memory_total_bytes=1, gpus=[pb.GpuUsage(uuid="GPU-1")]))
+        await until(lambda: "nv_cpu_utilization" in series(it))
+        asked = pb.MetricsRequest(without_cpu=missing == "cpu", without_gpu=missing == "gpu")
+        reply = await it.control("Metrics", asked, pb.MetricsResponse)
+        assert isinstance(reply, pb.MetricsResponse)
+        page = reply.exposition.decode()
+        assert ("nv_cpu_" in page, "nv_gpu_" in page) == (missing != "cpu", missing != "gpu")
+
+
+async def test_latencies_where_they_are_asked_for(tmp_path: Path) -> None:
+    wanted = ("histogram_latencies=true", "summary_latencies=true", "summary_quantiles=0.5")
+    async with world(plain(tmp_path), metrics_config=wanted) as it:
+        await it.executor()
+        gateway = await it.gateway()
+        for _ in range(2):
+            await gateway.ask(1, 1)
+        told = series(it)
+        assert told[f"nv_inference_first_response_histogram_ms_count{{{M}}}"] == 2
+        assert told[f'nv_inference_first_response_histogram_ms_bucket{{{M},le="+Inf"}}'] == 2
+        assert told[f"nv_inference_compute_infer_summary_us_sum{{{M}}}"] == 4
+        assert told[f'nv_inference_compute_infer_summary_us{{{M},quantile="0.5"}}'] == 2
+        assert told[f"nv_inference_request_summary_us_count{{{M}}}"] == 2
+
+
+async def test_durations_where_they_are_not_wanted(tmp_path: Path) -> None:
+    async with world(plain(tmp_path), metrics_config=("counter_latencies=false",)) as it:
+        await it.executor()
+        gateway = await it.gateway()
+        await gateway.ask(1, 1)
+        told = series(it)
+        assert not [name for name in told if "duration_us" in name]
+        assert told[f"nv_inference_request_success{{{M}}}"] == 1
+
+
+async def test_a_models_tags_are_labels(repository: Path) -> None:
+    async with world(repository) as it:
+        await it.executor()
+        await it.until_state("READY")
+        assert f'nv_inference_count{{{M},_team="blue"}}' in series(it)
+
+
+async def test_the_cache_by_what_it_told_last(tmp_path: Path) -> None:
+    config = "response_cache { enable: true }"
+    summaries = ("summary_latencies=true",)
+    async with world(plain(tmp_path, config), metrics_config=summaries) as it:
+        await it.executor()
+        await it.until_state("READY")
+        told = series(it)
+        assert "nv_cache_num_entries" not in told
+        for name in ("num_hits", "num_misses", "hit_duration", "miss_duration"):
+            assert told[f"nv_cache_{name}_per_model{{{M}}}"] == 0
+        assert f"nv_cache_hit_summary_per_model_count{{{M}}}" in told
+        assert f"nv_inference_request_summary_us_count{{{M}}}" not in told
+        usage = pb.CacheUsage(entries=3, lookups=5, hits=4)
+        it.service.metrics.cache_usage = lambda: usage
+        told = series(it)
+        assert told["nv_cache_num_entries"] == 3
+        assert told["nv_cache_num_misses"] == 1

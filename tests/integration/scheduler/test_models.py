@@ -1,0 +1,194 @@
+"""The scheduler over real sockets: models' lives, and the executors that host them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nereid.core.methods import EXECUTE_PATH, INSTANCE_KEY, JOIN_PATH
+from nereid.pb import kserve_pb2 as kserve
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError, Status
+from tests.support.scheduler.scheduler_world import (
+    CONFIG,
+    LIMIT_S,
+    add_model,
+    description,
+    fault_of,
+    numbers_of,
+    request,
+    world,
+)
+
+
+async def test_a_model_without_a_configuration_is_described_and_completed(tmp_path: Path) -> None:
+    add_model(tmp_path / "m", config=None)
+    async with world(tmp_path / "m") as it:
+        executor = await it.executor(described=description())
+        await it.until_state("READY")
+        describe = (await executor.command()).describe
+        assert (describe.config.name, describe.config.backend) == ("doubler", "onnxruntime")
+        assert describe.version_path == str(tmp_path / "m" / "doubler" / "1")
+        loads = [(await executor.command()).load for _ in range(2)]
+        assert {load.instance_name for load in loads} == {"doubler_0", "doubler_1"}
+        assert loads[0].version == 1
+        assert loads[0].config.max_batch_size == 4
+        asked = kserve.ModelConfigRequest(name="doubler")
+        reply = await it.control("ModelConfig", asked, kserve.ModelConfigResponse)
+        assert isinstance(reply, kserve.ModelConfigResponse)
+        assert reply.config.HasField("dynamic_batching")
+        assert reply.config.instance_group[0].count == 2
+        metadata = await it.control(
+            "ModelMetadata",
+            kserve.ModelMetadataRequest(name="doubler", version="1"),
+            kserve.ModelMetadataResponse,
+        )
+        assert isinstance(metadata, kserve.ModelMetadataResponse)
+        assert list(metadata.versions) == ["1"]
+        assert list(metadata.inputs[0].shape) == [-1, 2]
+
+
+async def test_a_model_that_cannot_be_described_leaves_the_rest_serving(repository: Path) -> None:
+    add_model(repository, "broken", config=None)
+    broken = pb.Described(error=pb.Fault(code=13, message="no protobuf"))
+    async with world(repository) as it:
+        await it.executor(described=broken)
+        await it.until_state("READY")
+        await it.until_state("UNAVAILABLE", "broken")
+        assert (await it.index())["broken"] == ("UNAVAILABLE", "Internal: no protobuf")
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+        fault = fault_of(await gateway.ask(model="broken"))
+        assert fault.message == "Request for unknown model: 'broken' has no available versions"
+        exact = fault_of(await gateway.ask(model="broken", version="1"))
+        assert (exact.code, exact.message) == (
+            Status.UNAVAILABLE,
+            "Request for unknown model: 'broken' version 1 is not at ready state",
+        )
+        reply = await it.control(
+            "ServerReady", kserve.ServerReadyRequest(), kserve.ServerReadyResponse
+        )
+        assert reply == kserve.ServerReadyResponse(ready=False)
+
+
+async def test_a_description_may_come_from_another_executor(tmp_path: Path) -> None:
+    add_model(tmp_path / "m", config=None)
+    async with world(tmp_path / "m") as it:
+        first = await it.executor("first")
+        assert (await first.command()).WhichOneof("command") == "describe"
+        second = await it.executor("second", described=description())
+        assert second.commands.empty()
+        await first.die()
+        assert (await second.command()).WhichOneof("command") == "describe"
+        await it.until_state("READY")
+
+
+async def test_a_configuration_that_does_not_fit_its_model_is_refused(repository: Path) -> None:
+    add_model(repository, "odd", config="max_batch_size: 2")
+    described = description()
+    described.outputs[0].dims[0] = 7
+    async with world(repository) as it:
+        await it.executor(described=described)
+        await it.until_state("UNAVAILABLE", "odd")
+        assert "does not support batching" in (await it.index())["odd"][1]
+
+
+async def test_configurations_that_are_wrong_in_themselves_say_so_at_once(
+    repository: Path,
+) -> None:
+    add_model(repository, "misnamed", config='name: "other"')
+    add_model(repository, "negative", config=CONFIG.replace("4", "-4"))
+    (repository / "empty").mkdir()
+    async with world(repository, disable_auto_complete_config=True) as it:
+        index = await it.index()
+        assert index["misnamed"][0] == index["negative"][0] == index["empty"][0] == "UNAVAILABLE"
+        assert index["misnamed"][1].startswith("Invalid argument: unexpected directory name")
+        assert "Could not determine backend" in index["empty"][1]
+        assert index["doubler"] == ("LOADING", "")
+
+
+async def test_an_executor_that_fails_to_load_is_not_the_last_word(repository: Path) -> None:
+    async with world(repository) as it:
+        await it.executor("bad", refuse="out of memory")
+        await it.until_state("UNAVAILABLE")
+        assert (await it.index())["doubler"][1] == "Internal: out of memory"
+        await it.executor("other", backends=("python",))
+        assert (await it.index())["doubler"][0] == "UNAVAILABLE"
+        await it.executor("good")
+        await it.until_state("READY")
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+
+
+async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
+    tmp_path: Path,
+) -> None:
+    add_model(tmp_path / "m", config=CONFIG.replace("count: 1", "count: 2"))
+    async with world(tmp_path / "m") as it:
+        executor = await it.executor(lazy=True)
+        loads = [(await executor.command()).load for _ in range(2)]
+        instance = executor.load(loads[0])
+        fault = pb.Fault(code=13, message="no room")
+        executor.send(instance_failed=pb.InstanceFailed(instance=loads[1].instance, error=fault))
+        unload = (await executor.command()).unload
+        assert unload.instance == loads[0].instance
+        executor.send(instance_unloaded=pb.InstanceUnloaded(instance=unload.instance))
+        await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
+        await it.until_state("UNAVAILABLE")
+
+
+async def test_an_instance_that_fails_in_service_leaves_the_others(tmp_path: Path) -> None:
+    add_model(tmp_path / "m", config=CONFIG.replace("count: 1", "count: 2"))
+    async with world(tmp_path / "m") as it:
+        executor = await it.executor()
+        await it.until_state("READY")
+        fault = pb.Fault(code=13, message="device lost")
+        for instance in executor.instances:
+            number = instance.load.instance
+            executor.send(instance_failed=pb.InstanceFailed(instance=number, error=fault))
+            await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
+            if instance is executor.instances[0]:
+                assert (await it.index())["doubler"] == ("READY", "")
+        await it.until_state("UNAVAILABLE")
+
+
+async def test_an_executor_that_joins_again_replaces_itself(repository: Path) -> None:
+    async with world(repository) as it:
+        first = await it.executor("same", hold=True)
+        gateway = await it.gateway()
+        future = gateway.send(request(1, 2))
+        await first.batch()
+        await it.executor("same")
+        assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "message", [b"\xff", pb.ExecutorEvent(leaving=pb.Leaving()).SerializeToString()]
+)
+async def test_a_stranger_is_no_executor(repository: Path, message: bytes) -> None:
+    async with world(repository) as it:
+        closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
+        stream = it.channel().stream(
+            JOIN_PATH, on_message=lambda _: None, on_close=closed.set_result
+        )
+        stream.send(message)
+        error = await asyncio.wait_for(closed, LIMIT_S)
+        assert error is not None
+        assert error.status == Status.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("number", ["12345", "x"])
+async def test_an_unknown_instance_is_turned_away(repository: Path, number: str) -> None:
+    async with world(repository) as it:
+        closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
+        it.channel().stream(
+            EXECUTE_PATH,
+            metadata=((INSTANCE_KEY, number),),
+            on_message=lambda _: None,
+            on_close=closed.set_result,
+        )
+        error = await asyncio.wait_for(closed, LIMIT_S)
+        assert error is not None
+        assert error.status == Status.NOT_FOUND

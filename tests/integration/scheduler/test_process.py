@@ -1,0 +1,68 @@
+"""The scheduler as a process of its own, and as a part of its gateway's."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nereid.core.messages import Answer, CachedModels
+from nereid.pb import kserve_pb2 as kserve
+from nereid.rpc import LocalChannel, memory_links
+from tests.support.scheduler.scheduler_world import LIMIT_S, numbers_of, request, world
+
+
+async def test_a_gateway_in_the_same_process(repository: Path) -> None:
+    async with world(repository) as it:
+        await it.executor()
+        await it.until_state("READY")
+        mine, theirs = memory_links()
+        it.service.attach(theirs)
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def take(items: list[Answer | CachedModels]) -> None:
+            for item in items:
+                if isinstance(item, Answer):
+                    answered.set_result(item)
+
+        mine.on_items = take
+        asked = request(4, 5)
+        asked.id = 7
+        mine.send(asked)
+        answer = await asyncio.wait_for(answered, LIMIT_S)
+        assert (answer.id, numbers_of(answer)) == (7, [8, 10])
+        channel = LocalChannel(it.service.handlers())
+        message = kserve.ServerReadyRequest().SerializeToString()
+        reply = await channel.unary("/nereid.v1.Scheduler/ServerReady", message)
+        assert kserve.ServerReadyResponse.FromString(reply).ready
+        await channel.close()
+
+
+async def start(*flags: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "nereid.services.scheduler", *flags, stderr=asyncio.subprocess.PIPE
+    )
+
+
+@pytest.mark.slow
+async def test_the_process_starts_and_ends_on_sigterm(repository: Path) -> None:
+    address = f"unix:{repository.parent / 's.sock'}"
+    process = await start(f"--model-repository={repository}", f"--scheduler-address={address}")
+    assert process.stderr is not None
+    async with asyncio.timeout(LIMIT_S):
+        while b"listening" not in (line := await process.stderr.readline()):
+            assert line, "it ended"
+        process.send_signal(signal.SIGTERM)
+        await process.stderr.read()
+        assert await process.wait() == 0
+
+
+@pytest.mark.slow
+async def test_the_process_refuses_what_cannot_be(tmp_path: Path) -> None:
+    process = await start(f"--model-repository={tmp_path}", "--scheduler-address=unix:/no/such/dir")
+    _, errors = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    assert process.returncode == 2
+    assert "--scheduler-address" in errors.decode().splitlines()[-1]

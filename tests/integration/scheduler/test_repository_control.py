@@ -1,0 +1,103 @@
+"""Loads and unloads over real sockets, with an executor that loads when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nereid.pb import kserve_pb2 as kserve
+from nereid.rpc import RpcError, Status
+from tests.support.scheduler.scheduler_world import (
+    CONFIG,
+    World,
+    fault_of,
+    numbers_of,
+    request,
+    world,
+)
+
+
+async def load(it: World) -> None:
+    asked = kserve.RepositoryModelLoadRequest(model_name="doubler")
+    await it.control("RepositoryModelLoad", asked, kserve.RepositoryModelLoadResponse)
+
+
+async def unload(it: World) -> None:
+    asked = kserve.RepositoryModelUnloadRequest(model_name="doubler")
+    await it.control("RepositoryModelUnload", asked, kserve.RepositoryModelUnloadResponse)
+
+
+async def test_what_concerns_one_model_happens_in_turn(repository: Path) -> None:
+    async with world(repository, model_control_mode="explicit") as it:
+        executor = await it.executor(lazy=True)
+        gateway = await it.gateway()
+        first = asyncio.create_task(load(it))
+        command = (await executor.command()).load
+        second, end = asyncio.create_task(load(it)), asyncio.create_task(unload(it))
+        waiting = gateway.send(request(1, 2))
+        await gateway.arrived()
+        assert not any(each.done() for each in (first, second, end, waiting))
+        executor.load(command)
+        await asyncio.gather(first, second, end)
+        await it.until_state("UNAVAILABLE")
+        assert (await it.index())["doubler"] == ("UNAVAILABLE", "unloaded")
+
+
+async def test_the_old_model_serves_until_the_new_one_is_up(repository: Path) -> None:
+    async with world(repository, model_control_mode="explicit", load_model=("*",)) as it:
+        executor = await it.executor(lazy=True)
+        gateway = await it.gateway()
+        executor.load((await executor.command()).load)
+        await it.until_state("READY")
+        (repository / "doubler" / "1" / "model.onnx").write_bytes(b"changed")
+        reload = asyncio.create_task(load(it))
+        command = (await executor.command()).load
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+        assert (await it.index())["doubler"] == ("READY", "")
+        # The executor dies over the new version: another one gets both.
+        await executor.die()
+        again = await it.executor("two", lazy=True)
+        loads = [(await again.command()).load for _ in range(2)]
+        assert command.instance not in {each.instance for each in loads}
+        assert not reload.done()
+        for each in loads:
+            again.load(each)
+        await reload
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+
+
+async def test_a_failed_load_is_tried_again_as_often_as_it_is_told(repository: Path) -> None:
+    rules = {"model_control_mode": "explicit", "model_load_retry_count": 2}
+    async with world(repository, **rules) as it:
+        executor = await it.executor(refuse="broken")
+        with pytest.raises(RpcError) as refused:
+            await load(it)
+        reason = "version 1 is at UNAVAILABLE state: Internal: broken;"
+        text = f"load failed for model 'doubler': {reason}\n"
+        assert (refused.value.status, refused.value.message) == (Status.INVALID_ARGUMENT, text)
+        attempts = [executor.commands.get_nowait().HasField("load") for _ in range(3)]
+        assert all(attempts)
+        assert executor.commands.empty()
+
+
+async def test_without_any_executor_a_load_fails_in_time_and_is_made_up_for(
+    repository: Path,
+) -> None:
+    rules = {"model_control_mode": "explicit", "no_executor_timeout_secs": 0.05}
+    async with world(repository, **rules) as it:
+        with pytest.raises(RpcError, match="no executor has tried to load it"):
+            await load(it)
+        assert (await it.index())["doubler"] == ("LOADING", "")
+        await it.executor()
+        await it.until_state("READY")
+        await load(it)
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+        (repository / "doubler" / "config.pbtxt").write_text(CONFIG.replace("4", "-4", 1))
+        with pytest.raises(RpcError, match="must be non-negative"):
+            await load(it)
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+        await unload(it)
+        assert "has no available versions" in fault_of(await gateway.ask(1, 2)).message

@@ -1,0 +1,28 @@
+"""A model in Python, for what runs any backend's models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nereid.core.tensors import Array
+from nereid.services.executor.backends import Description
+
+
+class Doubler:
+    """A model in Python: y = 2 x; it fails with what it is told to fail with."""
+
+    description = Description((), ())
+    bytes_as_text = False
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.batches: list[list[float]] = []
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        self.batches.append(inputs["x"].ravel().tolist())
+        if self.failure:
+            raise self.failure
+        return [inputs["x"] * 2 for _ in outputs]
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,55 @@
+"""The executor's service in this event loop, with a scheduler of real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.service import ExecutorService
+from nereid.services.executor.settings import ExecutorSettings
+from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, Stay
+from tests.support.models.onnx_models import identity, identity_config
+
+IDENTITY = identity_config("FP32", "2")
+
+
+@dataclass
+class World:
+    scheduler: Scheduler
+    service: ExecutorService
+    running: asyncio.Task[bool]
+    models: Path
+    stay: Stay
+    hello: pb.Hello
+    socket: Path = field(default_factory=Path)
+
+    def identity(self) -> str:
+        return str(identity(self.models / "identity" / "1", "FP32", ["n", 2]))
+
+    async def instance(self, number: int = 7) -> InstanceStream:
+        self.stay.load(number, IDENTITY, self.identity())
+        return await self.scheduler.stream()
+
+    async def leave(self) -> bool:
+        self.service.leave()
+        return await asyncio.wait_for(asyncio.shield(self.running), WAIT_S)
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, **settings: object) -> AsyncIterator[World]:
+    scheduler = Scheduler()
+    async with scheduler.serving(tmp_path / "socket") as address:
+        service = ExecutorService(
+            ExecutorSettings(scheduler_address=address, name="one", gpus="none", **settings)  # type: ignore[arg-type]
+        )
+        task = asyncio.create_task(service.run())
+        stay, hello = await scheduler.stay()
+        try:
+            yield World(scheduler, service, task, tmp_path, stay, hello, tmp_path / "socket")
+        finally:
+            service.leave()
+            await asyncio.wait_for(task, WAIT_S)

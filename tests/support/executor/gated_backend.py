@@ -1,0 +1,44 @@
+"""A backend whose one model waits, in execute, until the test lets it go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from nereid.core.tensors import Array
+from nereid.pb import model_config_pb2
+from nereid.services.executor.backends import Description, InstanceSpec, TensorDescription
+
+started = threading.Event()
+released = threading.Event()
+closed = threading.Event()
+
+_TENSOR = TensorDescription("x", "FP32", (-1, 2))
+
+
+class GatedModel:
+    """y = x, in its own time."""
+
+    description = Description((_TENSOR,), (_TENSOR._replace(name="y"),))
+    bytes_as_text = False
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        started.set()
+        assert released.wait(20)
+        return [inputs["x"] for _ in outputs]
+
+    def close(self) -> None:
+        closed.set()
+
+
+def uses_gpus() -> bool:
+    return False
+
+
+def describe(_config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+    raise RuntimeError(f"secret of {version_path}")
+
+
+def load(_spec: InstanceSpec) -> GatedModel:
+    return GatedModel()

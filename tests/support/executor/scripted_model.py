@@ -1,0 +1,146 @@
+"""A model that answers requests when it is told to, and its instance's stream."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from google.protobuf import text_format
+
+from nereid.core.errors import Unavailable
+from nereid.core.messages import Fault
+from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.backends import Collected, InstanceSpec, Request, Response
+from nereid.services.executor.batch.request_runner import RequestRunner
+
+SPEC = InstanceSpec(
+    config=text_format.Parse(
+        'name: "m" output { name: "Y" data_type: TYPE_UINT8 dims: -1 }',
+        model_config_pb2.ModelConfig(),
+    ),
+    version=1,
+    version_path=Path("/nowhere"),
+    name="m_0_0",
+)
+
+
+class Model:
+    """Says what the test has it say. Each thing said makes its descriptor readable."""
+
+    def __init__(self, *, decoupled: bool = False, limit_s: float | None = None) -> None:
+        self.decoupled = decoupled
+        self.limit_s = limit_s
+        self.begun: dict[int, list[Request]] = {}
+        self.controls: list[tuple[int, int, int]] = []
+        self.seen = 0
+        self.given_up = False
+        self.refusal: Unavailable | None = None
+        self.says: deque[Collected | Exception] = deque()
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+
+    def say(self, what: Collected | Exception) -> None:
+        """Now, or as soon as it has something to do."""
+        self.says.append(what)
+        if self.begun:
+            os.eventfd_write(self.bell, 1)
+
+    def descriptors(self) -> Sequence[int]:
+        return (self.bell,)
+
+    def begin(self, batch: int, requests: Sequence[Request]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.begun[batch] = [*requests]
+        if self.says:
+            os.eventfd_write(self.bell, 1)
+
+    def control(self, batch: int, member: int, kind: int) -> None:
+        self.controls.append((batch, member, kind))
+
+    def collect(self, ready: Collection[int]) -> Iterator[Collected]:
+        assert self.bell in ready
+        os.eventfd_read(self.bell)
+        while self.says:
+            said = self.says.popleft()
+            if isinstance(said, Exception):
+                raise said
+            yield said
+
+    def began(self, batch: int) -> bool:
+        return batch <= self.seen
+
+    def give_up(self) -> None:
+        self.given_up = True
+
+    def revive(self, stopping: Event) -> bool:
+        return not stopping.is_set()
+
+    def close(self) -> None:
+        os.close(self.bell)
+
+
+class Stream:
+    """An instance's stream: batches in, and what is answered. steps: called between its turns."""
+
+    def __init__(self, *batches: pb.Batch) -> None:
+        self.incoming = [each.SerializeToString() for each in batches]
+        self.sent: list[pb.Executed] = []
+        self.bell = os.eventfd(1, os.EFD_NONBLOCK)
+        self.ended = False
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.incoming)
+
+    def fileno(self) -> int:
+        return self.bell
+
+    def take(self) -> list[bytes]:
+        taken, self.incoming = self.incoming, []
+        return taken
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(pb.Executed.FromString(message))
+
+
+def member(data: bytes = b"ab", size: int | None = None, **more: Any) -> pb.BatchMember:
+    request = kserve_pb2.ModelInferRequest(model_name="m")
+    request.inputs.add(name="X", datatype="UINT8", shape=[len(data) if size is None else size])
+    made = pb.BatchMember(head=request.SerializeToString(), **more)
+    made.payloads.add(inline=data)
+    return made
+
+
+def batch(*members: pb.BatchMember, number: int = 5) -> pb.Batch:
+    return pb.Batch(id=number, members=members)
+
+
+def response(place: int, data: Any = b"y", *, more: bool = False) -> Response:
+    return Response(place, more, None, b"head", (data,))
+
+
+def failed(place: int, *, more: bool = False) -> Response:
+    return Response(place, more, Fault(13, "no"))
+
+
+def begin(runner: RequestRunner, what: pb.Batch) -> list[pb.Executed]:
+    return [pb.Executed.FromString(each) for each in runner._begin(what.SerializeToString())]
+
+
+def collect(runner: RequestRunner, model: Model, *said: Collected) -> list[pb.Executed]:
+    for each in said:
+        model.say(each)
+    return [pb.Executed.FromString(each) for each in runner._collect({model.bell})]
+
+
+def told(executed: pb.Executed) -> list[tuple[int, Any, bool]]:
+    """Each answer's place, what it is, and whether there will be more."""
+    return [
+        (each.id, each.error.message or [one.inline for one in each.payloads], each.more)
+        for each in executed.answers
+    ]

@@ -1,0 +1,46 @@
+"""The gateway's HTTP port by the byte: one request on a connection, and its response."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import struct
+from typing import NamedTuple
+
+from tests.support.gateway.gateway_site import GatewaySite
+
+FLOATS = struct.pack("<2f", 1, 2)
+INPUT = {"name": "INPUT0", "shape": [2], "datatype": "FP32"}
+BODY = json.dumps({"inputs": [{**INPUT, "data": [1, 2]}]}).encode()
+INFER = "/v2/models/echo/infer"
+
+
+class Response(NamedTuple):
+    status: int
+    content_type: str
+    head: bytes
+    body: bytes
+
+
+async def connect(site: GatewaySite) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = site.http.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def ask(
+    site: GatewaySite, method: str, target: str, body: bytes = b"", **headers: str
+) -> Response:
+    reader, writer = await connect(site)
+    lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    match = re.search(rb"\r\nContent-Length: (\d+)", head)
+    assert match
+    size = 0 if method == "HEAD" else int(match[1])
+    answer = await asyncio.wait_for(reader.readexactly(size), 5)
+    writer.close()
+    content_type = re.search(rb"Content-Type: (\S+)", head)
+    assert content_type
+    return Response(int(head.split(b" ")[1]), content_type[1].decode(), head, answer)

@@ -1,0 +1,218 @@
+"""A gateway on real ports in front of a small scheduler in the same process.
+
+The scheduler's model "echo" answers its inputs as outputs, "hold" answers when the test says so,
+"fail" fails late; any other is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from nereid.core.errors import InvalidArgument, NereidError, NotFound
+from nereid.core.messages import Answer, Cancel, Fault, Flow, InferRequest
+from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
+from nereid.services.gateway.service import GatewayService, joined
+from nereid.services.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import pytest
+
+    from nereid.core.messages import ToScheduler
+    from nereid.rpc import Call
+
+MODELS = ("echo", "hold", "fail")
+FP32_TYPE = 11
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"Request for unknown model: '{name}' is not found", late=True)
+
+
+class EchoScheduler:
+    """Answers on a link, and control calls."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.received: list[InferRequest] = []
+        self.held: asyncio.Queue[InferRequest] = asyncio.Queue()
+        self.cancelled: asyncio.Queue[int] = asyncio.Queue()
+        self.flows: asyncio.Queue[Flow] = asyncio.Queue()
+        self.link: Any = None
+
+    def on_items(self, items: list[ToScheduler]) -> None:
+        for item in items:
+            if isinstance(item, Cancel):
+                self.cancelled.put_nowait(item.id)
+                continue
+            if isinstance(item, Flow):
+                self.flows.put_nowait(item)
+                continue
+            assert isinstance(item, InferRequest), "nothing was lent that could come back"
+            self.received.append(item)
+            name = kserve_pb2.ModelInferRequest.FromString(item.head).model_name
+            if name == "hold":
+                self.held.put_nowait(item)
+            else:
+                self.link.send(self.answer(item, name))
+
+    def answer(self, item: InferRequest, name: str) -> Answer:
+        if name not in MODELS:
+            error = _unknown(name)
+            return Answer(item.id, error=Fault(error.code, error.message, error.late))
+        if item.fault is not None:
+            return Answer(item.id, error=item.fault)
+        if name == "fail":
+            head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
+            return Answer(item.id, head, error=Fault(13, "asked to fail", late=True))
+        return self.echo(item)
+
+    def echo(self, item: InferRequest) -> Answer:
+        request = kserve_pb2.ModelInferRequest.FromString(item.head)
+        head = kserve_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
+        wanted = {each.name for each in request.outputs}
+        payloads = []
+        for tensor, payload in zip(request.inputs, item.payloads, strict=True):
+            name = tensor.name.replace("INPUT", "OUTPUT")
+            if not wanted or name in wanted:
+                head.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+                payloads.append(payload)
+        return Answer(item.id, head.SerializeToString(), payloads)
+
+    async def next_held(self) -> InferRequest:
+        return await asyncio.wait_for(self.held.get(), 5)
+
+    # --- control --------------------------------------------------------------------------------
+
+    def handlers(self) -> Handlers:
+        answers: dict[str, Callable[[Any], Any]] = {
+            "ServerReady": lambda _: kserve_pb2.ServerReadyResponse(ready=self.ready),
+            "ModelReady": lambda asked: kserve_pb2.ModelReadyResponse(ready=asked.name in MODELS),
+            "ModelMetadata": self._metadata,
+            "ModelConfig": lambda asked: kserve_pb2.ModelConfigResponse(config=self._config(asked)),
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": self._index,
+        }
+        return Handlers(
+            async_unary={
+                f"/nereid.v1.Scheduler/{method}": self._handler(method, answer)
+                for method, answer in answers.items()
+            }
+        )
+
+    def _handler(self, method: str, answer: Callable[[Any], Any]) -> Any:
+        request_class = getattr(kserve_pb2, f"{method}Request")
+
+        async def handle(_call: Call, message: bytes) -> bytes:
+            try:
+                response: bytes = answer(request_class.FromString(message)).SerializeToString()
+            except NereidError as error:
+                raise RpcError(Status(error.code), error.message) from error
+            return response
+
+        return handle
+
+    def _known(self, asked: Any) -> None:
+        if asked.version and not asked.version.isdigit():
+            raise InvalidArgument(f"failed to get model version from '{asked.version}'")
+        if asked.name not in MODELS:
+            raise _unknown(asked.name)
+
+    def _metadata(self, asked: Any) -> kserve_pb2.ModelMetadataResponse:
+        self._known(asked)
+        response = kserve_pb2.ModelMetadataResponse(
+            name=asked.name, versions=["1"], platform="onnxruntime_onnx"
+        )
+        response.inputs.add(name="INPUT0", datatype="FP32", shape=[-1])
+        response.outputs.add(name="OUTPUT0", datatype="FP32", shape=[-1])
+        return response
+
+    def _config(self, asked: Any) -> model_config_pb2.ModelConfig:
+        self._known(asked)
+        config = model_config_pb2.ModelConfig(name=asked.name, backend="onnxruntime")
+        config.input.add(name="INPUT0", data_type=FP32_TYPE, dims=[-1])
+        config.output.add(name="OUTPUT0", data_type=FP32_TYPE, dims=[-1])
+        return config
+
+    def _statistics(self, asked: Any) -> kserve_pb2.ModelStatisticsResponse:
+        if asked.name and asked.name not in MODELS:
+            raise InvalidArgument(f"requested model '{asked.name}' is not available")
+        response = kserve_pb2.ModelStatisticsResponse()
+        for name in (asked.name,) if asked.name else MODELS:
+            each = response.model_stats.add(name=name, version="1", inference_count=7)
+            each.inference_stats.success.count = 7
+            each.batch_stats.add(batch_size=1).compute_infer.ns = 5
+        return response
+
+    def _index(self, asked: Any) -> kserve_pb2.RepositoryIndexResponse:
+        if asked.repository_name:
+            raise RpcError(Status.UNIMPLEMENTED, "'repository_name' specification is not supported")
+        response = kserve_pb2.RepositoryIndexResponse()
+        for name in MODELS:
+            response.models.add(name=name, version="1", state="READY")
+        if not asked.ready:
+            response.models.add(name="broken", version="1", state="UNAVAILABLE", reason="no good")
+            response.models.add(name="never")
+        return response
+
+
+class GatewaySite:
+    """The gateway under test, its addresses and the scheduler behind it."""
+
+    def __init__(self, service: GatewayService, scheduler: EchoScheduler) -> None:
+        self.service = service
+        self.scheduler = scheduler
+        assert service.http_address is not None
+        assert service.grpc_address is not None
+        self.http = service.http_address
+        self.grpc = service.grpc_address
+
+
+def settings(**changes: Any) -> GatewaySettings:
+    local = {
+        "http_address": "127.0.0.1",
+        "http_port": 0,
+        "grpc_address": "127.0.0.1",
+        "metrics_port": 0,
+    }
+    return GatewaySettings(**{**local, "grpc_port": 0, "exit_timeout_secs": 1.0, **changes})
+
+
+@asynccontextmanager
+async def gateway_site(**changes: Any) -> AsyncIterator[GatewaySite]:
+    scheduler = EchoScheduler()
+    mine, its = memory_links()
+    scheduler.link = its
+    its.on_items = scheduler.on_items
+    channel = LocalChannel(scheduler.handlers())
+    service = GatewayService(settings(**changes), open_link=joined(mine), channel=channel)
+    await service.start()
+    try:
+        yield GatewaySite(service, scheduler)
+    finally:
+        await service.drain(0.2)
+        await channel.close()
+
+
+def answer_metrics(
+    monkeypatch: pytest.MonkeyPatch, page: Callable[[EchoScheduler, bytes], bytes]
+) -> None:
+    """Have schedulers made from here on tell what `page` makes of a request for metrics."""
+    others = EchoScheduler.handlers
+
+    def handlers(self: EchoScheduler) -> Handlers:
+        async def metrics(_call: Call, message: bytes) -> bytes:
+            return pb.MetricsResponse(exposition=page(self, message)).SerializeToString()
+
+        told = others(self)
+        return dataclasses.replace(
+            told, async_unary={**told.async_unary, "/nereid.v1.Scheduler/Metrics": metrics}
+        )
+
+    monkeypatch.setattr(EchoScheduler, "handlers", handlers)

@@ -1,0 +1,53 @@
+"""Services started each for itself, and the processes below them."""
+
+import contextlib
+import http.client
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.mesh.mesh import ask
+
+
+@contextlib.contextmanager
+def service(name: str, log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"nereid.services.{name}", *flags],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(40) == 0, log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def ready(port: int, model: str) -> bool:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return ask(f"127.0.0.1:{port}", f"/v2/models/{model}/ready")[0] == 200
+    return False
+
+
+def workers(executor: int) -> list[int]:
+    """Its workers, those that have not been buried yet among them."""
+    pids: list[int] = []
+    for each in Path(f"/proc/{executor}/task").glob("*/children"):
+        # Threads come and go.
+        with contextlib.suppress(OSError):
+            pids += map(int, each.read_text().split())
+    return sorted(pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,126 @@
+"""Small ONNX models and their configurations, made in the test that needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf import text_format
+from onnx import helper
+
+from nereid.core.classification import Classification, classify_output
+from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from tests.support.models.onnx_types import ONNX_TYPE
+
+Dims = list[Any] | None
+
+
+def value(name: str, datatype: str, dims: Dims) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, ONNX_TYPE[datatype], dims)
+
+
+def write(
+    directory: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    initializers: list[onnx.TensorProto] | None = None,
+) -> Path:
+    """Write model.onnx into the version's directory, which is given back."""
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers or [])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "model.onnx").write_bytes(model.SerializeToString())
+    return directory
+
+
+def identity(directory: Path, datatype: str, dims: Dims) -> Path:
+    return write(
+        directory,
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [value("x", datatype, dims)],
+        [value("y", datatype, dims)],
+    )
+
+
+def add_sub(directory: Path) -> Path:
+    return write(
+        directory,
+        [
+            helper.make_node("Add", ["a", "b"], ["sum"]),
+            helper.make_node("Sub", ["a", "b"], ["dif"]),
+        ],
+        [value("a", "INT32", ["n", 4]), value("b", "INT32", ["n", 4])],
+        [value("sum", "INT32", ["n", 4]), value("dif", "INT32", ["n", 4])],
+    )
+
+
+def reshaper(directory: Path) -> Path:
+    """y = x reshaped to what the input `to` says; fails where that cannot be."""
+    return write(
+        directory,
+        [helper.make_node("Reshape", ["x", "to"], ["y"])],
+        [value("x", "FP32", ["n"]), value("to", "INT64", ["rank"])],
+        [value("y", "FP32", None)],
+    )
+
+
+def config(text: str) -> model_config_pb2.ModelConfig:
+    return text_format.Parse(
+        'name: "m" backend: "onnxruntime" ' + text, model_config_pb2.ModelConfig()
+    )
+
+
+def identity_config(datatype: str, dims: str, max_batch_size: int = 8) -> Any:
+    tensor = f"data_type: TYPE_{'STRING' if datatype == 'BYTES' else datatype} dims: {dims}"
+    return config(
+        f"max_batch_size: {max_batch_size} input {{ name: 'x' {tensor} }} "
+        f"output {{ name: 'y' {tensor} }}"
+    )
+
+
+ADD_SUB = """
+    max_batch_size: 8
+    input { name: "a" data_type: TYPE_INT32 dims: 4 }
+    input { name: "b" data_type: TYPE_INT32 dims: 4 }
+    output { name: "sum" data_type: TYPE_INT32 dims: 4 }
+    output { name: "dif" data_type: TYPE_INT32 dims: 4 }
+"""
+
+Input = tuple[str, str, list[int]]
+
+
+def head(
+    *inputs: Input,
+    outputs: tuple[str, ...] = (),
+    classes: Mapping[str, Classification] | None = None,
+) -> bytes:
+    request = kserve_pb2.ModelInferRequest(model_name="m")
+    for name, datatype, shape in inputs:
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+    for name in outputs:
+        request.outputs.add(name=name)
+    for name, wanted in (classes or {}).items():
+        classify_output(request.outputs.add(name=name), wanted)
+    return request.SerializeToString()
+
+
+def member(member_head: bytes, *payloads: bytes) -> pb.BatchMember:
+    return pb.BatchMember(
+        head=member_head, payloads=[pb.Payload(inline=payload) for payload in payloads]
+    )
+
+
+def answer_of(answer: pb.Answer) -> list[tuple[str, str, list[int], bytes]]:
+    """Name, datatype, shape and bytes of each output of an answer that is no failure."""
+    assert not answer.HasField("error"), answer.error
+    response = kserve_pb2.ModelInferResponse.FromString(answer.head)
+    assert response.model_name == "m"
+    assert len(response.outputs) == len(answer.payloads)
+    return [
+        (output.name, output.datatype, list(output.shape), payload.inline)
+        for output, payload in zip(response.outputs, answer.payloads, strict=True)
+    ]

@@ -1,0 +1,70 @@
+"""Stores of answers, asked one thing at a time; every wait ends in LIMIT_S."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+from nereid.core.cache_messages import Finding, Lookup, Store
+from nereid.services.cache.cache_config import RedisConfig
+from nereid.services.cache.service import make_store
+from nereid.services.cache.store import AnswerStore
+
+LIMIT_S = 30.0
+# For a machine that is busy with other things.
+SLACK_S = 5.0
+
+
+def bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def within_limit(*args: object, **kwargs: object) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await test(*args, **kwargs)
+
+    return within_limit
+
+
+def patient(config: RedisConfig) -> RedisConfig:
+    """For those who need the answer, however late it is."""
+    return replace(config, connect_timeout=10_000, socket_timeout=10_000, wait_timeout=10_000)
+
+
+@contextlib.asynccontextmanager
+async def store_at(config: RedisConfig) -> AsyncIterator[AnswerStore]:
+    store = make_store(config)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def find(store: AnswerStore, *keys: bytes) -> list[bytes | None]:
+    """What a lookup of these keys finds, in their order."""
+    done: asyncio.Future[list[Finding]] = asyncio.get_running_loop().create_future()
+    lookups = [Lookup(number, key) for number, key in enumerate(keys)]
+    store.exchange(lookups, [], done.set_result)
+    # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with the result,
+    # and with it the time limit of a caller who asks in a loop.
+    async with asyncio.timeout(LIMIT_S):
+        found = await done
+    assert sorted(each.id for each in found) == list(range(len(keys)))
+    return [each.value for each in sorted(found)]
+
+
+async def put(store: AnswerStore, *stores: Store) -> None:
+    store.exchange([], stores, refuse)
+    # Behind it in the same line.
+    await find(store, b"nothing")
+
+
+def refuse(findings: list[Finding]) -> None:
+    raise AssertionError(findings)
+
+
+async def until_found(store: AnswerStore, key: bytes, value: bytes) -> None:
+    while await find(store, key) != [value]:
+        store.exchange([], [Store(key, value)], lambda _: None)
+        await asyncio.sleep(0.005)

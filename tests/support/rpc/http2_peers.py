@@ -1,0 +1,191 @@
+"""Whom the connections under test talk to, frame by frame; both are pure, and so is this."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Generic, Self, TypeVar
+
+import hpack
+
+from nereid.rpc.grpc.call import Call, Handlers
+from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
+from nereid.rpc.grpc.deadlines import Deadlines
+from nereid.rpc.grpc.dispatch import routes_of
+from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection
+from nereid.rpc.grpc.server_context import Service
+from nereid.rpc.grpc.status import RpcError
+from nereid.rpc.http2.control_frames import Limits
+from nereid.rpc.http2.frames import PREFACE, Code
+from tests.support.rpc.http2_frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PING,
+    REQUEST,
+    Fields,
+    Frame,
+    Reader,
+    frame,
+    message,
+    settings,
+    to,
+)
+
+Role = TypeVar("Role", bound=ClientConnection | ServerConnection)
+
+
+class Peer(Generic[Role]):
+    """Gives a connection frames, and reads what it writes."""
+
+    def __init__(self, connection: Role) -> None:
+        self.connection = connection
+        self.encoder = hpack.Encoder()
+        self.reader = Reader()
+
+    def give(self, *parts: bytes) -> Self:
+        for part in parts:
+            self.connection.receive(part)
+        return self
+
+    def take(self) -> list[Frame]:
+        data = b""
+        while out := self.connection.take():
+            data += b"".join(out)
+        return self.reader.read(data)
+
+    def one(self, kind: int) -> Frame:
+        """The one frame of this kind among what was written."""
+        frames = [each for each in self.take() if each.kind == kind]
+        assert len(frames) == 1, frames
+        return frames[0]
+
+
+class Side(Peer[ServerConnection]):
+    """A server connection with one method of each kind, and a clock to turn by hand."""
+
+    def __init__(self, limits: Limits | None = None, *, greet: bool = True) -> None:
+        self.now = 1000.0
+        self.calls: list[Call] = []
+        self.events: list[Any] = []
+        handlers = Handlers(
+            unary={"/test/Echo": self.echo, "/test/Hold": self.hold, "/test/Fail": self.broken},
+            async_unary={"/test/Later": self.later},
+            stream={"/test/Chat": self.chat, "/test/Raw": self.raw},
+        )
+        self.deadlines: Deadlines[ServerCall] = Deadlines()
+        self.service = Service(routes_of(handlers), self.deadlines, lambda: self.now, self.spawn)
+        super().__init__(ServerConnection(limits or Limits(), self.service, "peer"))
+        if greet:
+            self.give(PREFACE + settings())
+            self.take()
+
+    def headers(self, stream: int, fields: Fields | None = None, flags: int = END_HEADERS) -> bytes:
+        return frame(HEADERS, flags, stream, self.encoder.encode(fields or REQUEST))
+
+    def request(self, stream: int, body: bytes = b"hi", path: str = "/test/Echo") -> bytes:
+        return self.headers(stream, to(path)) + frame(DATA, END_STREAM, stream, message(body))
+
+    # --- handlers
+
+    def _keep(self, call: Call) -> None:
+        self.calls.append(call)
+        call.on_cancel = lambda: self.events.append("cancelled")
+
+    def echo(self, call: Call, body: bytes) -> None:
+        self.calls.append(call)
+        call.reply(body)
+
+    def hold(self, call: Call, body: bytes) -> None:
+        self._keep(call)
+
+    def broken(self, call: Call, body: bytes) -> None:
+        raise ValueError("secret")
+
+    async def later(self, call: Call, body: bytes) -> bytes:
+        return body
+
+    def spawn(self, call: Call, handler: object, body: bytes) -> None:
+        self.events.append((call.path, body))
+
+    def chat(self, call: Call) -> None:
+        self._keep(call)
+        call.on_message = call.send
+        call.on_half_close = call.finish
+
+    def raw(self, call: Call) -> None:
+        self._keep(call)
+        call.on_message = self.events.append
+        call.on_half_close = lambda: self.events.append("half closed")
+        call.on_writable = lambda: self.events.append("writable")
+
+
+class Ends(Peer[ClientConnection]):
+    """A client connection and the streams opened on it."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(ClientConnection(limits or Limits(trusting=True)))
+        self.freed = 0
+        self.connection.freed = self._freed
+        self.messages: list[bytes] = []
+        self.closes: list[RpcError | None] = []
+        self.opens = 0
+        opening = b"".join(self.connection.take())
+        assert opening.startswith(PREFACE)
+        self.opening = self.reader.read(opening[len(PREFACE) :])
+        self.give(settings())
+        self.take()
+
+    def _freed(self) -> None:
+        self.freed += 1
+
+    def headers(self, fields: list[tuple[str, str]], flags: int = END_HEADERS) -> bytes:
+        return frame(HEADERS, flags, 1, self.encoder.encode(fields))
+
+    def stream(self) -> ClientStream:
+        block = request_block("/test/Echo", "host", (("a", "b"),), timeout_s=2)
+        stream = ClientStream(block, self.messages.append, self.closes.append)
+        stream.on_open = self._opened
+        return stream
+
+    def _opened(self) -> None:
+        self.opens += 1
+
+    def start(self) -> ClientStream:
+        stream = self.stream()
+        self.connection.start(stream)
+        return stream
+
+    @property
+    def error(self) -> RpcError:
+        assert len(self.closes) == 1
+        error = self.closes[0]
+        assert error is not None
+        return error
+
+
+def answer_of(side: Side, stream: int = 1) -> bytes:
+    """The one message answered on a stream that ended well."""
+    frames = [each for each in side.take() if each.stream == stream]
+    assert [each.kind for each in frames[:1] + frames[-1:]] == [HEADERS, HEADERS]
+    assert frames[0].fields == {":status": "200", "content-type": "application/grpc"}
+    assert frames[-1].fields == {"grpc-status": "0"}
+    assert frames[-1].flags == END_HEADERS | END_STREAM
+    data = b"".join(each.payload for each in frames if each.kind == DATA)
+    assert data[:5] == struct.pack(">BI", 0, len(data) - 5)
+    return data[5:]
+
+
+def failed(side: Side) -> Code:
+    """The connection gave up with this code, and says nothing more."""
+    last = side.one(GOAWAY)
+    assert side.connection.dead is not None
+    side.give(frame(PING, payload=bytes(8)))
+    assert side.take() == []
+    return Code(last.code)
+
+
+def statuses(side: Side) -> list[str]:
+    """How the calls ended that were answered."""
+    return [each.fields["grpc-status"] for each in side.take() if "grpc-status" in each.fields]

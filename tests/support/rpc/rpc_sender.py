@@ -1,0 +1,102 @@
+"""Sends requests of any size over a raw peer's connection, within windows or against them."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from tests.support.rpc.rpc_peer import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PING,
+    PREFACE,
+    REQUEST,
+    SETTINGS,
+    WINDOW,
+    Peer,
+    block,
+    frame,
+)
+
+MIB = 1 << 20
+
+
+async def connect(address: str) -> Peer:
+    host, _, port = address.rpartition(":")
+    return Peer(*await asyncio.open_connection(host, int(port)))
+
+
+def opening(window: int, *, connection: int = 0) -> bytes:
+    """Preface and settings; connection: how far its window grows."""
+    start = PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window))
+    return start + (update(0, connection) if connection else b"")
+
+
+def update(stream: int, increment: int) -> bytes:
+    return frame(WINDOW, 0, stream, struct.pack(">I", increment))
+
+
+class NoRoomError(Exception):
+    """The server has seen everything, and gives no window for more."""
+
+
+class Sender:
+    """Sends requests of any size over a peer's connection, within the windows that it is given."""
+
+    def __init__(self, peer: Peer, path: str = "/test/Echo", *, blind: bool = False) -> None:
+        """blind: reads nothing, and takes it that there is room again."""
+        self.peer = peer
+        self.path = path
+        self.blind = blind
+        self.room = {0: 65_535}
+        self.initial = 65_535
+        self.pings = 0
+
+    async def open(self, stream: int) -> None:
+        fields = [(name, self.path if name == ":path" else value) for name, value in REQUEST]
+        await self.peer.send(frame(HEADERS, END_HEADERS, stream, block(fields)))
+        self.room[stream] = self.initial
+
+    async def upload(self, stream: int, body: bytes) -> None:
+        """A whole request."""
+        await self.open(stream)
+        await self.message(stream, body, END_STREAM)
+        del self.room[stream]
+
+    async def message(self, stream: int, body: bytes, flags: int = 0) -> None:
+        """flags: of the last frame."""
+        rest = memoryview(struct.pack(">BI", 0, len(body)) + body)
+        room = self.room
+        while rest:
+            size = min(16_384, len(rest), room[0], room[stream])
+            if size <= 0:
+                await self.learn(stream)
+                continue
+            piece, rest = rest[:size], rest[size:]
+            room[0] -= size
+            room[stream] -= size
+            await self.peer.send(frame(DATA, 0 if rest else flags, stream, bytes(piece)))
+
+    async def learn(self, stream: int) -> None:
+        """Learn of more room, or that there is none for now: a ping comes back first."""
+        if self.blind:
+            self.room[0] += MIB
+            self.room[stream] += MIB
+            return
+        self.pings += 1
+        token = struct.pack(">Q", self.pings)
+        await self.peer.send(frame(PING, 0, 0, token))
+        while True:
+            kind, _, of, payload = await self.peer.next_of(SETTINGS, WINDOW, PING)
+            if kind == WINDOW:
+                self.room[of] = self.room.get(of, 0) + int.from_bytes(payload)
+            elif kind == PING and payload == token:
+                raise NoRoomError
+            elif kind == SETTINGS and payload:
+                initial = dict(struct.iter_unpack(">HI", payload))[4]
+                self.room[stream] += initial - self.initial
+                self.initial = initial
+            if kind != PING and self.room[0] > 0 and self.room[stream] > 0:
+                return

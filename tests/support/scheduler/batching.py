@@ -1,0 +1,35 @@
+"""Batchers to be asked by hand: what goes in, and what is taken out."""
+
+from __future__ import annotations
+
+from nereid.services.scheduler.batching.batcher import Batch, Batcher, make_batcher
+from nereid.services.scheduler.requests.entry import Entry
+from tests.support.scheduler.samples import entry_of, model_of
+
+US = 1000
+
+
+def dynamic(batching: str = "", max_batch_size: int = 8) -> Batcher:
+    return make_batcher(
+        model_of(f"max_batch_size: {max_batch_size} dynamic_batching {{ {batching} }}")
+    )
+
+
+def add(batcher: Batcher, *entries: Entry, now_ns: int = 0) -> list[Entry]:
+    for entry in entries:
+        batcher.add(entry, now_ns)
+    return list(entries)
+
+
+def some(amount: int) -> list[Entry]:
+    return [entry_of() for _ in range(amount)]
+
+
+def taken(batcher: Batcher, now_ns: int = 0) -> list[Entry]:
+    batch = batcher.take(now_ns, instances=1)
+    return [] if batch is None else batch.entries
+
+
+def reason(batch: Batch | None) -> str:
+    assert batch is not None
+    return batch.reason

@@ -1,0 +1,119 @@
+"""A model version with a cache whose answers the test gives, as it gives its instance's."""
+
+import asyncio
+from typing import Any
+
+from nereid.core.messages import Answer, InferRequest, Payload, SharedMemory
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.caching.cache_client import CacheClient
+from nereid.services.scheduler.caching.response_cache import ResponseCache, place_of
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.models.load_rules import QueueLimits
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.observability.request_traces import SpanTraces
+from nereid.services.scheduler.requests.entry import Entry
+from tests.support.peers.spans import KeptSpans
+from tests.support.scheduler.cache_site import FakeLink
+from tests.support.scheduler.fake_executors import Stream
+from tests.support.scheduler.samples import head_of, model_of
+
+CONFIG = """
+max_batch_size: 64
+dynamic_batching { }
+input { name: "I" data_type: TYPE_UINT8 dims: -1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+"""
+ORDERED = CONFIG.replace("{ }", "{ preserve_ordering: true }")
+LIMIT_S = 20
+REVISION = b"r" * 16
+
+
+class World:
+    """One instance of REVISION; its batches wait for execute()."""
+
+    def __init__(
+        self, *, max_queue_size: int = 0, timeout_s: float = LIMIT_S, config: str = CONFIG
+    ) -> None:
+        self.link = FakeLink()
+        self.tracer = KeptSpans()
+        limits = QueueLimits(max_queue_size=max_queue_size)
+        self.model = ModelVersion(model_of(config), 1, limits, SpanTraces(self.tracer))
+        self.client = CacheClient(self.link, timeout_s)
+        self.cache = ResponseCache(self.model, self.client, max_queue_size)
+        self.cache.revise(place_of("m", 1, REVISION))
+        self.model.cache = self.cache
+        self.stream = Stream()
+        self.instance = Instance(1, "i", "executor", self.stream, revision=REVISION)
+        self.model.add_instance(self.instance)
+        self.answers: dict[int, Answer] = {}
+        self._executed = 0
+
+    def submit(
+        self,
+        number: int,
+        digest: bytes = b"d" * 16,
+        deadline: float | None = None,
+        priority: int = 0,
+        trace_context: bytes = b"",
+        caller: int = 0,
+    ) -> Entry:
+        head = head_of([("I", "UINT8", [1, 1])])
+        request = InferRequest(
+            number, head, [digest[:1] or b"x"], digest=digest, deadline=deadline, priority=priority
+        )
+        request.trace_context = trace_context
+        request.caller = caller
+        return self.model.submit(request, self._take)
+
+    def submit_large(self, number: int, payload: Payload, **fields: Any) -> Entry:
+        size = payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
+        head = head_of([("I", "UINT8", [1, size])])
+        return self.model.submit(InferRequest(number, head, [payload], **fields), self._take)
+
+    def _take(self, answer: Answer) -> None:
+        assert answer.id not in self.answers
+        self.answers[answer.id] = answer
+
+    async def execute(self, error: str = "") -> int:
+        """Answer the batch under way; how many requests it had."""
+        await turn()
+        batch = self.stream.sent[self._executed]
+        self._executed += 1
+        reply = pb.Executed(id=batch.id)
+        for member in batch.members:
+            answer = reply.answers.add()
+            if error:
+                answer.error.code = 13
+                answer.error.message = error
+            else:
+                answer.head = b"head"
+                answer.payloads.append(member.payloads[0])
+        self.model.executed(self.instance, reply.SerializeToString())
+        await turn()
+        return len(batch.members)
+
+    def texts(self) -> dict[int, str]:
+        return {n: each.error.message if each.error else "" for n, each in self.answers.items()}
+
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Executions, inferences, successes, hits, misses."""
+        stats = self.model.statistics
+        return (
+            stats.execution_count,
+            stats.inference_count,
+            stats.success.count,
+            stats.cache_hit.count,
+            stats.cache_miss.count,
+        )
+
+    async def end(self) -> None:
+        await asyncio.wait_for(self.model.idle(), LIMIT_S)
+        assert len(self.cache._flights) == 0
+        assert self.cache._waiting == 0
+        self.client.close()
+        self.model.close()
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)

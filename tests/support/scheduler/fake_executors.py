@@ -1,0 +1,63 @@
+"""What stands for executors in the tests of the scheduler's core: streams that keep what is sent
+on them, answers to batches, and memory that is lent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from nereid.core.messages import Answer
+from nereid.pb import nereid_pb2 as pb
+from nereid.shm.segments import Segments
+
+MIB = 1 << 20
+
+
+class Stream:
+    """An instance's, which keeps its batches."""
+
+    def __init__(self) -> None:
+        self.sent: list[pb.Batch] = []
+        self.broken = False
+
+    def send(self, message: bytes) -> None:
+        if self.broken:
+            raise RuntimeError("cannot be written")
+        self.sent.append(pb.Batch.FromString(message))
+
+    def finish(self) -> None:
+        """Nobody is there."""
+
+
+class Executor:
+    """One that has joined, in this process."""
+
+    def __init__(self, domain: str = "here") -> None:
+        self.hello = pb.Hello(name="e", memory_domain=domain, process=str(os.getpid()))
+        self.told: list[tuple[list[str], bool]] = []
+        self.segments = Segments(8 * MIB)
+
+    def send(self, command: pb.ExecutorCommand) -> None:
+        self.told.append((list(command.release.slabs), command.release.discard))
+
+    def answer(self, number: int, content: bytes = b"abc") -> Answer:
+        segment = self.segments.take(MIB)
+        assert segment is not None
+        segment.view[: len(content)] = content
+        reference = segment.range(0, len(content))
+        return Answer(number, b"head", [reference], slab=segment.name)
+
+
+def executed(batch: pb.Batch) -> bytes:
+    """An answer to each of a batch's members."""
+    reply = pb.Executed(id=batch.id)
+    for _ in batch.members:
+        reply.answers.add()
+    return reply.SerializeToString()
+
+
+async def turn() -> None:
+    """Let the owner of a queue see to what has come, and what follows from it."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)

@@ -1,0 +1,53 @@
+"""Configurations, requests and entries for the tests of the scheduler's core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from nereid.core.messages import Answer, InferRequest
+from nereid.model_config import complete_config, freeze_config, parse_config
+from nereid.pb import kserve_pb2
+from nereid.services.scheduler.requests.entry import Entry, ValidHead
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from nereid.model_config import ModelConfig
+
+# Name, datatype, shape.
+Tensor = tuple[str, str, Sequence[int]]
+
+_numbers = count(1)
+
+
+def model_of(text: str = "", *, backend: str = "python") -> ModelConfig:
+    """A model named m."""
+    written = parse_config(f'name: "m" backend: "{backend}" {text}', model_name="m")
+    return freeze_config(complete_config(written, model_name="m", description=None))
+
+
+def head_of(inputs: Iterable[Tensor], outputs: Iterable[str] = ()) -> bytes:
+    message = kserve_pb2.ModelInferRequest(model_name="m")
+    for name, datatype, shape in inputs:
+        message.inputs.add(name=name, datatype=datatype, shape=shape)
+    for name in outputs:
+        message.outputs.add(name=name)
+    return message.SerializeToString(deterministic=True)
+
+
+def no_answer(answer: Answer) -> None:
+    raise AssertionError(answer)
+
+
+def request_with(context: bytes, **more: Any) -> InferRequest:
+    """A request in the trace of this context."""
+    told = {"head": b"", "payloads": [], **more}
+    return InferRequest(next(_numbers), trace_context=context, **told)
+
+
+def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:
+    valid = ValidHead(batch_size=size, shape_key=key, sizes=(), input_names=())
+    request = InferRequest(id=next(_numbers), head=b"", payloads=[])
+    return Entry(request, valid, no_answer, received_ns=0, key=key, level=level)

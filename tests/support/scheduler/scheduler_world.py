@@ -1,0 +1,406 @@
+"""A scheduler on a unix socket, with executors and gateways that speak its protocol for real.
+
+The executor doubles FP32 numbers. It answers at once, or when told to, so that a test can stop time
+in any phase of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.messages import Answer, CachedModels, Cancel, Fault, FromScheduler, InferRequest
+from nereid.core.methods import (
+    CONTROLS_KEY,
+    EXECUTE_PATH,
+    INFER_PATH,
+    INSTANCE_KEY,
+    JOIN_PATH,
+    READY_KEY,
+)
+from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError, SocketChannel, dial_link
+from nereid.services.scheduler.service import SchedulerService
+from nereid.services.scheduler.settings import Settings
+
+LIMIT_S = 10.0
+CONFIG = """
+backend: "onnxruntime"
+max_batch_size: 4
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+
+
+def add_model(
+    repository: Path, name: str = "doubler", config: str | None = CONFIG, versions: str = "1"
+) -> None:
+    for version in versions.split():
+        directory = repository / name / version
+        directory.mkdir(parents=True)
+        (directory / "model.onnx").write_bytes(b"")
+    if config is not None:
+        (repository / name / "config.pbtxt").write_text(config)
+
+
+class World:
+    """One scheduler and everybody who dialled it."""
+
+    def __init__(self, service: SchedulerService, address: str) -> None:
+        self.service = service
+        self.address = address
+        self._closers: list[Callable[[], object]] = []
+
+    def channel(self) -> SocketChannel:
+        channel = SocketChannel(self.address)
+        self._closers.append(channel.close)
+        return channel
+
+    async def executor(self, name: str = "one", **how: object) -> Executor:
+        executor = Executor(self, name, **how)  # type: ignore[arg-type]
+        await executor.join()
+        return executor
+
+    async def gateway(self) -> Gateway:
+        gateway = Gateway(self)
+        async with asyncio.timeout(LIMIT_S):
+            await gateway.up.wait()
+        return gateway
+
+    async def control(self, method: str, request: object, reply: type) -> object:
+        message = request.SerializeToString()  # type: ignore[attr-defined]
+        path = f"/nereid.v1.Scheduler/{method}"
+        return reply.FromString(  # type: ignore[attr-defined]
+            await self.channel().unary(path, message, timeout_s=LIMIT_S)
+        )
+
+    async def index(self) -> dict[str, tuple[str, str]]:
+        reply = await self.control(
+            "RepositoryIndex",
+            kserve_pb2.RepositoryIndexRequest(),
+            kserve_pb2.RepositoryIndexResponse,
+        )
+        assert isinstance(reply, kserve_pb2.RepositoryIndexResponse)
+        return {entry.name: (entry.state, entry.reason) for entry in reply.models}
+
+    async def until_state(self, state: str, name: str = "doubler") -> None:
+        """Ask until it is so: a state's change is told to nobody."""
+        async with asyncio.timeout(LIMIT_S):
+            while (await self.index())[name][0] != state:
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        for closer in self._closers:
+            await closer()  # type: ignore[misc]
+
+
+@contextlib.asynccontextmanager
+async def world(repository: Path, **settings: object) -> AsyncIterator[World]:
+    address = f"unix:{repository.parent / 'scheduler.sock'}"
+    service = SchedulerService(
+        Settings(
+            model_repository=(str(repository),),
+            scheduler_address=(address,),
+            **settings,  # type: ignore[arg-type]
+        )
+    )
+    await service.start()
+    it = World(service, address)
+    try:
+        yield it
+    finally:
+        await service.drain(0)
+        await it.close()
+
+
+class Instance:
+    """An instance of the test's executor: one stream, one batch at a time."""
+
+    def __init__(self, executor: Executor, load: pb.LoadInstance) -> None:
+        self.executor = executor
+        self.load = load
+        self.channel = executor.world.channel()
+        self.closed = asyncio.Event()
+        self.error: RpcError | None = None
+        self.stream = self.channel.stream(
+            EXECUTE_PATH,
+            metadata=(
+                (INSTANCE_KEY, str(load.instance)),
+                *(((CONTROLS_KEY, "1"),) if executor.controls is not None else ()),
+                *(((READY_KEY, "1"),) if executor.questions is not None else ()),
+            ),
+            on_message=self._on_batch,
+            on_close=self._on_close,
+        )
+
+    def _on_batch(self, message: bytes) -> None:
+        batch = pb.Batch.FromString(message)
+        for control in batch.controls:
+            assert self.executor.controls is not None, "it was not asked to heed controls"
+            kind = pb.MemberControl.Kind.Name(control.kind)
+            self.executor.controls.put_nowait((control.batch, control.member, kind))
+        if not batch.members:
+            return
+        payloads = [member.payloads[0].inline for member in batch.members]
+        self.executor.seen.append([np.frombuffer(each, "<f4").tolist() for each in payloads])
+        if self.executor.hold:
+            self.executor.batches.put_nowait((self, batch))
+        else:
+            self.answer(batch)
+
+    def _on_close(self, error: RpcError | None) -> None:
+        self.error = error
+        self.closed.set()
+
+    def answer(self, batch: pb.Batch, skip: int = 0) -> None:
+        """Double the numbers; skip leaves out so many answers, which is a fault."""
+        executed = pb.Executed(
+            id=batch.id, compute_input_ns=1000, compute_infer_ns=2000, compute_output_ns=3000
+        )
+        for member in batch.members[skip:]:
+            request = kserve_pb2.ModelInferRequest.FromString(member.head)
+            numbers = np.frombuffer(member.payloads[0].inline, "<f4")
+            answer = executed.answers.add()
+            if (numbers < 0).any():
+                answer.error.code, answer.error.message, answer.error.late = 13, "negative", True
+                continue
+            head = kserve_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
+            head.outputs.add(name="OUTPUT0", datatype="FP32", shape=request.inputs[0].shape)
+            answer.head = head.SerializeToString()
+            answer.payloads.add(inline=(2 * numbers).tobytes())
+        self.stream.send(executed.SerializeToString())
+
+    def tell(self, batch: pb.Batch, *told: tuple[Any, ...], **how: Any) -> None:
+        """A decoupled model's frame: of each answer its place, what it says (a number, a text for a
+        failure, None for nothing) and, unless it is the last, True.
+        """
+        frame = pb.Executed(id=batch.id, partial=True, **how)
+        for place, what, *more in told:
+            answer = frame.answers.add(id=place, more=bool(more))
+            if isinstance(what, str):
+                answer.error.code, answer.error.message, answer.error.late = 13, what, True
+            elif what is not None:
+                head = kserve_pb2.ModelInferResponse(model_name="doubler", model_version="1")
+                head.outputs.add(name="OUTPUT0", datatype="FP32", shape=[1, 2])
+                answer.head = head.SerializeToString()
+                answer.payloads.add(inline=np.array([what, what], "<f4").tobytes())
+        self.stream.send(frame.SerializeToString())
+
+    async def die(self) -> None:
+        await self.channel.close()
+
+
+class Executor:
+    """An executor that has joined. refuse: loads fail with this text; hold: see batches; controls:
+    what becomes of requests is wanted to be known; tells_ready: models can be asked.
+    """
+
+    def __init__(
+        self,
+        where: World,
+        name: str,
+        *,
+        hold: bool = False,
+        refuse: str = "",
+        lazy: bool = False,
+        backends: tuple[str, ...] = ("onnxruntime",),
+        described: pb.Described | None = None,
+        controls: bool = False,
+        tells_ready: bool = False,
+        gpus: tuple[str, ...] = (),
+    ) -> None:
+        self.world = where
+        self.name = name
+        self.hold = hold
+        self.refuse = refuse
+        self.lazy = lazy
+        self.backends = backends
+        self.gpus = gpus
+        self.description = described
+        # Batch, member and what became of it.
+        self.controls: asyncio.Queue[tuple[int, int, str]] | None = (
+            asyncio.Queue() if controls else None
+        )
+        # Whether models are ready; the test answers.
+        self.questions: asyncio.Queue[pb.AskReady] | None = asyncio.Queue() if tells_ready else None
+        self.batches: asyncio.Queue[tuple[Instance, pb.Batch]] = asyncio.Queue()
+        self.commands: asyncio.Queue[pb.ExecutorCommand] = asyncio.Queue()
+        self.seen: list[list[list[float]]] = []
+        self.instances: list[Instance] = []
+        self.closed = asyncio.Event()
+        self.error: RpcError | None = None
+
+    async def join(self) -> None:
+        self.channel = self.world.channel()
+        self.stream = self.channel.stream(
+            JOIN_PATH, on_message=self._on_command, on_close=self._on_close
+        )
+        hello = pb.Hello(name=self.name, host="here", backends=self.backends)
+        hello.devices.add(kind=pb.Device.CPU, name="cpu")
+        for number, uuid in enumerate(self.gpus):
+            hello.devices.add(kind=pb.Device.GPU, id=number, uuid=uuid)
+        self.send(hello=hello)
+
+    def send(self, **event: object) -> None:
+        self.stream.send(pb.ExecutorEvent(**event).SerializeToString())  # type: ignore[arg-type]
+
+    def _on_close(self, error: RpcError | None) -> None:
+        self.error = error
+        self.closed.set()
+
+    def _on_command(self, message: bytes) -> None:
+        command = pb.ExecutorCommand.FromString(message)
+        self.commands.put_nowait(command)
+        kind = command.WhichOneof("command")
+        if kind == "load" and self.refuse:
+            fault = pb.Fault(code=13, message=self.refuse)
+            failed = pb.InstanceFailed(instance=command.load.instance, error=fault)
+            self.send(instance_failed=failed)
+        elif kind == "load" and not self.lazy:
+            self.load(command.load)
+        elif kind == "ask_ready":
+            assert self.questions is not None, "its models have nothing to say"
+            self.questions.put_nowait(command.ask_ready)
+        elif kind == "describe" and self.description is not None:
+            described = pb.Described()
+            described.CopyFrom(self.description)
+            described.command = command.describe.command
+            self.send(described=described)
+
+    def load(self, load: pb.LoadInstance) -> Instance:
+        instance = Instance(self, load)
+        self.instances.append(instance)
+        return instance
+
+    async def command(self) -> pb.ExecutorCommand:
+        return await asyncio.wait_for(self.commands.get(), LIMIT_S)
+
+    async def batch(self) -> tuple[Instance, pb.Batch]:
+        return await asyncio.wait_for(self.batches.get(), LIMIT_S)
+
+    async def die(self) -> None:
+        """As by SIGKILL: all its connections break."""
+        await self.channel.close()
+        for instance in self.instances:
+            await instance.channel.close()
+
+
+class Gateway:
+    """A gateway's link and the requests under way on it."""
+
+    def __init__(self, where: World) -> None:
+        self.up = asyncio.Event()
+        self.answers: dict[int, list[Answer]] = {}
+        self.cached_models: tuple[str, ...] | None = None
+        self._futures: dict[int, asyncio.Future[Answer]] = {}
+        # All answers in the order of their arrival.
+        self.arrivals: asyncio.Queue[Answer] = asyncio.Queue()
+        self._last_id = 0
+        self.channel = where.channel()
+        codec = _Codec()
+        self.link = dial_link(
+            self.channel,
+            INFER_PATH,
+            codec,
+            on_items=self._on_answers,
+            on_up=self.up.set,
+            on_down=self.up.clear,
+        )
+
+    def _on_answers(self, answers: list[FromScheduler]) -> None:
+        for answer in answers:
+            if not isinstance(answer, Answer):
+                if isinstance(answer, CachedModels):
+                    self.cached_models = answer.names
+                continue
+            self.answers.setdefault(answer.id, []).append(answer)
+            self.arrivals.put_nowait(answer)
+            future = self._futures.get(answer.id)
+            if future is not None and not future.done():
+                future.set_result(answer)
+
+    def send(self, request: InferRequest) -> asyncio.Future[Answer]:
+        self._last_id += 1
+        request.id = self._last_id
+        self._futures[request.id] = asyncio.get_running_loop().create_future()
+        self.link.send(request)
+        return self._futures[request.id]
+
+    def cancel(self) -> None:
+        """The request sent last."""
+        self.link.send(Cancel(self._last_id))
+
+    async def told(self, count: int) -> list[tuple[int, float | str | None, bool]]:
+        """Of the next answers the request, what they say as in Instance.tell, and `more`; passed
+        over are those that say nothing but `more`.
+        """
+        told: list[tuple[int, float | str | None, bool]] = []
+        while len(told) < count:
+            answer = await asyncio.wait_for(self.arrivals.get(), LIMIT_S)
+            if answer.more and not answer.head and answer.error is None:
+                continue
+            what: float | str | None = None
+            if answer.error is not None:
+                what = answer.error.message
+            elif answer.head:
+                what = numbers_of(answer)[0]
+            told.append((answer.id, what, answer.more))
+        return told
+
+    async def arrived(self) -> None:
+        """Until the scheduler has seen all that was sent: a call behind it on the connection."""
+        await self.link.drain()
+        message = kserve_pb2.ModelReadyRequest().SerializeToString()
+        path = "/nereid.v1.Scheduler/ModelReady"
+        await self.channel.unary(path, message, timeout_s=LIMIT_S)
+
+    async def ask(self, *numbers: float, **fields: Any) -> Answer:
+        return await asyncio.wait_for(self.send(request(*numbers, **fields)), LIMIT_S)
+
+
+class _Codec:
+    def __init__(self) -> None:
+        out = RequestCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
+        self.decode = AnswerCodec().decode
+
+
+def request(
+    *numbers: float, model: str = "doubler", version: str = "", **fields: Any
+) -> InferRequest:
+    """Numbers in rows of two."""
+    array = np.array(numbers or (1, 2), "<f4").reshape(-1, 2)
+    head = kserve_pb2.ModelInferRequest(model_name=model, model_version=version)
+    head.inputs.add(name="INPUT0", datatype="FP32", shape=array.shape)
+    made = InferRequest(0, head.SerializeToString(), [array.tobytes()])
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def numbers_of(answer: Answer) -> list[float]:
+    assert answer.error is None, answer.error
+    payload = answer.payloads[0]
+    assert isinstance(payload, bytes)
+    return [float(number) for number in np.frombuffer(payload, "<f4")]
+
+
+def fault_of(answer: Answer) -> Fault:
+    assert answer.error is not None
+    return answer.error
+
+
+def description() -> pb.Described:
+    """What the doubler's graph says of itself: a batch dimension, two FP32 numbers."""
+    described = pb.Described()
+    for where, name in ((described.inputs, "INPUT0"), (described.outputs, "OUTPUT0")):
+        where.add(name=name, data_type=model_config_pb2.TYPE_FP32, dims=[-1, 2])
+    return described

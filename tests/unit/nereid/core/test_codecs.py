@@ -1,0 +1,221 @@
+"""Requests and answers as frames."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.core.codecs import AnswerCodec, RequestCodec, read_parameters
+from nereid.core.messages import (
+    Answer,
+    CachedModels,
+    Cancel,
+    Fault,
+    Flow,
+    FromScheduler,
+    InferRequest,
+    LogRules,
+    Parameter,
+    Payload,
+    Release,
+    SharedMemory,
+    ToScheduler,
+    TracedModel,
+    TracedTensor,
+    TraceRule,
+    TraceRules,
+)
+from nereid.pb import kserve_pb2
+
+ids = st.integers(0, 2**64 - 1)
+payloads = st.lists(
+    st.one_of(st.binary(max_size=30), st.builds(SharedMemory, st.text(max_size=5), ids, ids)),
+    max_size=4,
+)
+faults = st.builds(Fault, st.integers(0, 16), st.text(max_size=20), st.booleans())
+values = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(allow_nan=False),
+    st.text(max_size=9),
+)
+requests = st.builds(
+    InferRequest,
+    id=ids,
+    head=st.binary(max_size=30),
+    payloads=payloads,
+    request_id=st.text(max_size=10),
+    parameters=st.one_of(
+        st.none(), st.dictionaries(st.text(max_size=5), values, min_size=1, max_size=3)
+    ),
+    priority=ids,
+    timeout_us=ids,
+    deadline=st.one_of(st.none(), st.floats(1000, 2000)),
+    trace_context=st.binary(max_size=26),
+    fault=st.one_of(st.none(), faults),
+    takes_many=st.booleans(),
+)
+answers = st.one_of(
+    st.builds(
+        Answer,
+        id=ids,
+        head=st.binary(max_size=30),
+        payloads=st.lists(st.binary(max_size=30), max_size=4),
+        more=st.booleans(),
+    ),
+    st.builds(Answer, id=ids, head=st.binary(max_size=30), error=faults, more=st.booleans()),
+)
+
+
+def test_of_what_a_frame_says_of_a_clients_pace_the_last_word_counts() -> None:
+    codec = RequestCodec()
+    said: list[ToScheduler] = [
+        Flow(1, paused=True),
+        Flow(2, paused=True),
+        Cancel(3),
+        Flow(1, paused=False),
+        Flow(4, paused=False),
+        Flow(4, paused=True),
+    ]
+    assert codec.decode(codec.encode(said)) == [
+        Cancel(3),
+        Flow(2, paused=True),
+        Flow(4, paused=True),
+        Flow(1, paused=False),
+    ]
+
+
+@given(st.lists(requests, max_size=3), st.lists(st.builds(Cancel, ids), max_size=3))
+def test_requests_survive_the_wire(items: list[InferRequest], cancels: list[Cancel]) -> None:
+    codec = RequestCodec(clock=lambda: 500.0)
+    back = codec.decode(codec.encode([*cancels, *items]))
+    assert back[len(items) :] == cancels
+    for before, after in zip(items, back, strict=False):
+        assert isinstance(after, InferRequest)
+        was, is_ = dataclasses.asdict(before), dataclasses.asdict(after)
+        deadline, seen = was.pop("deadline"), is_.pop("deadline")
+        assert was == is_
+        assert (deadline is None) == (seen is None)
+        assert deadline is None or abs(deadline - seen) < 1e-5
+
+
+def test_a_deadline_in_the_past_stays_a_deadline() -> None:
+    codec = RequestCodec(clock=lambda: 10.0)
+    (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], deadline=3.0)]))
+    assert isinstance(back, InferRequest)
+    assert back.deadline is not None
+    assert back.deadline <= 10.00001
+
+
+@given(st.lists(answers, max_size=4))
+def test_answers_survive_the_wire(items: list[Answer]) -> None:
+    codec = AnswerCodec()
+    back = codec.decode(codec.encode(list[FromScheduler](items)))
+    assert [dataclasses.asdict(item) for item in back if isinstance(item, Answer)] == [
+        dataclasses.asdict(item) for item in items
+    ]
+
+
+def test_an_answer_in_shared_memory_names_its_segment() -> None:
+    codec = AnswerCodec()
+    payloads: list[Payload] = [SharedMemory("1.2.3", 0, 5), SharedMemory("1.2.3", 64, 7)]
+    (back,) = codec.decode(codec.encode([Answer(1, b"head", payloads)]))
+    assert isinstance(back, Answer)
+    assert (back.payloads, back.slab) == (payloads, "1.2.3")
+
+
+def test_releases_follow_requests() -> None:
+    codec = RequestCodec()
+    release = Release(("1.2.3", "1.4.5"))
+    back = codec.decode(codec.encode([release, InferRequest(1, b"", []), Cancel(2)]))
+    assert back[1:] == [Cancel(2), release]
+    assert codec.size_bytes(release) == 0
+
+
+def test_every_kind_of_parameter_survives_the_wire() -> None:
+    parameters: dict[str, Parameter] = {"b": True, "i": -1, "u": 2**64 - 1, "d": 1.5, "s": "x"}
+    codec = RequestCodec()
+    (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], parameters=parameters)]))
+    assert isinstance(back, InferRequest)
+    assert back.parameters == parameters
+
+
+def test_a_parameter_without_a_value_is_left_out() -> None:
+    assert read_parameters({"empty": kserve_pb2.InferParameter()}) == {}
+
+
+def test_a_request_that_cannot_be_written_travels_as_a_fault() -> None:
+    codec = RequestCodec()
+    good, bad = InferRequest(1, b"good", [b"x"]), InferRequest(2, b"bad", [b"x"], priority=1 << 64)
+    worse = InferRequest(3, b"head" * (1 << 20), [], timeout_us=-1)
+    back = codec.decode(codec.encode([good, bad, Cancel(9), worse]))
+    requests = [item for item in back if isinstance(item, InferRequest)]
+    assert [item.head for item in requests] == [b"good", b"bad", b""]
+    assert [item.fault and item.fault.code for item in requests] == [None, 13, 13]
+    assert requests[0].payloads == [b"x"]
+    assert back[3] == Cancel(9)
+
+
+def test_an_answer_that_cannot_be_written_travels_as_a_fault() -> None:
+    codec = AnswerCodec()
+    bad = Answer(2, error=Fault(1 << 40, "a code that no field holds"))
+    first, second = codec.decode(codec.encode([Answer(1, b"head", [b"x"]), bad]))
+    assert isinstance(first, Answer)
+    assert isinstance(second, Answer)
+    assert first.payloads == [b"x"]
+    assert second.id == 2
+    assert second.error is not None
+    assert second.error.code == 13
+
+
+def test_sizes_count_what_may_be_large() -> None:
+    payloads: list[Payload] = [b"12345", b"123"]
+    assert RequestCodec().size_bytes(InferRequest(1, b"head", payloads)) == 12
+    assert RequestCodec().size_bytes(Cancel(1)) == 0
+    assert AnswerCodec().size_bytes(Answer(1, b"head", payloads)) == 12
+
+
+def test_the_cached_models_travel_beside_answers() -> None:
+    codec = AnswerCodec()
+    back = codec.decode(codec.encode([CachedModels(("m", "n")), Answer(1, b"head")]))
+    assert [item.id for item in back] == [1, 0]
+    assert back[1] == CachedModels(("m", "n"))
+    assert codec.decode(codec.encode([CachedModels(())])) == [CachedModels(())]
+    told = CachedModels(("m",), "kernel/1/2")
+    assert codec.decode(codec.encode([told])) == [told]
+    assert codec.size_bytes(CachedModels(("m", "no"))) == 0
+
+
+def test_what_clients_changed_travels_beside_answers() -> None:
+    codec = AnswerCodec()
+    own = TraceRule(False, 0, 5, log_frequency=7, times=False, tensors=True, turn=4)
+    rules = TraceRules(TraceRule(on=True, rate=2**32 - 1, limit=-1), (("m", own),))
+    logs = LogRules(verbose=2, info=False, warning=True, error=False, format="json")
+    stale = TraceRules(own, (("n", own),))
+    back = codec.decode(codec.encode([stale, rules, logs, Answer(1, b"head")]))
+    assert back[1:] == [rules, logs]
+
+
+def test_times_travel_with_last_answers() -> None:
+    codec = AnswerCodec()
+    times = (("REQUEST_START", 1), ("REQUEST_END", 2**63))
+    tensors = (
+        TracedTensor("TENSOR_QUEUE_INPUT", "I", "INT8", (1, 2), b"ab"),
+        TracedTensor("TENSOR_QUEUE_INPUT", "J", "INT8", (0,), b""),
+        TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "INT8", (), None),
+    )
+    traced = TracedModel(bytes(26), b"p", "m", 3, "id", times, tensors)
+    plain, first = Answer(1, b"head"), Answer(2, b"head", more=True)
+    last = Answer(2, b"head", trace=(traced, traced._replace(times=())))
+    # Frames are filled by what answers weigh.
+    assert codec.size_bytes(last) == codec.size_bytes(plain) + 2 * 2
+    *back, notice = codec.decode(codec.encode([plain, first, last, CachedModels(("m",))]))
+    assert [each.trace for each in back if isinstance(each, Answer)] == [(), (), last.trace]
+    assert notice == CachedModels(("m",))
+
+
+def test_a_digest_travels_with_its_request() -> None:
+    codec = RequestCodec()
+    (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], digest=bytes(range(16)))]))
+    assert isinstance(back, InferRequest)
+    assert back.digest == bytes(range(16))

@@ -1,0 +1,74 @@
+"""Equal digests if and only if inputs and parameters are equal."""
+
+from typing import Any
+
+import pytest
+
+from nereid.core.digest import digest, layout_of
+from nereid.pb import kserve_pb2
+
+Input = tuple[str, str, list[int]]
+
+FIRST, SECOND = ("I", "FP32", [1, 4]), ("J", "UINT8", [2])
+
+
+def told(
+    inputs: tuple[Input, ...] = (FIRST, SECOND),
+    payloads: tuple[bytes, ...] = (b"abcd", b"ef"),
+    parameters: dict[str, Any] | None = None,
+    outputs: tuple[str, ...] = (),
+    name: str = "m",
+    version: str = "",
+) -> bytes:
+    message = kserve_pb2.ModelInferRequest(model_name=name, model_version=version)
+    for tensor, datatype, shape in inputs:
+        message.inputs.add(name=tensor, datatype=datatype, shape=shape)
+    for tensor in outputs:
+        message.outputs.add(name=tensor)
+    return digest(layout_of(message), parameters, payloads)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"inputs": (("I", "FP32", [4, 1]), SECOND)},
+        {"inputs": (("I", "INT32", [1, 4]), SECOND)},
+        {"inputs": (("K", "FP32", [1, 4]), SECOND)},
+        {"inputs": (FIRST,), "payloads": (b"abcd",)},
+        {"payloads": (b"abcde", b"f")},
+        {"payloads": (b"abcdef", b"")},
+        {"payloads": (b"ef", b"abcd")},
+        {"inputs": (SECOND, FIRST)},
+        {"parameters": {"a": 1}},
+    ],
+)
+def test_what_an_answer_depends_on_tells_requests_apart(more: dict[str, Any]) -> None:
+    assert len(told(**more)) == 16
+    assert told(**more) != told()
+
+
+def test_parameters_are_told_apart_by_their_kinds() -> None:
+    values = (1, 1.0, True, "1", -1)
+    assert len({told(parameters={"a": value}) for value in values}) == len(values)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"inputs": (SECOND, FIRST), "payloads": (b"ef", b"abcd")},
+        {"outputs": ("O",)},
+        {"version": "1"},
+        {"name": "n"},
+    ],
+)
+def test_what_is_no_part_of_it(more: dict[str, Any]) -> None:
+    assert told(**more) == told()
+
+
+def test_the_order_of_parameters_does_not_count() -> None:
+    assert told(parameters={"a": 1, "b": 2}) == told(parameters={"b": 2, "a": 1})
+
+
+def test_views_count_as_their_bytes() -> None:
+    layout = layout_of(kserve_pb2.ModelInferRequest(inputs=[{"name": "I"}]))
+    assert digest(layout, None, [memoryview(b"abc")]) == digest(layout, None, [b"abc"])

@@ -1,0 +1,29 @@
+"""The error tree and its tables."""
+
+import pytest
+
+from nereid.core import errors
+from nereid.core.messages import Fault, fault_of
+
+
+@pytest.mark.parametrize(
+    ("code", "cls", "http"),
+    [
+        (1, errors.Cancelled, 400),
+        (2, errors.Unknown, 400),
+        (3, errors.InvalidArgument, 400),
+        (4, errors.DeadlineExceeded, 504),
+        (5, errors.NotFound, 404),
+        (6, errors.AlreadyExists, 400),
+        (12, errors.Unimplemented, 501),
+        (13, errors.Internal, 500),
+        (14, errors.Unavailable, 503),
+        (9, errors.Unknown, 400),
+    ],
+)
+def test_codes_map_both_ways(code: int, cls: type[errors.NereidError], http: int) -> None:
+    error = errors.error_of(code, "why", late=True)
+    assert type(error) is cls
+    assert (error.message, error.late) == ("why", True)
+    assert errors.http_status(code) == http
+    assert fault_of(error) == Fault(cls.code, "why", late=True)

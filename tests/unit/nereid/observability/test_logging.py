@@ -1,0 +1,93 @@
+"""Log lines in each format, and whose request they are about."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from nereid.observability.logging import LogSettings, about, set_up_logging
+
+CONTEXT = bytes.fromhex("00" + "ab" * 16 + "cd" * 8 + "01")
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def logged(settings: LogSettings, level: int = logging.INFO, **how: object) -> str:
+    stream = io.StringIO()
+    set_up_logging(settings, "gateway", stream)
+    logging.getLogger("some.where").log(level, "it %s", "happened", **how)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+def test_text_ends_with_whose_request_it_is() -> None:
+    line = logged(LogSettings(), extra=about("seven", CONTEXT))
+    assert line.endswith(f" INFO some.where: it happened [request_id=seven trace_id={'ab' * 16}]\n")
+
+
+def test_text_without_a_request() -> None:
+    assert logged(LogSettings()).endswith(" INFO some.where: it happened\n")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json", "default", "ISO8601"])
+def test_a_clients_id_cannot_forge_a_line(log_format: str) -> None:
+    text = logged(LogSettings(log_format=log_format), extra=about('x]\nERROR "all is lost"'))
+    assert text.count("\n") == 1
+
+
+def test_json_has_every_fact_as_a_member() -> None:
+    settings = LogSettings(log_format="json")
+    line = json.loads(logged(settings, logging.WARNING, extra=about("seven", CONTEXT)))
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "warning",
+        "service": "gateway",
+        "logger": "some.where",
+        "message": "it happened",
+        "request_id": "seven",
+        "trace_id": "ab" * 16,
+    }
+
+
+def test_json_leaves_out_what_is_not_known_and_keeps_the_trace_of_an_exception() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError as error:
+        text = logged(LogSettings(log_format="json"), logging.ERROR, exc_info=error)
+    line = json.loads(text)
+    assert "request_id" not in line
+    assert "trace_id" not in line
+    assert "ValueError: why" in line["exception"]
+
+
+def test_tritons_forms() -> None:
+    plain = logged(LogSettings(log_format="default"), logging.WARNING)
+    assert plain.startswith("W")
+    assert plain.endswith('] "it happened"\n')
+    iso = logged(LogSettings(log_format="ISO8601"), logging.ERROR)
+    assert iso[10] == "T"
+    assert "Z E " in iso
+
+
+@pytest.mark.parametrize(
+    ("settings", "levels"),
+    [
+        (LogSettings(), "info warning error"),
+        (LogSettings(log_verbose=1), "debug info warning error"),
+        (LogSettings(log_info=False), "warning error"),
+        (LogSettings(log_warning=False), "info error"),
+        (LogSettings(log_info=False, log_warning=False, log_error=False), ""),
+    ],
+)
+def test_levels_by_flag(settings: LogSettings, levels: str) -> None:
+    names = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+    told = [name for name, level in names.items() if logged(settings, level)]
+    assert told == levels.split()

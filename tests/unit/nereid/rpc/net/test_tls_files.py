@@ -1,0 +1,48 @@
+"""When files count as written, and how a failure is told."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from nereid.rpc.net.tls_files import _Seen, reason
+
+
+@pytest.mark.parametrize(
+    ("age_s", "settled"), [(60, True), (1.5, True), (0, False), (-3600, True), (-0.5, False)]
+)
+def test_a_file_is_settled_a_second_after_it_was_written(
+    tmp_path: Path, age_s: float, settled: bool
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x")
+    then = time.time() - age_s
+    os.utime(path, (then, then))
+    assert _Seen.of(str(path)).settled() is settled
+
+
+def test_a_file_that_went_is_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x")
+    before = _Seen.of(str(path))
+    path.unlink()
+    assert _Seen.of(str(path)) != before
+    assert _Seen.of(str(path)).settled()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ssl.SSLError(1, "[SSL: X] what happened (_ssl.c:1006)"), "[SSL: X] what happened"),
+        (OSError(2, "No such file"), "[Errno 2] No such file"),
+        (ConnectionResetError(), "ConnectionResetError"),
+        (TimeoutError("timed out"), "timed out"),
+    ],
+)
+def test_reasons_are_for_people(error: Exception, told: str) -> None:
+    assert told in reason(error)
+    assert "_ssl.c" not in reason(error)

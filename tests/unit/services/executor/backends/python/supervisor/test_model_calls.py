@@ -1,0 +1,268 @@
+"""Workers' calls to the mesh: what is asked for them, and what they are told."""
+
+from __future__ import annotations
+
+import json
+import select
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import NereidError, NotFound, Unavailable
+from nereid.core.messages import DECOUPLED, Answer, Fault, InferRequest, SharedMemory
+from nereid.pb import kserve_pb2
+from nereid.services.executor.backends.python.supervisor.model_calls import Calls
+from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
+
+# ---- calls
+
+
+class Asked:
+    """A request in the hands of the mesh."""
+
+    def __init__(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> None:
+        self.request = request
+        self.on_answer = on_answer
+        self.told: list[str] = []
+
+    def tell(self, kind: str) -> None:
+        self.told.append(kind)
+
+
+class Mesh:
+    """Notes what is asked."""
+
+    memory: tuple[int, float] | None = None
+
+    def __init__(self) -> None:
+        self.given_back: list[str] = []
+        self.asked: list[Asked] = []
+        self.called: list[tuple[str, bytes, Callable[[bytes | NereidError], None]]] = []
+
+    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
+        self.asked.append(Asked(request, on_answer))
+        return self.asked[-1]
+
+    def give_back(self, slab: str) -> None:
+        self.given_back.append(slab)
+
+    def call(
+        self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
+    ) -> None:
+        self.called.append((method, message, on_reply))
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return Mesh()
+
+
+@pytest.fixture
+def calls(mesh: Mesh) -> Iterator[Calls]:
+    calls = Calls(mesh, 42)
+    yield calls
+    calls.close()
+
+
+def infer(**more: Any) -> dict[str, Any]:
+    return {
+        "what": "infer",
+        "model": "other",
+        "version": -1,
+        "id": "q",
+        "inputs": [["X", "UINT8", [2]]],
+        "outputs": ["Y"],
+        "parameters": {"a": 1},
+        "correlation_id": 0,
+        "flags": 0,
+        "timeout_us": 9,
+        "trace": "",
+        **more,
+    }
+
+
+def call(about: Any, *tensors: bytes | wire.Range, number: int = 1) -> wire.Call:
+    meta = about if isinstance(about, bytes) else json.dumps(about).encode()
+    return wire.Call(number, 0, meta, tensors)
+
+
+def fetched(calls: Calls) -> list[tuple[int, int, Any]]:
+    """Answers by number, flags, and what they say."""
+    poll = select.poll()
+    poll.register(calls.fileno(), select.POLLIN)
+    assert poll.poll(0)
+    answers = calls.fetch()
+    assert not poll.poll(0)
+    return [(each.number, each.flags, json.loads(each.meta or b"null")) for each in answers]
+
+
+def test_a_request_goes_as_a_gateways_would(calls: Calls, mesh: Mesh) -> None:
+    calls.deadline = 77.0
+    trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    about = infer(version=3, correlation_id="s", flags=1, trace=trace, decoupled=True)
+    calls.hear(call(about, b"ab"))
+    (asked,) = mesh.asked
+    request = asked.request
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    assert (head.model_name, head.model_version, head.id) == ("other", "3", "")
+    assert [each.name for each in head.outputs] == ["Y"]
+    assert request.payloads == [b"ab"]
+    assert request.request_id == "q"
+    assert request.parameters == {
+        "a": 1,
+        "sequence_id": "s",
+        "sequence_start": True,
+        "sequence_end": False,
+    }
+    assert (request.timeout_us, request.deadline, request.caller) == (9, 77.0, 42)
+    assert request.trace_context == b"\0" + b"\xab" * 16 + b"\xcd" * 8 + b"\1"
+    assert request.takes_many
+
+
+def test_answers_come_back_one_by_one(calls: Calls, mesh: Mesh) -> None:
+    calls.hear(call(infer(), b"ab", number=7))
+    (asked,) = mesh.asked
+    head = kserve_pb2.ModelInferResponse(model_name="other")
+    head.outputs.add(name="Y", datatype="UINT8", shape=[1])
+    head.parameters["p"].int64_param = 5
+    asked.on_answer(Answer(1, head.SerializeToString(), [b"y"], more=True))
+    asked.on_answer(Answer(1, error=Fault(NotFound.code, "no", late=True), more=True))
+    asked.on_answer(Answer(1))
+    assert fetched(calls) == [
+        (7, wire.MORE, {"outputs": [["Y", "UINT8", [1]]], "parameters": {"p": 5}}),
+        (7, wire.MORE | wire.ERROR, ["NOT_FOUND", "no"]),
+        (7, wire.EMPTY, None),
+    ]
+
+
+REFUSED = "Model other - Error when running inference: "
+DECOUPLED_TEXT = (
+    "The current BLS request call doesn't support models using the decoupled transaction policy. "
+    "Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
+    "models.'"
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Fault(4, "late", late=True), ["UNAVAILABLE", "late"]),
+        (Fault(99, "odd", late=True), ["INTERNAL", "odd"]),
+        (Fault(3, "no"), ["INVALID_ARG", f"{REFUSED}no"]),
+        (
+            Fault(12, DECOUPLED),
+            [
+                "UNSUPPORTED",
+                f"{REFUSED}Model other is using the decoupled. {DECOUPLED_TEXT}",
+            ],
+        ),
+    ],
+)
+def test_codes_that_models_know(calls: Calls, mesh: Mesh, fault: Fault, told: list[str]) -> None:
+    calls.hear(call(infer(), b"ab"))
+    mesh.asked[0].on_answer(Answer(1, error=fault))
+    assert fetched(calls) == [(1, wire.ERROR, told)]
+
+
+def test_what_becomes_of_a_request_is_passed_on(calls: Calls, mesh: Mesh) -> None:
+    calls.hear(call(infer(), b"ab", number=1))
+    for number, what in enumerate(("pause", "resume", "cancel"), 2):
+        calls.hear(call({"what": what, "call": 1}, number=number))
+    calls.hear(call({"what": "cancel", "call": 99}, number=9))
+    assert mesh.asked[0].told == ["pause", "resume", "cancel"]
+    assert [each[:2] for each in fetched(calls)] == [(n, wire.EMPTY) for n in (2, 3, 4, 9)]
+
+
+def test_a_worker_that_is_gone_cancels_what_it_asked(mesh: Mesh) -> None:
+    calls = Calls(mesh, 1)
+    calls.hear(call(infer(), b"ab"))
+    calls.close()
+    assert mesh.asked[0].told == ["cancel"]
+    # An answer that was on its way harms nobody.
+    mesh.asked[0].on_answer(Answer(1))
+
+
+def test_tensors_in_shared_memory_stay_there(calls: Calls, mesh: Mesh) -> None:
+    calls.hear(call(infer(), wire.Range("1.2.3", 64, 2)))
+    (asked,) = mesh.asked
+    assert asked.request.payloads == [SharedMemory("1.2.3", 64, 2)]
+    head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
+    asked.on_answer(Answer(1, head, [SharedMemory("4.5.6", 0, 70_000)], slab="4.5.6"))
+    (answer,) = calls.fetch()
+    assert answer.tensors == [wire.Range("4.5.6", 0, 70_000)]
+    assert not mesh.given_back
+    # Once, and only what was lent.
+    for slab in ("1.2.3", "4.5.6", "4.5.6"):
+        calls.hear(call({"what": "release", "slab": slab}))
+    assert mesh.given_back == ["4.5.6"]
+    assert not calls.fetch()
+
+
+def test_a_worker_that_is_gone_reads_no_answers(mesh: Mesh) -> None:
+    calls = Calls(mesh, 1)
+    for number, slab in enumerate(("a", "b", "c"), 1):
+        calls.hear(call(infer(), b"ab", number=number))
+        if slab != "c":
+            mesh.asked[-1].on_answer(Answer(number, b"", [SharedMemory(slab, 0, 1)], slab=slab))
+    calls.hear(call({"what": "release", "slab": "a"}))
+    calls.close()
+    assert sorted(mesh.given_back) == ["a", "b"]
+    # What comes later is given back at once.
+    mesh.asked[-1].on_answer(Answer(3, b"", [SharedMemory("c", 0, 1)], slab="c"))
+    assert sorted(mesh.given_back) == ["a", "b", "c"]
+
+
+def test_loads_unloads_and_readiness(calls: Calls, mesh: Mesh) -> None:
+    load = {"what": "load", "model": "m", "config": "{}", "files": ["file:1/model.py"]}
+    calls.hear(call(load, b"pass", number=1))
+    calls.hear(call({"what": "unload", "model": "m", "dependents": True}, number=2))
+    calls.hear(call({"what": "ready", "model": "m", "version": "2"}, number=3))
+    methods = [method for method, _, _ in mesh.called]
+    assert methods == ["RepositoryModelLoad", "RepositoryModelUnload", "ModelReady"]
+    loading = kserve_pb2.RepositoryModelLoadRequest.FromString(mesh.called[0][1])
+    assert loading.parameters["config"].string_param == "{}"
+    assert loading.parameters["file:1/model.py"].bytes_param == b"pass"
+    unloading = kserve_pb2.RepositoryModelUnloadRequest.FromString(mesh.called[1][1])
+    assert unloading.parameters["unload_dependents"].bool_param
+    asking = kserve_pb2.ModelReadyRequest.FromString(mesh.called[2][1])
+    assert (asking.name, asking.version) == ("m", "2")
+    ready = kserve_pb2.ModelReadyResponse(ready=True).SerializeToString()
+    replies: list[bytes | NereidError] = [b"", Unavailable("no"), ready]
+    for (_, _, on_reply), reply in zip(mesh.called, replies, strict=True):
+        on_reply(reply)
+    assert fetched(calls) == [
+        (1, 0, None),
+        (2, wire.ERROR, ["UNAVAILABLE", "no"]),
+        (3, 0, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        b"\xff",
+        b"7",
+        {},
+        {"what": "fly"},
+        {"what": "infer"},
+        infer(trace="00-zz-yy-01"),
+        infer(trace="00-ab-cd-01"),
+        infer(inputs=[["X"]]),
+        {"what": "load", "model": "m", "config": "", "files": ["a"]},
+        {"what": "ready", "model": 5, "version": ""},
+    ],
+)
+def test_calls_that_make_no_sense_are_answered(calls: Calls, mesh: Mesh, about: Any) -> None:
+    calls.hear(call(about, number=4))
+    ((number, flags, said),) = fetched(calls)
+    assert (number, flags, said[0]) == (4, wire.ERROR, "INVALID_ARG")
+    assert not mesh.asked
+    assert not mesh.called
+
+
+def test_without_a_mesh() -> None:
+    calls = Calls(None, 0)
+    calls.hear(call(infer(), b"ab"))
+    assert fetched(calls)[0][2] == ["INVALID_ARG", "there is no mesh to ask"]
+    calls.close()

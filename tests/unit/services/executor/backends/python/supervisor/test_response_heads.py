@@ -1,0 +1,67 @@
+"""The heads of answers, made of what workers say of their outputs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nereid.core.errors import Internal, NotFound
+from nereid.core.messages import Fault
+from nereid.pb import kserve_pb2
+from nereid.services.executor.backends.python.supervisor.response_heads import Heads, fault_of
+
+
+def test_a_head_is_what_the_worker_says_of_its_outputs() -> None:
+    heads = Heads("m", "3")
+    meta = json.dumps([["Y", "FP32", [2, 2]], ["Z", "BYTES", [1]]]).encode()
+    head = heads.head(meta, [16, 9])
+    response = kserve_pb2.ModelInferResponse.FromString(head)
+    assert (response.model_name, response.model_version) == ("m", "3")
+    assert [(each.name, each.datatype, list(each.shape)) for each in response.outputs] == [
+        ("Y", "FP32", [2, 2]),
+        ("Z", "BYTES", [1]),
+    ]
+    assert heads.head(meta, [16, 5]) is head
+
+
+def test_a_head_may_have_parameters() -> None:
+    meta = json.dumps({"outputs": [], "parameters": {"a": True, "b": "c"}}).encode()
+    response = kserve_pb2.ModelInferResponse.FromString(Heads("m", "1").head(meta, []))
+    assert response.parameters["a"].bool_param
+    assert response.parameters["b"].string_param == "c"
+
+
+@pytest.mark.parametrize(
+    ("meta", "sizes"),
+    [
+        (b"[]", [4]),
+        (b'[["Y","FP32",[2]]]', [4]),
+        (b'[["Y","FP32",[2]]]', []),
+        (b'[["Y","FP33",[2]]]', [8]),
+        (b'[["Y","FP32",[-2]]]', [8]),
+        (b'[["Y","FP32"]]', [8]),
+        (b'{"outputs": []}', []),
+        (b"\xff", []),
+        (b"7", []),
+    ],
+)
+def test_outputs_that_make_no_sense(meta: bytes, sizes: list[int]) -> None:
+    heads = Heads("m", "1")
+    for _ in range(2):
+        with pytest.raises(Internal):
+            heads.head(meta, sizes)
+
+
+@pytest.mark.parametrize(
+    ("meta", "code", "message"),
+    [
+        (b'["NOT_FOUND","x"]', NotFound.code, "x"),
+        (b'["CANCELLED","x"]', 1, "x"),
+        (rb'["INTERNAL","a\ud800"]', Internal.code, r"a\ud800"),
+        (b'["HUH","x"]', Internal.code, "the model failed in a way that cannot be told"),
+        (b"7", Internal.code, "the model failed in a way that cannot be told"),
+    ],
+)
+def test_faults(meta: bytes, code: int, message: str) -> None:
+    assert fault_of(meta) == Fault(code, message, late=True)

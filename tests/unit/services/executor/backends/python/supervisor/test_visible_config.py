@@ -1,0 +1,62 @@
+"""What Python models see of their configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from nereid.pb import model_config_pb2
+from nereid.services.executor.backends import InstanceSpec
+from nereid.services.executor.backends.python.supervisor.visible_config import kind_of, seen_config
+
+
+def config(text: str) -> model_config_pb2.ModelConfig:
+    written = model_config_pb2.ModelConfig(name="m", backend="python")
+    text_format.Parse(text, written)
+    return written
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "groups"),
+    [
+        ("", None, [("m", "KIND_CPU", 1, [])]),
+        ("instance_group { kind: KIND_AUTO }", None, [("m_0", "KIND_CPU", 1, [])]),
+        ("instance_group { kind: KIND_AUTO count: 2 }", 1, [("m_0", "KIND_GPU", 2, [1])]),
+        ("instance_group { kind: KIND_MODEL }", None, [("m_0", "KIND_MODEL", 1, [])]),
+        ('instance_group { name: "a" kind: KIND_GPU }', 0, [("a", "KIND_GPU", 1, [0])]),
+        ("instance_group { kind: KIND_GPU gpus: [0, 1] }", 1, [("m_0", "KIND_GPU", 1, [0, 1])]),
+        # Without a GPU there is nothing to add.
+        ("instance_group { kind: KIND_GPU }", None, [("", "KIND_GPU", 0, [])]),
+    ],
+)
+def test_groups(text: str, gpu: int | None, groups: list[object]) -> None:
+    written = config(text)
+    seen = seen_config(written, gpu)
+    names = model_config_pb2.ModelInstanceGroup.Kind.Name
+    assert [
+        (each.name, names(each.kind), each.count, list(each.gpus)) for each in seen.instance_group
+    ] == groups
+    assert seen.default_model_filename == "model.py"
+    assert seen.version_policy.latest.num_versions == 1
+    assert written == config(text)
+
+
+def test_a_configuration_that_is_wrong() -> None:
+    written = config("dynamic_batching { preferred_batch_size: [0] }")
+    assert seen_config(written).dynamic_batching == written.dynamic_batching
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "kind"),
+    [("a_0", None, "CPU"), ("b_0", None, "MODEL"), ("c_1", 3, "GPU")],
+)
+def test_kinds(name: str, gpu: int | None, kind: str) -> None:
+    groups = """
+        instance_group { name: "a" kind: KIND_CPU }
+        instance_group { name: "b" kind: KIND_MODEL }
+        instance_group { name: "c" kind: KIND_GPU gpus: [3] }
+    """
+    spec = InstanceSpec(config=config(groups), version=1, version_path=Path(), name=name, gpu=gpu)
+    assert kind_of(spec) == kind

@@ -1,0 +1,99 @@
+"""TensorRT's engines are built and run only on a GPU, so that is where these tests run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from nereid.core.errors import InvalidArgument
+from nereid.pb import model_config_pb2
+from nereid.services.executor.backends import InstanceSpec
+
+trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed")
+cuda = pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
+if cuda.cudaGetDeviceCount()[0] != cuda.cudaError_t.cudaSuccess:
+    pytest.skip("there is no GPU", allow_module_level=True)
+tensorrt = pytest.importorskip("nereid.services.executor.backends.tensorrt.backend")
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+TENSORS = """
+    input { name: "x" data_type: TYPE_FP32 dims: 4 }
+    output { name: "y" data_type: TYPE_FP32 dims: 4 }
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """y = x + x, for 1 to 8 rows (best 1) and for 1 to 16 (best 16)."""
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (-1, 4))
+    y = network.add_elementwise(x, x, trt.ElementWiseOperation.SUM).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+    settings = builder.create_builder_config()
+    for best, most in ((1, 8), (16, 16)):
+        profile = builder.create_optimization_profile()
+        profile.set_shape("x", (1, 4), (best, 4), (most, 4))
+        settings.add_optimization_profile(profile)
+    directory = tmp_path_factory.mktemp("model") / "1"
+    directory.mkdir()
+    (directory / "model.plan").write_bytes(builder.build_serialized_network(network, settings))
+    return directory
+
+
+def spec(path: Path, text: str, tensors: str = TENSORS) -> InstanceSpec:
+    config = text_format.Parse(
+        f'name: "m" backend: "tensorrt" platform: "tensorrt_plan" {text} {tensors}',
+        model_config_pb2.ModelConfig(),
+    )
+    return InstanceSpec(config=config, version=1, version_path=path, name="m_0_0", gpu=0)
+
+
+def rows(count: int) -> np.ndarray[Any, Any]:
+    return np.arange(4 * count, dtype=np.float32).reshape(count, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "optimization { input_pinned_memory { enable: true } }",
+        "optimization { output_pinned_memory { enable: true } }",
+        "optimization { cuda { graphs: true busy_wait_events: true } priority: PRIORITY_MAX }",
+        """optimization { cuda { graphs: true graph_spec {
+            batch_size: 8 graph_lower_bound { batch_size: 1 } } } }""",
+        'instance_group { profile: [ "0", "1" ] kind: KIND_GPU }',
+    ],
+)
+def test_batches_of_all_sizes(path: Path, text: str) -> None:
+    model = tensorrt.load(spec(path, f"max_batch_size: 8 {text}"))
+    for count in (1, 8, 3, 1, 8):
+        array = rows(count)
+        array.flags.writeable = False
+        (out,) = model.execute({"x": array}, ["y"])
+        assert out.tolist() == (2 * array).tolist()
+    model.close()
+
+
+def test_a_batch_that_no_profile_takes_is_an_error(path: Path) -> None:
+    model = tensorrt.load(spec(path, "max_batch_size: 8"))
+    with pytest.raises(InvalidArgument, match="no optimization profile of model 'm' takes"):
+        model.execute({"x": rows(9)}, ["y"])
+    assert model.execute({"x": rows(1)}, ["y"])[0].tolist() == (2 * rows(1)).tolist()
+
+
+def test_more_rows_than_the_profiles_take_are_refused(path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="for 'm_0_0', model maximum is 8"):
+        tensorrt.load(spec(path, "max_batch_size: 9"))
+
+
+def test_the_engine_completes_the_configuration(path: Path) -> None:
+    told = tensorrt.describe(spec(path, "", "").config, path)
+    assert told.config.max_batch_size == 8
+    assert told.config.input[0].dims == [4]

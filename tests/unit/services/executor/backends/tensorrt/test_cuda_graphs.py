@@ -1,0 +1,119 @@
+"""Which batches are captured as CUDA graphs, and which graph serves one."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
+from nereid.pb import model_config_pb2
+from nereid.services.executor.backends.tensorrt.cuda_graphs import GraphSpec, find, graph_specs
+from nereid.services.executor.backends.tensorrt.optimization_profiles import Shapes
+
+FIXED: Shapes = {"x": (-1, 4), "y": (-1,)}
+OPEN: Shapes = {"x": (-1, -1), "y": (-1,)}
+
+
+def config(cuda: str, more: str = "max_batch_size: 8") -> model_config_pb2.ModelConfig:
+    text = f'name: "m" {more} optimization {{ cuda {{ {cuda} }} }}'
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def written(body: str) -> str:
+    return f"graphs: true graph_spec {{ {body} }}"
+
+
+X3 = 'input { key: "x" value { dim: 3 } }'
+
+
+def sizes(specs: list[GraphSpec]) -> list[int]:
+    return [spec.rows for spec in specs]
+
+
+def test_without_being_asked_nothing_is_captured() -> None:
+    assert graph_specs(config(""), FIXED) == []
+    assert graph_specs(config("graph_spec { batch_size: 1 }"), FIXED) == []
+
+
+def test_by_default_batches_that_are_common_are_captured() -> None:
+    specs = graph_specs(config("graphs: true"), FIXED)
+    assert specs == [
+        GraphSpec({"x": (1, 4), "y": (1,)}, 1),
+        GraphSpec({"x": (8, 4), "y": (8,)}, 8),
+    ]
+    preferred = "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4, 8 ] }"
+    assert sizes(graph_specs(config("graphs: true", preferred), FIXED)) == [1, 4, 8]
+
+
+def test_shapes_that_vary_have_to_be_written() -> None:
+    assert graph_specs(config("graphs: true"), OPEN) == []
+    specs = graph_specs(config(written(f"batch_size: 2 {X3}")), OPEN)
+    assert specs == [GraphSpec({"x": (2, 3), "y": (2,)}, 2)]
+
+
+def test_without_batching_there_is_one_graph() -> None:
+    assert graph_specs(config("graphs: true", ""), {"x": (2, 4)}) == [GraphSpec({"x": (2, 4)}, 0)]
+    specs = graph_specs(config(written(X3), ""), {"x": (-1,)})
+    assert specs == [GraphSpec({"x": (3,)}, 0)]
+
+
+def test_a_lower_bound_lets_smaller_batches_in() -> None:
+    bound = f"graph_lower_bound {{ batch_size: 2 {X3} }}"
+    (spec,) = graph_specs(config(written(f"batch_size: 4 {X3} {bound}")), OPEN)
+    assert (spec.rows, spec.least_rows) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "fault", "message"),
+    [
+        (
+            f"batch_size: 9 {X3}",
+            InvalidArgument,
+            "graph_spec has batch_size 9, max_batch_size is 8",
+        ),
+        (X3, InvalidArgument, "graph_spec has batch_size 0, max_batch_size is 8"),
+        ("batch_size: 1", InvalidArgument, r"shape \[1,-1\] for input 'x', the engine \[-1,-1\]"),
+        (
+            'batch_size: 1 input { key: "x" value { dim: [ 3, 3 ] } }',
+            InvalidArgument,
+            r"shape \[1,3,3\] for input 'x', the engine \[-1,-1\]",
+        ),
+        (
+            f'batch_size: 1 {X3} input {{ key: "z" value {{ }} }}',
+            InvalidArgument,
+            "graph_spec names 'z', which is no input",
+        ),
+        (
+            f"batch_size: 4 {X3} graph_lower_bound {{ batch_size: 2 {X3.replace('3', '2')} }}",
+            Unimplemented,
+            "graph_lower_bound of input 'x' differs",
+        ),
+    ],
+)
+def test_graphs_that_cannot_be_are_refused(
+    body: str, fault: type[NereidError], message: str
+) -> None:
+    with pytest.raises(fault, match=message):
+        graph_specs(config(written(body)), OPEN)
+
+
+SPECS = [
+    GraphSpec({"x": (8, 4), "y": (8,)}, 5),
+    GraphSpec({"x": (6, 4), "y": (6,)}, 3),
+    GraphSpec({"x": (2, 4), "y": (2,)}, 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [(8, 0), (7, 0), (6, 1), (5, 1), (3, 1), (2, 2), (1, None), (9, None)],
+)
+def test_the_graph_with_the_least_in_vain_is_found(rows: int, found: int | None) -> None:
+    assert find(SPECS, {"x": (rows, 4), "y": (rows,)}, batching=True) == found
+
+
+def test_other_shapes_have_no_graph() -> None:
+    assert find(SPECS, {"x": (8, 5), "y": (8,)}, batching=True) is None
+    assert find(SPECS, {"x": (8, 4)}, batching=True) is None
+    assert find([GraphSpec({"x": (4,)}, 0)], {"x": (3,)}, batching=False) is None
+    assert find([GraphSpec({"x": (4,)}, 0)], {"x": (4,)}, batching=False) == 0

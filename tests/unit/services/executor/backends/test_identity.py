@@ -1,0 +1,112 @@
+"""The identity backend: its model, and its parameters."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.pb import model_config_pb2
+from nereid.services.executor.backends import UNSTATED, InstanceSpec, identity
+
+PAIR = """
+input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 2 }
+"""
+
+
+def spec(text: str, name: str = "m_0", **parameters: str) -> InstanceSpec:
+    config = text_format.Parse(
+        f'name: "m" backend: "identity" {text}', model_config_pb2.ModelConfig()
+    )
+    for key, value in parameters.items():
+        config.parameters[key].string_value = value
+    return InstanceSpec(config=config, version=1, version_path=Path("1"), name=name)
+
+
+def test_each_output_is_its_own_input() -> None:
+    model = identity.load(spec(PAIR + PAIR.replace("0", "1")))
+    first, second = np.ones((3, 2), np.float32), np.array([[b"\xff"]], np.object_)
+    outputs = model.execute({"INPUT0": first, "INPUT1": second}, ["OUTPUT1", "OUTPUT0"])
+    assert outputs[0] is second
+    assert outputs[1] is first
+    model.close()
+
+
+def test_an_output_without_its_input_is_an_error() -> None:
+    with pytest.raises(Unimplemented, match="failed to get input 'INPUT1'"):
+        identity.load(spec(PAIR)).execute({}, ["OUTPUT1"])
+
+
+def test_the_file_says_nothing() -> None:
+    model = identity.load(spec(PAIR))
+    assert identity.describe(spec(PAIR).config, Path("1")) is model.description is UNSTATED
+    assert identity.uses_gpus() is False
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "model configuration must have equal input/output pairs"),
+        (PAIR.partition("output")[0], "model configuration must have equal input/output pairs"),
+        (
+            PAIR.replace("INPUT0", "x"),
+            "expected input name to follow INPUT<index> pattern, got 'x'",
+        ),
+        (
+            PAIR.replace("OUTPUT0", "y"),
+            "expected output name to follow OUTPUT<index> pattern, got 'y'",
+        ),
+        (PAIR.replace("OUTPUT0", "OUTPUT1"), "expected input and output indices to match"),
+        (
+            PAIR.replace("FP32", "STRING", 1),
+            "expected input and output datatype to match, got TYPE_STRING and TYPE_FP32",
+        ),
+        (
+            PAIR.replace("dims: 2", "dims: [ 2, -1 ]", 1),
+            "expected input and output shape to match, got [2,-1] and [2]",
+        ),
+    ],
+)
+def test_what_is_no_set_of_pairs_is_refused_in_tritons_words(text: str, fault: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        identity.load(spec(text))
+    assert caught.value.message == fault
+
+
+def test_shapes_are_compared_as_the_model_sees_them() -> None:
+    reshaped = PAIR.replace("dims: 2", "dims: [ 2, 1 ] reshape { shape: 2 }", 1)
+    assert identity.load(spec(reshaped))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name", "least_s"),
+    [
+        ({"execute_delay_ms": "20"}, "m_3", 0.020),
+        ({"execute_delay_ms": "10", "instance_wise_delay_multiplier": "1"}, "m_0", 0.010),
+        ({"execute_delay_ms": "10", "instance_wise_delay_multiplier": "1"}, "m_0_3", 0.030),
+    ],
+)
+def test_an_execution_takes_as_long_as_asked(
+    parameters: dict[str, str], name: str, least_s: float
+) -> None:
+    model = identity.load(spec(PAIR, name, **parameters))
+    begun = time.perf_counter()
+    model.execute({"INPUT0": np.zeros((1, 2), np.float32)}, ["OUTPUT0"])
+    assert time.perf_counter() - begun >= least_s
+
+
+@pytest.mark.slow
+def test_a_load_takes_as_long_as_asked() -> None:
+    begun = time.perf_counter()
+    identity.load(spec(PAIR, creation_delay_sec="1"))
+    assert time.perf_counter() - begun >= 1
+
+
+def test_a_delay_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'execute_delay_ms' expects a whole number"):
+        identity.load(spec(PAIR, execute_delay_ms="soon"))

@@ -1,0 +1,36 @@
+"""The name of a version's model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from nereid.core.errors import NotFound
+from nereid.pb import model_config_pb2
+from nereid.services.executor.backends.model_file import model_file
+
+
+@pytest.mark.parametrize(
+    ("text", "capability", "found"),
+    [
+        ("", "", "model.x"),
+        ("", "8.6", "model.x"),
+        ('default_model_filename: "a.x"', "", "a.x"),
+        ('cc_model_filenames { key: "8.6" value: "b.x" }', "8.6", "b.x"),
+        ('cc_model_filenames { key: "8.6" value: "b.x" }', "9.0", "model.x"),
+        ('cc_model_filenames { key: "8.6" value: "b.x" }', "", "model.x"),
+    ],
+)
+def test_the_configuration_names_the_file(
+    tmp_path: Path, text: str, capability: str, found: str
+) -> None:
+    config = text_format.Parse(f'name: "m" {text}', model_config_pb2.ModelConfig())
+    with pytest.raises(NotFound) as caught:
+        model_file(config, tmp_path, "model.x", capability)
+    assert caught.value.message == (
+        f"failed to load 'm': unable to find '{tmp_path / found}' for model 'm'"
+    )
+    (tmp_path / found).touch()
+    assert model_file(config, tmp_path, "model.x", capability) == tmp_path / found

@@ -1,0 +1,253 @@
+"""Members' payloads joined to a batch's arrays, and its outputs split again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.core import tensors
+from nereid.core.errors import Internal
+from nereid.core.messages import Fault
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.backends import Description
+from nereid.services.executor.batch import arrays as arrays_module
+from nereid.services.executor.batch.arrays import gather, split, stack
+from nereid.services.executor.batch.request_plan import Planner, signature_of
+from tests.support.models.onnx_models import (
+    ADD_SUB,
+    answer_of,
+    config,
+    head,
+    identity_config,
+    member,
+)
+from tests.support.models.onnx_types import ONNX_TYPE
+
+
+def planner(model_config: object, *, text: bool = False) -> Planner:
+    return Planner(signature_of(model_config, 1, Description((), ()), bytes_as_text=text))  # type: ignore[arg-type]
+
+
+def answers(pieces: list[arrays_module.Piece]) -> list[pb.Answer]:
+    return list(pb.Executed.FromString(b"".join(pieces)).answers)
+
+
+@st.composite
+def compositions(draw: st.DrawFn) -> tuple[str, int, list[tuple[int, bytes]]]:
+    """A datatype, a width, and members: each its rows and its raw tensor."""
+    datatype = draw(st.sampled_from(sorted(ONNX_TYPE)))
+    width = draw(st.integers(0, 3))
+    members = []
+    for rows in draw(st.lists(st.integers(0, 3), min_size=1, max_size=5)):
+        count = rows * width
+        if datatype == "BYTES":
+            raw = tensors.join_bytes(
+                draw(st.lists(st.text(max_size=4), min_size=count, max_size=count))
+            )
+        else:
+            size = count * tensors.NUMPY_TYPE[datatype].itemsize
+            raw = draw(st.binary(min_size=size, max_size=size))
+        members.append((rows, raw))
+    return datatype, width, members
+
+
+@given(compositions(), st.booleans())
+def test_stack_then_split_is_identity(
+    composition: tuple[str, int, list[tuple[int, bytes]]], text: bool
+) -> None:
+    datatype, width, members = composition
+    plans = planner(identity_config(datatype, "-1"), text=text)
+    batch = [member(head(("x", datatype, [rows, width])), raw) for rows, raw in members]
+    gathered = gather(plans, batch)
+    array = stack(plans.signature, gathered)["x"]
+    assert array.shape == (sum(rows for rows, _ in members), width)
+    assert [answer_of(one) for one in answers(split(plans.signature, gathered, [array]))] == [
+        [("y", datatype, [rows, width], raw)] for rows, raw in members
+    ]
+
+
+def test_a_single_members_tensor_is_viewed_in_place() -> None:
+    plans = planner(identity_config("FP32", "2"))
+    array = stack(plans.signature, gather(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))]))[
+        "x"
+    ]
+    assert not array.flags.owndata
+    assert not array.flags.writeable
+
+
+def test_several_inputs_and_outputs_keep_their_places() -> None:
+    plans = planner(config(ADD_SUB))
+    batch = [
+        member(head(("b", "INT32", [1, 4]), ("a", "INT32", [1, 4])), bytes([2] * 16), bytes(16)),
+        member(head(("b", "INT32", [1, 4]), ("a", "INT32", [1, 4])), bytes([3] * 16), bytes(16)),
+    ]
+    gathered = gather(plans, batch)
+    inputs = stack(plans.signature, gathered)
+    assert inputs["a"].tobytes() == bytes(32)
+    assert inputs["b"].tobytes() == bytes([2] * 16 + [3] * 16)
+    first, second = answers(split(plans.signature, gathered, [inputs["a"], inputs["b"]]))
+    assert answer_of(first) == [
+        ("sum", "INT32", [1, 4], bytes(16)),
+        ("dif", "INT32", [1, 4], bytes([2] * 16)),
+    ]
+    assert answer_of(second)[1][3] == bytes([3] * 16)
+
+
+def test_members_that_want_different_outputs_get_their_own() -> None:
+    plans = planner(config(ADD_SUB))
+    inputs = (("a", "INT32", [1, 4]), ("b", "INT32", [1, 4]))
+    heads = [head(*inputs, outputs=("dif",)), head(*inputs, outputs=("sum",)), head(*inputs)]
+    gathered = gather(plans, [member(one, bytes(16), bytes(16)) for one in heads])
+    assert gathered.names == ["sum", "dif"]
+    arrays = [np.full((3, 4), fill, np.int32) for fill in (1, 2)]
+    names = [
+        [name for name, *_ in answer_of(one)]
+        for one in answers(split(plans.signature, gathered, arrays))
+    ]
+    assert names == [["dif"], ["sum"], ["sum", "dif"]]
+    # The same request, when its batch computes just what it wants.
+    alone = gather(plans, [member(heads[0], bytes(16), bytes(16))])
+    assert alone.names == ["dif"]
+    (answer,) = answers(split(plans.signature, alone, [np.full((1, 4), 9, np.int32)]))
+    assert answer_of(answer) == [("dif", "INT32", [1, 4], np.full(4, 9, np.int32).tobytes())]
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "text"),
+    [
+        (member(head(("x", "BYTES", [1, 2])), b"\1\0"), 3, "incomplete string length indicator"),
+        (member(head(("x", "BYTES", [1, 2])), b"\5\0\0\0a"), 3, "incomplete string data"),
+        (
+            member(head(("x", "BYTES", [1, 2])), tensors.join_bytes(["a"])),
+            3,
+            "expected 2 string elements for inference input 'x' for model 'm', got 1",
+        ),
+        (
+            member(head(("x", "BYTES", [1, 2])), tensors.join_bytes([b"\xff", b""])),
+            3,
+            "UTF-8 text only for inference input 'x' for model 'm'",
+        ),
+        (member(head(("x", "BYTES", [1, 2]))), 13, "has 1 inputs but 0 payloads"),
+        (member(b"\xff", b""), 13, "no ModelInferRequest"),
+        (
+            pb.BatchMember(
+                head=head(("x", "BYTES", [1, 2])),
+                payloads=[pb.Payload(shared_memory=pb.SharedMemory(slab="s", size_bytes=8))],
+            ),
+            12,
+            "shared memory",
+        ),
+        (member(head(("x", "BYTES", [1, 3])), tensors.join_bytes("abc")), 13, "cannot share one"),
+    ],
+)
+def test_a_bad_member_gets_its_own_fault_and_the_others_run(
+    bad: pb.BatchMember, code: int, text: str
+) -> None:
+    plans = planner(identity_config("BYTES", "-1"), text=True)
+    raw = tensors.join_bytes(["a", "b"])
+    good = member(head(("x", "BYTES", [1, 2])), raw)
+    gathered = gather(plans, [good, bad, good])
+    array = stack(plans.signature, gathered)["x"]
+    assert array.tolist() == [["a", "b"], ["a", "b"]]
+    first, second, third = answers(split(plans.signature, gathered, [array]))
+    assert answer_of(first) == answer_of(third) == [("y", "BYTES", [1, 2], raw)]
+    assert second.error.code == code
+    assert text in second.error.message
+    assert not second.error.late
+
+
+def test_a_wrong_size_is_told_and_names_the_right_one() -> None:
+    plans = planner(config(ADD_SUB))
+    inputs = (("a", "INT32", [1, 4]), ("b", "INT32", [1, 4]))
+    gathered = gather(plans, [member(head(*inputs), bytes(16), bytes(15))])
+    assert gathered.outcomes == [
+        Fault(3, "input byte size mismatch for input 'b' for model 'm'. Expected 16, got 15")
+    ]
+    assert gathered.first is None
+    assert stack(plans.signature, gathered) == {}
+    (answer,) = answers(split(plans.signature, gathered, []))
+    assert answer.error.code == 3
+
+
+def test_a_model_without_batching_takes_one_request_at_a_time() -> None:
+    plans = planner(identity_config("UINT8", "[2, -1]", 0))
+    one = member(head(("x", "UINT8", [2, 3])), b"abcdef")
+    gathered = gather(plans, [one])
+    array = stack(plans.signature, gathered)["x"]
+    assert array.shape == (2, 3)
+    (answer,) = answers(split(plans.signature, gathered, [array.T.copy().T]))
+    assert answer_of(answer) == [("y", "UINT8", [2, 3], b"abcdef")]
+    with pytest.raises(Internal, match="cannot share one"):
+        gather(plans, [one, one])
+
+
+def test_bytes_without_batching() -> None:
+    plans = planner(identity_config("BYTES", "1", 0))
+    raw = tensors.join_bytes([b"\xff"])
+    gathered = gather(plans, [member(head(("x", "BYTES", [1])), raw)])
+    array = stack(plans.signature, gathered)["x"]
+    (answer,) = answers(split(plans.signature, gathered, [array]))
+    assert answer_of(answer) == [("y", "BYTES", [1], raw)]
+
+
+def test_reshapes_are_undone_in_the_answer() -> None:
+    plans = planner(
+        config(
+            "max_batch_size: 4 input { name: 'x' data_type: TYPE_UINT8 dims: [-1, 4]"
+            " reshape { shape: [-1, 2, 2] } }"
+            " output { name: 'y' data_type: TYPE_UINT8 dims: 1 reshape { } }"
+        )
+    )
+    gathered = gather(plans, [member(head(("x", "UINT8", [2, 1, 4])), b"abcdefgh")])
+    assert stack(plans.signature, gathered)["x"].shape == (2, 1, 2, 2)
+    (answer,) = answers(split(plans.signature, gathered, [np.array([7, 8], np.uint8)]))
+    assert answer_of(answer) == [("y", "UINT8", [2, 1], b"\7\10")]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ([], "produced 0 outputs, not 1"),
+        ([np.zeros((2, 2), np.float64)], "data type 'float64', expected FP32"),
+        ([np.zeros((2, 2), np.object_)], "data type 'object', expected FP32"),
+        ([np.zeros((3, 2), np.float32)], "has shape [3,2], but the batch has size 2"),
+        ([np.zeros((), np.float32)], "has shape [], but the batch has size 2"),
+        ([np.zeros((2, 3), np.float32)], "has shape [3], expected [2]"),
+        ([np.zeros((2, 2, 1), np.float32)], "has shape [2,1], expected [2]"),
+    ],
+)
+def test_what_the_model_should_not_produce_is_never_an_answer(
+    arrays: list[tensors.Array], text: str
+) -> None:
+    plans = planner(identity_config("FP32", "2"))
+    gathered = gather(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))] * 2)
+    with pytest.raises(Internal) as caught:
+        split(plans.signature, gathered, arrays)
+    assert text in caught.value.message
+
+
+def test_texts_of_any_kind_are_bytes() -> None:
+    plans = planner(identity_config("BYTES", "1"))
+    gathered = gather(plans, [member(head(("x", "BYTES", [1, 1])), tensors.join_bytes(["a"]))])
+    for array in (np.array([["é"]]), np.array([[b"\xc3\xa9"]]), np.array([["é"]], np.object_)):
+        (answer,) = answers(split(plans.signature, gathered, [array]))
+        assert answer_of(answer) == [("y", "BYTES", [1, 1], tensors.join_bytes(["é"]))]
+
+
+def test_forms_of_answers_are_remembered_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays_module, "MAX_FORMS", 2)
+    plans = planner(identity_config("UINT8", "-1"))
+    gathered = gather(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
+    assert gathered.first is not None
+    for width in (1, 2, 1, 2, 3):
+        split(plans.signature, gathered, [np.zeros((1, width), np.uint8)])
+    assert [shapes for _, shapes in gathered.first.forms] == [((3,),)]
+
+
+def test_a_model_without_outputs_answers_with_a_head() -> None:
+    plans = planner(config("max_batch_size: 2 input { name: 'x' data_type: TYPE_UINT8 dims: 1 }"))
+    gathered = gather(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
+    (answer,) = answers(split(plans.signature, gathered, []))
+    assert answer_of(answer) == []

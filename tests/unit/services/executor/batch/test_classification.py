@@ -1,0 +1,133 @@
+"""Outputs told as their best classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from nereid.core.classification import Classification
+from nereid.core.tensors import join_bytes, split_bytes, to_raw
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.backends import Collected, Description, Response
+from nereid.services.executor.batch.arrays import gather, split
+from nereid.services.executor.batch.classification import Classes, classify
+from nereid.services.executor.batch.request_plan import Planner, signature_of
+from tests.support.models.onnx_models import answer_of, config, head, member
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CONFIG = """
+    max_batch_size: 8
+    input { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] }
+    output { name: "y" data_type: TYPE_FP32 dims: [ -1, 2 ] label_filename: "labels.txt" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "labels", "told"),
+    [
+        ([[1, 3, 2, 3]], 3, (), [b"3:1", b"3:3", b"2:2"]),
+        ([[0.1, -5, 1e10, 7]], 9, (), [b"10000000000.000000:2", b"7.000000:3", b"0.100000:0",
+                                       b"-5.000000:1"]),
+        ([[1.0, 2.0], [4.0, 3.0]], 1, ("a", ""), [b"2.000000:1", b"4.000000:0:a"]),
+        ([[1.0, np.nan, 2.0]], 3, (), [b"2.000000:2", b"1.000000:0", b"nan:1"]),
+        (np.array([[-128, 127, 0]], np.int8), 3, (), [b"127:1", b"0:2", b"-128:0"]),
+        (np.array([[0, 255]], np.uint8), 2, ("n",), [b"255:1", b"0:0:n"]),
+        (np.array([[2**64 - 1, 2**63]], np.uint64), 1, (), [b"%d:0" % (2**64 - 1)]),
+        (np.empty((2, 0)), 3, (), []),
+    ],
+)  # fmt: skip
+def test_the_largest_elements_are_told_in_order(
+    rows: Any, most: int, labels: Sequence[str], told: list[bytes]
+) -> None:
+    assert split_bytes(classify(np.asarray(rows), most, labels)) == told
+
+
+def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
+    labels = {"y": ("a", "b", "c", "d")}
+    signature = signature_of(config(CONFIG), 1, Description((), ()), bytes_as_text=True,
+                             labels=labels)  # fmt: skip
+    first = np.array([[[4, 1], [2, 3]]], np.float32)
+    second = np.array([[[1, 2], [3, 4]], [[8, 7], [6, 5]]], np.float32)
+    batch = [
+        member(head(("x", "FP32", [1, 2, 2])), to_raw(first)),
+        member(head(("x", "FP32", [2, 2, 2]), classes={"y": Classification(2)}), to_raw(second)),
+    ]
+    gathered = gather(Planner(signature), batch)
+    pieces = split(signature, gathered, [np.concatenate([first, second])])
+    plain, classes = pb.Executed.FromString(b"".join(pieces)).answers
+    assert answer_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
+    told = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
+    assert answer_of(classes) == [("y", "BYTES", [2, 2], join_bytes(told))]
+
+
+@pytest.mark.parametrize("labels", [None, ("", "e", "f")])
+def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
+    labels: tuple[str, ...] | None,
+) -> None:
+    signature = signature_of(
+        config(CONFIG), 1, Description((), ()), bytes_as_text=True, labels={"y": ("a", "b")}
+    )
+    array = np.array([[[4, 7]], [[2, 1]]], np.float32)
+    wanted = Classification(1, labels, beside=True)
+    batch = [
+        member(head(("x", "FP32", [1, 1, 2]), classes={"y": wanted}), to_raw(array[:1])),
+        member(head(("x", "FP32", [1, 1, 2])), to_raw(array[1:])),
+    ]
+    pieces = split(signature, gather(Planner(signature), batch), [array])
+    both, plain = pb.Executed.FromString(b"".join(pieces)).answers
+    told = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
+    tensor = ("y", "FP32", [1, 1, 2], to_raw(array[:1]))
+    assert answer_of(both) == [tensor, ("y", "BYTES", [1, 1], told)]
+    assert answer_of(plain) == [("y", "FP32", [1, 1, 2], to_raw(array[1:]))]
+    response = kserve_pb2.ModelInferResponse(model_name="m")
+    response.outputs.add(name="y", datatype="FP32", shape=[1, 1, 2])
+    answered = Response(0, False, head=response.SerializeToString(), tensors=[to_raw(array[:1])])
+    classes = Classes(config(CONFIG.replace('label_filename: "labels.txt"', "")), Path())
+    (answered,) = classes.told(Collected(1, [answered], True), {0: {"y": wanted}}).responses
+    found = kserve_pb2.ModelInferResponse.FromString(answered.head).outputs
+    assert [(each.datatype, [*each.shape]) for each in found] == [
+        ("FP32", [1, 1, 2]),
+        ("BYTES", [1, 1]),
+    ]
+    assert answered.tensors[0] == to_raw(array[:1])
+    assert answered.tensors[1] == (told if labels else join_bytes([b"7.000000:1"]))
+
+
+def test_outputs_of_a_model_that_answers_requests_become_classes() -> None:
+    told = kserve_pb2.ModelInferResponse(model_name="m")
+    told.outputs.add(name="x", datatype="INT32", shape=[1])
+    told.outputs.add(name="y", datatype="FP32", shape=[2, 2])
+    rows = to_raw(np.array([[1, 2], [4, 3]], np.float32))
+    both = [
+        Response(member, False, head=told.SerializeToString(), tensors=[b"abcd", rows])
+        for member in (0, 1)
+    ]
+    plain = config(CONFIG.replace('label_filename: "labels.txt"', ""))
+    classes = Classes(plain, Path())
+    first, second = classes.told(Collected(1, both, True), {1: {"y": Classification(1)}}).responses
+    assert first == both[0]
+    head = kserve_pb2.ModelInferResponse.FromString(second.head)
+    assert [(each.datatype, list(each.shape)) for each in head.outputs] == [
+        ("INT32", [1]),
+        ("BYTES", [2, 1]),
+    ]
+    assert second.tensors == [b"abcd", join_bytes([b"2.000000:1", b"4.000000:0"])]
+
+
+def test_elements_without_an_order_cannot_become_classes() -> None:
+    told = kserve_pb2.ModelInferResponse()
+    told.outputs.add(name="y", datatype="BYTES", shape=[1])
+    response = Response(0, False, head=told.SerializeToString(), tensors=[b"\0\0\0\0"])
+    classes = Classes(config("max_batch_size: 0"), Path())
+    (refused,) = classes.told(
+        Collected(1, [response], True), {0: {"y": Classification(1)}}
+    ).responses
+    assert refused.fault is not None
+    assert refused.fault.message.endswith("due to unsupported type 'BYTES'")
+    assert not refused.head

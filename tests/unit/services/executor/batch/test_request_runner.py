@@ -1,0 +1,340 @@
+"""Batches for models that answer requests in their own time: what is told of them, and when."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import Unavailable
+from nereid.core.messages import SharedMemory
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError, Status
+from nereid.services.executor.backends import Collected, LostError, Response
+from nereid.services.executor.batch.request_runner import RequestRunner
+from nereid.services.executor.segments import Lender, Slabs
+from nereid.shm.segments import Mappings
+from tests.support.executor.scripted_model import (
+    SPEC,
+    Model,
+    Stream,
+    batch,
+    begin,
+    collect,
+    failed,
+    member,
+    response,
+    told,
+)
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest) -> Iterator[Model]:
+    model = Model(**getattr(request, "param", {}))
+    yield model
+    model.close()
+
+
+decoupled = pytest.mark.parametrize("model", [{"decoupled": True}], indirect=True)
+
+
+# ---- models that answer each request once
+
+
+def test_a_batch_is_answered_whole(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    assert begin(runner, batch(member(b"a"), member(b"bc", request_id="q"))) == []
+    requests = model.begun[1]
+    assert [each.tensors for each in requests] == [[b"a"], [b"bc"]]
+    assert requests[1].request_id == "q"
+    assert requests[0].form.inputs == (("X", "UINT8", (1,)),)
+    assert requests[0].form.outputs == ("Y",)
+    assert runner.busy
+    # One may be answered before the other, from a thread of the model's.
+    assert collect(runner, model, Collected(1, [response(1, b"2")], free=False)) == []
+    (executed,) = collect(runner, model, Collected(1, [failed(0)], free=True))
+    assert executed.id == 5
+    assert not executed.partial
+    assert [each[1] for each in told(executed)] == ["no", [b"2"]]
+    assert not runner.busy
+
+
+def test_alike_requests_share_a_form(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    begin(runner, batch(member(b"a"), member(b"b"), member(b"cd")))
+    one, two, three = (each.form for each in model.begun[1])
+    assert one is two
+    assert one is not three
+
+
+def test_a_defective_member_spares_the_others(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    bad = member()
+    del bad.payloads[:]
+    begin(runner, batch(bad, member(b"a"), pb.BatchMember(head=b"\xff")))
+    assert len(model.begun[1]) == 1
+    (executed,) = collect(runner, model, Collected(1, [response(0, b"1")], free=True))
+    assert [each[1] for each in told(executed)] == [
+        "a request has 1 inputs but 0 payloads",
+        [b"1"],
+        "a batch member's head is no ModelInferRequest",
+    ]
+
+
+def test_a_batch_of_defects_is_answered_at_once(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff")))
+    assert len(executed.answers) == 1
+    assert not model.begun
+    assert not runner.busy
+
+
+@pytest.mark.parametrize("model", [{}, {"decoupled": True}], indirect=True)
+def test_a_batch_that_the_model_cannot_be_given(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    model.refusal = Unavailable("too much")
+    (executed,) = begin(runner, batch(member(), pb.BatchMember(head=b"\xff"), member()))[-1:]
+    assert [each[1] for each in told(executed)] == [
+        "too much",
+        "a batch member's head is no ModelInferRequest",
+        "too much",
+    ]
+    assert not executed.busy
+    assert not runner.busy
+    model.refusal = None
+    begin(runner, batch(member()))
+    assert len(collect(runner, model, Collected(2, [response(0)], free=True))) == 1
+
+
+def test_answers_to_what_was_not_asked_are_passed_over(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    begin(runner, batch(member()))
+    assert collect(runner, model, Collected(99, [response(0)], free=True)) == []
+    odd = Collected(1, [response(7), response(0, b"1"), response(0, b"2")], free=True)
+    (executed,) = collect(runner, model, odd)
+    assert [each[1] for each in told(executed)] == [[b"1"]]
+
+
+def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None:
+    slabs = Slabs(1 << 26)
+    mappings = Mappings()
+    runner = RequestRunner(SPEC, model)
+    runner.rooms.lender = Lender(slabs)
+    large = b"x" * 100_000
+    begin(runner, batch(member()))
+    assert model.begun[1][0].room is None
+    (first,) = collect(runner, model, Collected(1, [response(0, large)], free=True))
+    (payload,) = first.answers[0].payloads
+    memory = payload.shared_memory
+    reference = SharedMemory(memory.slab, memory.offset, memory.size_bytes)
+    assert bytes(mappings.view(reference)) == large
+    # Where the model put them itself.
+    begin(runner, batch(member()))
+    room = model.begun[2][0].room
+    assert room is not None
+    assert room.size_bytes >= len(large)
+    there = SharedMemory(room.slab, 64, 90_000)
+    (second,) = collect(runner, model, Collected(2, [response(0, there)], free=True))
+    assert second.answers[0].payloads[0].shared_memory.slab == room.slab
+    assert slabs.segments.taken == 2
+    # A room that is not used is given back, and small outputs are not foreseen to be large.
+    for number, answer in ((3, failed(0)), (4, response(0, b"small"))):
+        begin(runner, batch(member()))
+        assert model.begun[number][0].room is not None
+        collect(runner, model, Collected(number, [answer], free=True))
+        assert slabs.segments.taken == 2
+    begin(runner, batch(member()))
+    assert model.begun[5][0].room is None
+    slabs.segments.discard_all()
+
+
+# ---- decoupled ones
+
+
+@decoupled
+def test_responses_are_told_as_they_come(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    begin(runner, batch(member(), member()))
+    frames = collect(
+        runner,
+        model,
+        Collected(1, [response(0, b"1", more=True)], free=False),
+        Collected(1, [response(1, b"2")], free=False),
+        Collected(1, [], free=True),
+    )
+    assert [(each.partial, each.busy) for each in frames] == [
+        (True, True),
+        (True, True),
+        (True, False),
+    ]
+    assert [told(each) for each in frames] == [[(0, [b"1"], True)], [(1, [b"2"], False)], []]
+    # The instance is free while a request is open.
+    assert runner.busy
+    begin(runner, batch(member(), number=6))
+    (late, early) = collect(
+        runner,
+        model,
+        Collected(2, [response(0, b"3")], free=True),
+        Collected(1, [Response(0, more=False)], free=False),
+    )
+    assert (late.id, late.busy, told(late)) == (6, False, [(0, [b"3"], False)])
+    assert (early.id, early.busy, early.partial) == (5, False, True)
+    assert told(early) == [(0, [], False)]
+    assert not runner.busy
+
+
+@decoupled
+def test_a_batch_that_fails_as_a_whole_is_told_as_such(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    begin(runner, batch(member(), member()))
+    (executed,) = collect(runner, model, Collected(1, [failed(0), failed(1)], free=True))
+    assert not executed.partial
+    assert [each[1] for each in told(executed)] == ["no", "no"]
+    assert not runner.busy
+
+
+@decoupled
+def test_defects_of_a_decoupled_models_batch(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff"), member()))
+    assert (executed.partial, executed.busy) == (True, True)
+    assert [each[0] for each in told(executed)] == [0]
+    (executed,) = collect(runner, model, Collected(1, [response(0, b"1")], free=True))
+    assert told(executed) == [(1, [b"1"], False)]
+
+
+@decoupled
+def test_a_second_last_answer_is_not_told(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    begin(runner, batch(member(), member()))
+    (executed,) = collect(runner, model, Collected(1, [response(0), response(0)], free=False))
+    assert len(executed.answers) == 1
+
+
+@decoupled
+def test_controls_reach_the_member_that_they_mean(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    begin(runner, batch(pb.BatchMember(head=b"\xff"), member()))
+    controls = pb.Batch()
+    for number, place in ((5, 1), (5, 0), (9, 1)):
+        controls.controls.add(batch=number, member=place, kind=pb.MemberControl.PAUSE)
+    assert begin(runner, controls) == []
+    assert model.controls == [(1, 0, pb.MemberControl.PAUSE)]
+
+
+# ---- streams
+
+
+def test_a_stream_is_served_until_it_ends(model: Model) -> None:
+    stream = Stream(batch(member()))
+    runner = RequestRunner(SPEC, model)
+    batches = []
+
+    def answered() -> None:
+        batches.append(1)
+        stream.ended = True
+        stream.incoming.append(pb.Batch().SerializeToString())
+
+    model.say(Collected(1, [response(0, b"1")], free=True))
+    runner.serve(stream, Event().is_set, answered)  # type: ignore[arg-type]
+    assert [told(each) for each in stream.sent] == [[(0, [b"1"], False)]]
+    assert batches == [1]
+
+
+def test_stopping_waits_for_what_is_under_way(model: Model) -> None:
+    stream = Stream(batch(member()))
+    runner = RequestRunner(SPEC, model)
+    stopping = Event()
+
+    class Late(Stream):
+        def take(self) -> list[bytes]:
+            stopping.set()
+            model.say(Collected(1, [response(0)], free=True))
+            return super().take()
+
+    late = Late(batch(member()))
+    runner.serve(late, stopping.is_set, int)  # type: ignore[arg-type]
+    assert len(late.sent) == 1
+    # Nothing is taken any more.
+    runner.serve(stream, stopping.is_set, int)  # type: ignore[arg-type]
+    assert stream.holds
+
+
+def test_what_another_stream_brought_is_cancelled(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    begin(runner, batch(member(), member()))
+    stopping = Event()
+    stopping.set()
+    runner.serve(Stream(), stopping.is_set, int)  # type: ignore[arg-type]
+    cancel = pb.MemberControl.CANCEL
+    assert model.controls == [(1, 0, cancel), (1, 1, cancel)]
+    assert not runner.busy
+    # Its answer has no taker.
+    assert collect(runner, model, Collected(1, [response(0)], free=True)) == []
+
+
+# ---- the model's end
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_lost_model_answers_for_what_it_saw(model: Model, *, seen: bool) -> None:
+    stream = Stream(batch(member(), member()))
+    runner = RequestRunner(SPEC, model)
+    model.seen = int(seen)
+    model.say(Collected(1, [response(1, b"1")], free=False))
+    model.say(LostError("it fell"))
+    with pytest.raises(LostError):
+        runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
+    answers = [[each[1] for each in told(one)] for one in stream.sent]
+    expected: list[Any] = [["Stub process 'm_0_0' is not healthy.", [b"1"]]]
+    assert answers == (expected if seen else [])
+    assert not runner.busy
+
+
+@decoupled
+def test_a_lost_decoupled_model_answers_for_open_requests(model: Model) -> None:
+    stream = Stream(batch(member(), member()))
+    runner = RequestRunner(SPEC, model)
+    model.seen = 1
+    model.say(Collected(1, [response(0)], free=False))
+    model.say(LostError("it fell"))
+    with pytest.raises(LostError):
+        runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
+    assert told(stream.sent[-1]) == [(1, "Stub process 'm_0_0' is not healthy.", False)]
+
+
+@pytest.mark.parametrize("model", [{"limit_s": 0.01}], indirect=True)
+def test_a_batch_that_takes_too_long_is_given_up(model: Model) -> None:
+    stream = Stream(batch(member()))
+    os.eventfd_read(stream.bell)
+    model.seen = 1
+    with pytest.raises(LostError, match=r"within 0.01 s"):
+        RequestRunner(SPEC, model).serve(stream, Event().is_set, int)  # type: ignore[arg-type]
+    assert model.given_up
+    assert told(stream.sent[0])[0][1] == (
+        "Failed to process the request(s) for model 'm_0_0', message: the batch was not executed"
+        " within 0.01 s"
+    )
+
+
+def test_warming_up_waits_for_the_answers(model: Model) -> None:
+    runner = RequestRunner(SPEC, model)
+    model.say(Collected(1, [response(0, b"1")], free=True))
+    executed = pb.Executed.FromString(runner.execute(batch(member()).SerializeToString()))
+    assert told(executed) == [(0, [b"1"], False)]
+    model.say(LostError("it fell"))
+    with pytest.raises(LostError):
+        runner.execute(batch(member()).SerializeToString())
+
+
+def test_a_broken_stream_is_the_callers_affair(model: Model) -> None:
+    class Broken(Stream):
+        def send(self, message: bytes) -> None:
+            raise RpcError(Status.UNAVAILABLE, "broken")
+
+    model.say(Collected(1, [response(0)], free=True))
+    with pytest.raises(RpcError):
+        RequestRunner(SPEC, model).serve(Broken(batch(member())), Event().is_set, int)  # type: ignore[arg-type]

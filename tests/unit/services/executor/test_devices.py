@@ -1,0 +1,124 @@
+"""The devices that an executor offers, with an NVML that the test scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor import devices
+from nereid.services.executor.devices import Gpu, select
+
+WHOLE = [Gpu(f"GPU-{letter}aa", "H", 80, number) for number, letter in enumerate("xyz")]
+SLICES = [Gpu(f"MIG-{letter}", "H 1g", 10, 0, is_slice=True) for letter in "pq"]
+
+
+@pytest.mark.parametrize(
+    ("found", "selection", "expected"),
+    [
+        (WHOLE, None, WHOLE),
+        (WHOLE, "", []),
+        (WHOLE, "2,0", [WHOLE[2], WHOLE[0]]),
+        (WHOLE, " 1 ", [WHOLE[1]]),
+        # CUDA stops at the first that it does not know, or that was there before.
+        (WHOLE, "1,7,0", [WHOLE[1]]),
+        (WHOLE, "-1,0", []),
+        (WHOLE, "1,1,0", [WHOLE[1]]),
+        (WHOLE, "GPU-z", [WHOLE[2]]),
+        (WHOLE, "GPU-", []),
+        # One process, one slice.
+        ([*SLICES, WHOLE[1]], None, [SLICES[0]]),
+        (SLICES, "MIG-q", [SLICES[1]]),
+        (SLICES, "MIG-q,MIG-p", [SLICES[1]]),
+        (SLICES, "0", [SLICES[0]]),
+    ],
+)
+def test_cudas_selection(found: list[Gpu], selection: str | None, expected: list[Gpu]) -> None:
+    assert select(found, selection) == expected
+
+
+class Nvml(ModuleType):
+    """As much of NVML's package as is asked: GPU 0 is cut in slices, of which place 1 is empty."""
+
+    NVML_DEVICE_MIG_DISABLE, NVML_DEVICE_MIG_ENABLE = 0, 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, broken: bool = False, devices: int = 3) -> None:
+        super().__init__("pynvml")
+        self.broken, self.count, self.running = broken, devices, False
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.running = True
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.running = False
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        if self.broken:
+            raise self.NVMLError("lost")
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return str(index)
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int]:  # noqa: N802
+        if handle == "2":
+            raise self.NVMLError("not supported")
+        return int(handle == "0"), 0
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, _handle: str) -> int:  # noqa: N802
+        return 3
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, place: int) -> str:  # noqa: N802
+        if place == 1:
+            raise self.NVMLError("not found")
+        return f"{handle}.{place}"
+
+    def nvmlDeviceGetUUID(self, handle: str) -> Any:  # noqa: N802
+        return f"U-{handle}" if "." in handle else f"U-{handle}".encode()
+
+    def nvmlDeviceGetName(self, _handle: str) -> str:  # noqa: N802
+        return "H"
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: str) -> Any:  # noqa: N802
+        return SimpleNamespace(total=80)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", nvml)
+
+
+def test_gpus_and_slices_as_nvml_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml()
+    install(monkeypatch, nvml)
+    assert [(gpu.id, gpu.uuid) for gpu in devices.gpus("1,2")] == [(0, "U-1"), (1, "U-2")]
+    assert [gpu.uuid for gpu in devices.gpus("U-0.2")] == ["U-0.2"]
+    assert devices.gpus(None)[0] == pb.Device(
+        kind=pb.Device.GPU, id=0, uuid="U-0.0", name="H", memory_bytes=80
+    )
+    assert not nvml.running
+
+
+def test_no_gpus_where_nvml_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Nvml(broken=True))
+    assert devices.gpus(None) == []
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    assert devices.gpus(None) == []
+
+
+def test_the_cpu_is_always_there(tmp_path: Path) -> None:
+    cpu = devices.cpu()
+    assert cpu.kind == pb.Device.CPU
+    assert cpu.memory_bytes > 1 << 20
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: Fast One\n")
+    assert devices.cpu_name(tmp_path / "cpuinfo") == "Fast One"
+    assert devices.cpu_name(tmp_path / "none") == "CPU"
+
+
+def test_the_hosts_identity_is_stable() -> None:
+    assert devices.host_identity() == devices.host_identity() != ""

@@ -1,0 +1,171 @@
+"""What models ask of the mesh: each request has one answer, whatever became of who answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable
+
+from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.messages import (
+    Answer,
+    CachedModels,
+    Cancel,
+    FromScheduler,
+    InferRequest,
+    Parameter,
+    Release,
+    SharedMemory,
+    ToScheduler,
+)
+from nereid.core.methods import INFER_PATH
+from nereid.rpc import Call, Handlers, Link, LocalChannel, accept_link
+from nereid.services.executor.mesh_client import Mesh
+from nereid.shm.segments import Segments
+
+LIMIT_S = 10.0
+DOMAIN = "here"
+
+
+class Scheduler:
+    """Greets, and answers when the test does."""
+
+    def __init__(self) -> None:
+        self.link: Link[FromScheduler]
+        self.got: list[ToScheduler] = []
+
+    def accept(self, call: Call) -> None:
+        self.link = accept_link(call, _Codec(), on_items=self.got.extend, on_down=lambda: None)
+        self.link.send(CachedModels((), DOMAIN))
+
+    async def requests(self, count: int) -> list[InferRequest]:
+        """All that came, once they are so many."""
+        await until(lambda: len(self._requests()) == count)
+        return self._requests()
+
+    def _requests(self) -> list[InferRequest]:
+        return [each for each in self.got if isinstance(each, InferRequest)]
+
+
+class _Codec:
+    def __init__(self) -> None:
+        out = AnswerCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
+        self.decode = RequestCodec().decode
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def meshes() -> AsyncIterator[tuple[Mesh, Scheduler]]:
+    scheduler = Scheduler()
+    channel = LocalChannel(Handlers(stream={INFER_PATH: scheduler.accept}))
+    mesh = Mesh(channel, DOMAIN)
+    try:
+        yield mesh, scheduler
+    finally:
+        mesh.close()
+        await channel.close()
+
+
+def gone() -> str:
+    """A segment that was."""
+    segments = Segments(1 << 20)
+    segment = segments.take(1 << 16)
+    assert segment is not None
+    segments.discard(segment.name)
+    return segment.name
+
+
+async def test_an_answer_that_died_with_its_executor_is_asked_for_again() -> None:
+    async with meshes() as (mesh, scheduler):
+        answers: list[Answer] = []
+        mesh.infer(InferRequest(0, b"head", [b"tensor"]), answers.append)
+        (first,) = await scheduler.requests(1)
+        lost = gone()
+        scheduler.link.send(Answer(first.id, b"answer", [SharedMemory(lost, 0, 4)], slab=lost))
+        _, again = await scheduler.requests(2)
+        assert (again.id, again.head, again.payloads) == (first.id, b"head", [b"tensor"])
+        await until(lambda: Release((lost,)) in scheduler.got)
+        assert answers == []
+        segments = Segments(1 << 20)
+        segment = segments.take(1 << 16)
+        assert segment is not None
+        scheduler.link.send(Answer(first.id, b"answer", [segment.range(0, 4)], slab=segment.name))
+        await until(lambda: answers)
+        assert [(each.head, each.slab) for each in answers] == [(b"answer", segment.name)]
+        # Another one has no taker.
+        scheduler.link.send(Answer(first.id, b"answer", [segment.range(0, 4)], slab=segment.name))
+        await until(lambda: Release((segment.name,)) in scheduler.got)
+        assert len(answers) == 1
+
+
+async def test_it_is_not_asked_for_again_without_end() -> None:
+    async with meshes() as (mesh, scheduler):
+        answers: list[Answer] = []
+        mesh.infer(InferRequest(0, b"head", []), answers.append)
+        lost = gone()
+        for count in range(1, 4):
+            (*_, last) = await scheduler.requests(count)
+            assert answers == []
+            scheduler.link.send(Answer(last.id, b"answer", [SharedMemory(lost, 0, 4)], slab=lost))
+        # Who wants to read it is told that it is lost.
+        await until(lambda: answers)
+        assert [each.slab for each in answers] == [lost]
+
+
+async def test_what_had_an_answer_already_is_not_asked_for_again() -> None:
+    async with meshes() as (mesh, scheduler):
+        answers: list[Answer] = []
+        mesh.infer(InferRequest(0, b"head", []), answers.append)
+        (request,) = await scheduler.requests(1)
+        lost = gone()
+        scheduler.link.send(
+            Answer(request.id, b"one", [SharedMemory(lost, 0, 4)], slab=lost, more=True)
+        )
+        scheduler.link.send(Answer(request.id, b"two", [SharedMemory(lost, 0, 4)], slab=lost))
+        await until(lambda: len(answers) == 2)
+        assert [each.head for each in answers] == [b"one", b"two"]
+        assert len(await scheduler.requests(1)) == 1
+
+
+async def test_what_was_given_up_meanwhile_is_not_asked_for_again() -> None:
+    async with meshes() as (mesh, scheduler):
+        answers: list[Answer] = []
+        asked = mesh.infer(InferRequest(0, b"head", []), answers.append)
+        (seen,) = await scheduler.requests(1)
+        asked.tell("cancel")
+        await until(lambda: Cancel(seen.id) in scheduler.got)
+        lost = gone()
+        scheduler.link.send(Answer(seen.id, b"answer", [SharedMemory(lost, 0, 4)], slab=lost))
+        await until(lambda: Release((lost,)) in scheduler.got)
+        assert len(await scheduler.requests(1)) == 1
+        assert answers == []
+
+
+async def test_an_answered_request_is_forgotten_long_before_its_deadline() -> None:
+    class Parameters(dict[str, Parameter]):
+        """As a dictionary, but can be watched."""
+
+    async with meshes() as (mesh, scheduler):
+        answers: list[Answer] = []
+        parameters = Parameters(key="value")
+        left = weakref.ref(parameters)
+        deadline = time.monotonic() + 3600
+        mesh.infer(
+            InferRequest(0, b"head", [], parameters=parameters, deadline=deadline), answers.append
+        )
+        del parameters
+        (seen,) = await scheduler.requests(1)
+        assert left() is not None
+        scheduler.link.send(Answer(seen.id, b"answer"))
+        await until(lambda: answers)
+        gc.collect()
+        assert left() is None

@@ -1,0 +1,200 @@
+"""The table of clients' regions: who may register what, and who uses it."""
+
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import Internal, NereidError
+from nereid.core.messages import InferRequest
+from nereid.services.gateway.client_shm import regions as regions_module
+from nereid.services.gateway.client_shm.regions import (
+    CUDA,
+    SYSTEM,
+    Range,
+    Regions,
+    RegionUse,
+    Registration,
+)
+
+
+class Bytes:
+    """Memory of this process."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = bytearray(data)
+        self.closed = False
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        return bytes(self.data[offset : offset + size_bytes])
+
+    def write(self, offset: int, data: Any) -> bool:
+        if offset + len(data) > len(self.data):
+            return False
+        self.data[offset : offset + len(data)] = data
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def system(name: str, key: str = "", size_bytes: int = 8) -> Registration:
+    return Registration(SYSTEM, name, size_bytes, key or name, 0)
+
+
+def filled(*names: str) -> tuple[Regions, dict[str, Bytes]]:
+    regions, memories = Regions(allowed=True), {}
+    for name in names:
+        memories[name] = memory = Bytes(b"01234567")
+        regions.register(system(name), lambda memory=memory: memory)  # type: ignore[misc]
+    return regions, memories
+
+
+def test_ranges_lie_inside_their_region() -> None:
+    regions, _ = filled("r")
+    for place, code, text in (
+        (Range("r", 0, 8), 0, ""),
+        (Range("r", 7, 1), 0, ""),
+        (Range("r", 4, 0), 0, ""),
+        (Range("r", 0, 0), 3, "Invalid offset + byte size for shared memory region: 'r'"),
+        (Range("r", 0, 9), 3, "Invalid offset + byte size for shared memory region: 'r'"),
+        (Range("r", 7, 2), 3, "Invalid offset + byte size for shared memory region: 'r'"),
+        (Range("r", 7, 2**64 - 3), 3, "Invalid offset + byte size for shared memory region: 'r'"),
+        (Range("r", 8, 0), 3, "Invalid offset for shared memory region: 'r'"),
+        (Range("r", 2**64 - 1, 2), 3, "Invalid offset for shared memory region: 'r'"),
+        (Range("s", 0, 1), 5, "Unable to find shared memory region: 's'"),
+        (Range("", 0, 1), 5, "Unable to find shared memory region: ''"),
+    ):
+        if not code:
+            assert regions.find(place).about.name == "r"
+            continue
+        with pytest.raises(NereidError) as caught:
+            regions.find(place)
+        assert (caught.value.code, caught.value.message) == (code, text), place
+
+
+def test_what_cannot_be_registered() -> None:
+    regions, _ = filled("r")
+    for about, code, text in (
+        (system("r", "other"), 6, "shared memory region 'r' already in manager"),
+        (Registration(CUDA, "r", 8), 6, "shared memory region 'r' already in manager"),
+        (system("s", "r"), 13, "Invalid shared memory region: 'r'"),
+    ):
+        with pytest.raises(NereidError) as caught:
+            regions.register(about, lambda: pytest.fail("opened"))
+        assert (caught.value.code, caught.value.message) == (code, text)
+
+
+def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions_module, "MOST_REGIONS", 2)
+    regions, _ = filled("a", "b")
+    with pytest.raises(NereidError) as caught:
+        regions.register(system("c"), lambda: Bytes(b""))
+    assert caught.value.code == 14
+    regions.unregister(SYSTEM, "a")
+    regions.register(system("c"), lambda: Bytes(b""))
+
+
+def test_nothing_is_registered_when_memory_cannot_be_opened() -> None:
+    def refuse() -> Bytes:
+        raise Internal("no")
+
+    regions = Regions(allowed=True)
+    with pytest.raises(NereidError, match="no"):
+        regions.register(system("r"), refuse)
+    assert regions.status(SYSTEM, "") == []
+
+
+def test_status_tells_of_one_kind() -> None:
+    regions, _ = filled("b", "a")
+    cuda = Registration(CUDA, "c", 8, device_id=1)
+    regions.register(cuda, lambda: Bytes(b""))
+    assert [each.name for each in regions.status(SYSTEM, "")] == ["a", "b"]
+    assert regions.status(CUDA, "") == regions.status(CUDA, "c") == [cuda]
+    for kind, name, text in (
+        (SYSTEM, "c", "registered as CUDA shared memory, not system shared memory"),
+        (CUDA, "a", "registered as system shared memory, not CUDA shared memory"),
+        (SYSTEM, "x", "Unable to find system shared memory region: 'x'"),
+        (CUDA, "x", "Unable to find cuda shared memory region: 'x'"),
+    ):
+        with pytest.raises(NereidError, match=text):
+            regions.status(kind, name)
+
+
+def test_unregistering_one_all_and_none() -> None:
+    regions, memories = filled("a", "b", "c")
+    cuda = Bytes(b"")
+    regions.register(Registration(CUDA, "d", 8), lambda: cuda)
+    for kind, name, left in (
+        (SYSTEM, "x", ["a", "b", "c"]),
+        (CUDA, "a", ["a", "b", "c"]),
+        (SYSTEM, "a", ["b", "c"]),
+        (CUDA, "", ["b", "c"]),
+        (SYSTEM, "", []),
+    ):
+        regions.unregister(kind, name)
+        assert [each.name for each in regions.status(SYSTEM, "")] == left
+    assert cuda.closed
+    assert all(memory.closed for memory in memories.values())
+
+
+def test_a_region_in_use_is_unregistered_by_its_last_user() -> None:
+    regions, memories = filled("r")
+    region = regions.find(Range("r", 0, 1))
+    region.users = 2
+    regions.unregister(SYSTEM, "")
+    regions.release(region)
+    assert regions.status(SYSTEM, "r")
+    with pytest.raises(NereidError, match="already in manager"):
+        regions.register(system("r"), lambda: Bytes(b""))
+    regions.release(region)
+    assert memories["r"].closed
+    regions.register(system("r"), lambda: Bytes(b""))
+
+
+def test_a_late_release_spares_a_new_region_of_the_same_name() -> None:
+    regions, _ = filled("r")
+    region = regions.find(Range("r", 0, 1))
+    regions.close()
+    anew = Bytes(b"")
+    regions.register(system("r"), lambda: anew)
+    region.users = 1
+    region.awaits_end = True
+    regions.release(region)
+    assert regions.status(SYSTEM, "r")
+    assert not anew.closed
+
+
+def test_inputs_are_copied_and_outputs_noted() -> None:
+    regions, memories = filled("r")
+    request = InferRequest(0, b"", [b"", b"inline"])
+    regions.use(request, RegionUse(((0, Range("r", 2, 3)),), (("O", Range("r", 4, 4)),)))
+    memories["r"].data[:] = bytes(8)
+    assert request.payloads == [b"234", b"inline"]
+    assert request.placements is not None
+    (name, region, place), *others = request.placements
+    assert (name, region.about.name, place, others) == ("O", "r", Range("r", 4, 4), [])
+
+
+def test_memory_that_shrank_is_told() -> None:
+    regions, memories = filled("r")
+    place = Range("r", 4, 4)
+    region = regions.find(place)
+    region.write(place, b"abcd")
+    del memories["r"].data[6:]
+    for attempt in (lambda: region.read(place), lambda: region.write(place, b"abcd")):
+        with pytest.raises(NereidError, match=r"Invalid offset \+ byte size") as caught:
+            attempt()
+        assert caught.value.code == 3
+
+
+def test_nothing_goes_where_it_is_not_allowed() -> None:
+    regions = Regions(allowed=False)
+    assert regions.status(SYSTEM, "") == []
+    regions.unregister(SYSTEM, "r")
+    for attempt in (
+        lambda: regions.register(system("r"), lambda: Bytes(b"")),
+        lambda: regions.find(Range("r", 0, 1)),
+    ):
+        with pytest.raises(NereidError, match="Client shared memory is disabled") as caught:
+            attempt()
+        assert caught.value.code == 12

@@ -1,0 +1,361 @@
+"""ModelInfer's bytes to requests and answers back, as a real server takes and refuses them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.core.datatypes import NAMES
+from nereid.core.errors import Internal
+from nereid.core.messages import Answer, InferRequest, SharedMemory
+from nereid.core.tensors import NUMPY_TYPE
+from nereid.pb import kserve_pb2
+from nereid.services.gateway.grpc import wire_format
+from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
+from nereid.services.gateway.segments import Slabs, tensor_bytes
+
+P = kserve_pb2.InferParameter
+C = kserve_pb2.InferTensorContents
+FLOATS = struct.pack("<4f", 1, 2, 3, 4)
+X: dict[str, Any] = {"name": "X", "datatype": "FP32", "shape": [4]}
+Y: dict[str, Any] = {**X, "name": "Y"}
+TYPED = {"contents": C(fp32_contents=[1, 2, 3, 4])}
+
+
+def message(
+    *inputs: dict[str, Any], raw: tuple[bytes, ...] = (), **fields: Any
+) -> kserve_pb2.ModelInferRequest:
+    built = kserve_pb2.ModelInferRequest(
+        model_name="m", model_version="1", raw_input_contents=raw, **fields
+    )
+    for each in inputs:
+        built.inputs.add(**each)
+    return built
+
+
+def decode(built: kserve_pb2.ModelInferRequest) -> InferRequest:
+    return GrpcDecoder().decode(built.SerializeToString())
+
+
+def fault_of(built: kserve_pb2.ModelInferRequest) -> tuple[int, str]:
+    request = decode(built)
+    assert request.fault is not None
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    assert head == kserve_pb2.ModelInferRequest(model_name="m", model_version="1")
+    return request.fault.code, request.fault.message
+
+
+def test_raw_tensors_travel_beside_the_head() -> None:
+    decoder = GrpcDecoder()
+    heads = set()
+    for request_id in ("", "a", "b"):
+        built = message(X, Y, raw=(FLOATS, FLOATS[::-1]), id=request_id, parameters={})
+        request = decoder.decode(built.SerializeToString())
+        assert request.fault is None
+        assert request.request_id == request_id
+        assert request.payloads == [FLOATS, FLOATS[::-1]]
+        heads.add(request.head)
+    (head,) = heads
+    assert kserve_pb2.ModelInferRequest.FromString(head) == message(X, Y)
+
+
+def test_typed_and_raw_requests_have_the_same_head() -> None:
+    typed = decode(message({**X, **TYPED}))
+    raw = decode(message(X, raw=(FLOATS,)))
+    assert typed.head == raw.head
+    assert typed.payloads == raw.payloads == [FLOATS]
+
+
+def test_parameters_go_where_they_belong() -> None:
+    request = decode(
+        message(
+            X,
+            raw=(FLOATS,),
+            parameters={
+                "priority": P(uint64_param=3),
+                "timeout": P(int64_param=5),
+                "k": P(double_param=1.5),
+                "sequence_id": P(string_param="s"),
+                "triton_enable_empty_final_response": P(bool_param=True),
+            },
+        )
+    )
+    assert request.fault is None
+    assert (request.priority, request.timeout_us) == (3, 5)
+    assert request.parameters == {"k": 1.5, "sequence_id": "s"}
+    assert (
+        decode(message(X, raw=(FLOATS,), parameters={"timeout": P(int64_param=-1)})).fault is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("priority", P(int64_param=-1), "invalid value for 'priority', expected value >= 0."),
+        (
+            "priority",
+            P(string_param="a"),
+            "invalid value type for 'priority' parameter, expected int64_param or uint64_param.",
+        ),
+        (
+            "timeout",
+            P(uint64_param=1),
+            "invalid value type for 'timeout' parameter, expected int64_param.",
+        ),
+        (
+            "sequence_id",
+            P(bool_param=True),
+            "invalid value type for 'sequence_id' parameter, expected int64_param or string_param.",
+        ),
+        (
+            "sequence_end",
+            P(string_param="1"),
+            "invalid value type for 'sequence_end' parameter, expected bool_param.",
+        ),
+        (
+            "triton_x",
+            P(int64_param=1),
+            (
+                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the"
+                " following keys starting with 'triton_' are allowed:"
+                " triton_enable_empty_final_response"
+            ),
+        ),
+        (
+            "k",
+            P(),
+            (
+                "invalid value type for 'k' parameter, expected int64_param, bool_param, or"
+                " string_param."
+            ),
+        ),
+    ],
+)
+def test_parameters_are_checked(key: str, value: kserve_pb2.InferParameter, text: str) -> None:
+    assert fault_of(message(X, raw=(FLOATS,), parameters={key: value})) == (3, text)
+
+
+@pytest.mark.parametrize(
+    ("built", "text"),
+    [
+        (
+            message({**X, **TYPED}, Y, raw=(FLOATS,)),
+            (
+                "contents field must not be specified when using raw_input_contents for 'X' for"
+                " model 'm'"
+            ),
+        ),
+        (
+            message(X, {**Y, **TYPED}, raw=(FLOATS,)),
+            (
+                "contents field must not be specified when using raw_input_contents for 'Y' for"
+                " model 'm'"
+            ),
+        ),
+        (
+            message(X, Y, raw=(FLOATS,)),
+            "unable to find data for input tensor 'Y' for model 'm' in request.",
+        ),
+        (message(X), "unable to find data for input tensor 'X' for model 'm' in request."),
+        (
+            message({**X, "contents": C(int_contents=[1])}),
+            (
+                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type"
+                " 'INT32', expected datatype 'FP32'"
+            ),
+        ),
+        (
+            message({**X, "contents": C(fp32_contents=[1], int_contents=[1])}),
+            (
+                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type"
+                " 'INT32', expected datatype 'FP32'"
+            ),
+        ),
+        (
+            message({**X, "datatype": "FP16", **TYPED}),
+            (
+                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'FP32',"
+                " expected datatype 'FP16'"
+            ),
+        ),
+        (
+            message({**X, "datatype": "XX", **TYPED}),
+            (
+                "unexpected explicit tensor data for input tensor 'X' for model 'm' of type 'FP32',"
+                " expected datatype '<invalid>'"
+            ),
+        ),
+        (
+            message({**X, "datatype": "BYTES", "contents": C(bytes_contents=[b"a"])}, id="q"),
+            (
+                "[request id: q] expected 4 string elements for inference input 'X' for model 'm',"
+                " got 1"
+            ),
+        ),
+    ],
+)
+def test_defects_become_faults(built: kserve_pb2.ModelInferRequest, text: str) -> None:
+    assert fault_of(built) == (3, text)
+
+
+def test_a_known_head_without_its_tensors_is_refused_as_well() -> None:
+    decoder = GrpcDecoder()
+    assert decoder.decode(message(X, raw=(FLOATS,)).SerializeToString()).fault is None
+    fault = decoder.decode(message(X).SerializeToString()).fault
+    assert fault is not None
+    assert fault.message.startswith("unable to find data for input tensor 'X'")
+
+
+def test_surplus_tensors_are_dropped() -> None:
+    assert decode(message(X, raw=(FLOATS, FLOATS))).payloads == [FLOATS]
+    assert decode(message(raw=(FLOATS,))).payloads == []
+
+
+def test_features_that_are_not_there_are_named() -> None:
+    region = {
+        "shared_memory_region": P(string_param="r"),
+        "shared_memory_byte_size": P(int64_param=4),
+    }
+    assert fault_of(message({**X, "parameters": region}))[0] == 12
+    for parameters, code, text in (
+        (region, 12, "Client shared memory is disabled."),
+        ({"classification": P(int64_param=-2)}, 3, "invalid value for 'classification' parameter"),
+        ({"classification": P(string_param="2")}, 3, "invalid value type for 'classification'"),
+    ):
+        built = message(X, raw=(FLOATS,))
+        output = built.outputs.add(name="O")
+        for key, value in parameters.items():
+            output.parameters[key].CopyFrom(value)
+        told_code, told = fault_of(built)
+        assert told_code == code
+        assert told.startswith(text)
+
+
+def test_what_only_http_heeds_is_dropped_from_the_head() -> None:
+    built = message({**X, "parameters": {"binary_data_size": P(int64_param=16)}}, raw=(FLOATS,))
+    for _ in range(2):
+        built.outputs.add(name="O").parameters["binary_data"].bool_param = True
+    head = kserve_pb2.ModelInferRequest.FromString(decode(built).head)
+    assert [(each.name, len(each.parameters)) for each in head.outputs] == [("O", 0)]
+    assert not head.inputs[0].parameters
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "values", "raw"),
+    [
+        ("BOOL", "bool_contents", [True, False], b"\1\0"),
+        ("UINT8", "uint_contents", [255, 257], b"\xff\1"),
+        ("UINT16", "uint_contents", [1, 65537], b"\1\0\1\0"),
+        ("UINT32", "uint_contents", [1], b"\1\0\0\0"),
+        ("UINT64", "uint64_contents", [1], b"\1" + bytes(7)),
+        ("INT8", "int_contents", [-1, 129], b"\xff\x81"),
+        ("INT16", "int_contents", [-1], b"\xff\xff"),
+        ("INT32", "int_contents", [-1], b"\xff" * 4),
+        ("INT64", "int64_contents", [-1], b"\xff" * 8),
+        ("FP32", "fp32_contents", [1.0], b"\0\0\x80?"),
+        ("FP64", "fp64_contents", [1.0], b"\0\0\0\0\0\0\xf0?"),
+        ("BYTES", "bytes_contents", [b"a", b"\xff"], b"\1\0\0\0a\1\0\0\0\xff"),
+        ("FP32", "fp32_contents", [], b""),
+    ],
+)
+def test_typed_contents(datatype: str, field: str, values: list[Any], raw: bytes) -> None:
+    contents = C(**{field: values})
+    request = decode(
+        message({"name": "X", "datatype": datatype, "shape": [len(values)], "contents": contents})
+    )
+    assert request.fault is None
+    assert request.payloads == [raw]
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    with pytest.raises(Internal, match=r"^Unable to parse request$"):
+        GrpcDecoder().decode(b"\xff\xff\xff")
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_request_or_an_error(data: bytes) -> None:
+    try:
+        request = GrpcDecoder().decode(data)
+    except Internal:
+        return
+    assert kserve_pb2.ModelInferRequest.FromString(request.head) is not None
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "name": st.text(max_size=2),
+                "datatype": st.sampled_from([*sorted(NAMES), "", "X"]),
+                "shape": st.lists(st.integers(-2, 3), max_size=3),
+            }
+        ),
+        max_size=3,
+    ),
+    st.lists(st.binary(max_size=12), max_size=3),
+)
+def test_any_request_is_taken_or_faulty(inputs: list[dict[str, Any]], raw: list[bytes]) -> None:
+    request = decode(message(*inputs, raw=tuple(raw)))
+    if request.fault is None:
+        assert len(request.payloads) == len(inputs)
+    else:
+        assert request.fault.code == 3
+
+
+@given(
+    st.text(max_size=200), st.lists(st.integers(0, 300) | st.sampled_from([16383, 16384, 70000]))
+)
+def test_answers_are_responses(request_id: str, sizes: list[int]) -> None:
+    head = kserve_pb2.ModelInferResponse(model_name="m", model_version="1")
+    for index in range(len(sizes)):
+        head.outputs.add(name=str(index), datatype="UINT8", shape=[sizes[index]])
+    answer = Answer(1, head.SerializeToString(), [bytes(size) for size in sizes])
+    response = kserve_pb2.ModelInferResponse.FromString(encode(answer, request_id))
+    assert response.id == request_id
+    assert [len(raw) for raw in response.raw_output_contents] == sizes
+    response.ClearField("id")
+    response.ClearField("raw_output_contents")
+    assert response == head
+
+
+@pytest.mark.parametrize("datatype", sorted(NAMES - {"BYTES"}))
+def test_every_datatype_travels_raw(datatype: str) -> None:
+    raw = np.arange(3).astype(NUMPY_TYPE[datatype]).tobytes()
+    tensor = {"name": "X", "datatype": datatype, "shape": [3]}
+    assert decode(message(tensor, raw=(raw,))).payloads == [raw]
+
+
+def test_a_large_message_is_decoded_where_it_lies() -> None:
+    slabs = Slabs(8 << 20)
+    slabs.shared = True
+    tensors = (bytes(range(256)) * 400, FLOATS * 40)
+    wide = {**X, "shape": [25600]}
+    built = message(wide, {**Y, "shape": [160]}, raw=tensors, id="mine").SerializeToString()
+    room = slabs.room(len(built), wire_format.first_tensor(memoryview(built)[:200]))
+    assert room is not None
+    room.view[:] = built
+    request = GrpcDecoder().decode_room(room)
+    assert request.request_id == "mine"
+    assert request.head == GrpcDecoder().decode(built).head
+    assert [bytes(tensor_bytes(request, each)) for each in request.payloads] == list(tensors)
+    assert isinstance(request.payloads[0], SharedMemory)
+    assert request.payloads[0].offset % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("noise", "text"),
+    [(b"\xff" * 100_000, "Unable to parse request"), (b"\x3a\xff\xff\x7f" * 30_000, "Unable to")],
+)
+def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes, text: str) -> None:
+    slabs = Slabs(8 << 20)
+    slabs.shared = True
+    room = slabs.room(len(noise))
+    assert room is not None
+    room.view[:] = noise
+    with pytest.raises(Internal, match=text):
+        GrpcDecoder().decode_room(room)

@@ -1,0 +1,67 @@
+"""Replies on a stream: their bytes, and the order in which they go out."""
+
+from __future__ import annotations
+
+import pytest
+
+from nereid.core.messages import Answer, Fault
+from nereid.pb import kserve_pb2
+from nereid.services.gateway.grpc.stream_responses import Order, Turn, empty_final_reply, reply_to
+
+Reply = kserve_pb2.ModelStreamInferResponse
+HEAD = kserve_pb2.ModelInferResponse(model_name="m", model_version="3").SerializeToString()
+ACCEPTED = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
+
+
+@pytest.mark.parametrize("final", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 20_000])
+def test_an_answer(size: int, final: bool) -> None:
+    reply = Reply.FromString(reply_to(Answer(1, HEAD, [bytes(size), b"x"]), "é", final))
+    inner = reply.infer_response
+    assert (inner.model_name, inner.model_version, inner.id) == ("m", "3", "é")
+    assert list(inner.raw_output_contents) == [bytes(size), b"x"]
+    assert inner.parameters["triton_final_response"].WhichOneof("parameter_choice") == "bool_param"
+    assert inner.parameters["triton_final_response"].bool_param is final
+    assert not reply.error_message
+
+
+@pytest.mark.parametrize(("head", "model", "told"), [(b"", "", False), (ACCEPTED, "m", True)])
+def test_a_fault(head: bytes, model: str, told: bool) -> None:
+    reply = Reply.FromString(reply_to(Answer(1, head, error=Fault(3, "no good")), "id"))
+    assert reply.error_message == "no good"
+    assert (reply.infer_response.id, reply.infer_response.model_name) == ("id", model)
+    assert ("triton_final_response" in reply.infer_response.parameters) is told
+
+
+def test_the_empty_final_reply() -> None:
+    head = kserve_pb2.ModelInferRequest(model_name="m").SerializeToString()
+    inner = Reply.FromString(empty_final_reply(head, "id")).infer_response
+    assert (inner.model_name, inner.model_version, inner.id) == ("m", "", "id")
+    assert inner.parameters["triton_final_response"].bool_param is True
+
+
+# a, b, c and d in this order; + is a reply, . the end without one, ! a reply that waits for nobody.
+@pytest.mark.parametrize(
+    ("events", "sent"),
+    [
+        ("a+ b+ c+ d+", "abcd"),
+        ("d+ c+ b+ a+", "abcd"),
+        ("b+ a+ d+ c+", "abcd"),
+        ("c! c! c. a+ b+ d+", "ccabd"),
+        ("a! b+ a! a. c+", "aabc"),
+        ("b. c+ a+", "ac"),
+        ("b+ c+", ""),
+    ],
+)
+def test_order(events: str, sent: str) -> None:
+    out: list[bytes] = []
+    order = Order(out.append)
+    turns = {name: Turn() for name in "abcd"}
+    for turn in turns.values():
+        order.enter(turn)
+    for name, event in map(tuple, events.split()):
+        if event == "!":
+            order.at_once(name.encode())
+        else:
+            order.last(turns[name], b"" if event == "." else name.encode())
+    assert b"".join(out).decode() == sent

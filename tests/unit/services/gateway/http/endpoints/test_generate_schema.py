@@ -1,0 +1,234 @@
+"""The generate extension's JSON, case by case as Triton reads and writes it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import NereidError, http_status
+from nereid.core.messages import Answer
+from nereid.core.tensors import join_bytes
+from nereid.pb import kserve_pb2
+from nereid.services.gateway.http.endpoints import generate_schema
+from nereid.services.gateway.http.endpoints.infer_response import HttpEncoder
+
+INPUTS = {
+    "TEXT": ("BYTES", [1]),
+    "N": ("INT32", [1]),
+    "ARR": ("FP32", [-1]),
+    "M": ("INT32", [2, -1]),
+    "FX": ("INT32", [2, 3]),
+    "B": ("BOOL", [1]),
+    "H": ("FP16", [1]),
+    "NONE": ("INT32", [0]),
+}
+INVALID = "has invalid type. It should be either 'int', 'bool', or 'string'."
+SCHEMA = "The schema can not convert input '{}' to tensor with proper shape"
+SHAPE = "Unable to parse 'data': Shape does not match true shape of 'data' field"
+NO_STRING = "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+NO_INTEGER = "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"
+
+
+def metadata(*, batch: bool = False) -> kserve_pb2.ModelMetadataResponse:
+    message = kserve_pb2.ModelMetadataResponse(name="m")
+    for name, (datatype, shape) in INPUTS.items():
+        message.inputs.add(name=name, datatype=datatype, shape=[-1] * batch + shape)
+    return message
+
+
+def read(body: Any, *, batch: bool = False) -> Any:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return generate_schema.read(data, "m", "", metadata(batch=batch))
+
+
+def ints(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+HI = join_bytes([b"hi"])
+
+
+@pytest.mark.parametrize(
+    ("body", "batch", "inputs"),
+    [
+        ({"TEXT": "hi"}, False, [("TEXT", [1], HI)]),
+        ({"TEXT": ["hi"]}, False, [("TEXT", [1], HI)]),
+        ({"TEXT": [["hi"]]}, False, [("TEXT", [1], HI)]),
+        ({"TEXT": "hi"}, True, [("TEXT", [1, 1], HI)]),
+        ({"TEXT": ["hi", "hi"]}, True, [("TEXT", [2, 1], HI + HI)]),
+        ({"N": 5, "parameters": {"TEXT": "hi"}}, False, [("N", [1], ints(5)), ("TEXT", [1], HI)]),
+        ({"N": 5_000_000_000}, False, [("N", [1], ints(705032704))]),
+        ({"ARR": [1, 2.5]}, False, [("ARR", [2], struct.pack("<2f", 1, 2.5))]),
+        ({"ARR": 1}, False, [("ARR", [1], struct.pack("<f", 1))]),
+        ({"ARR": []}, False, [("ARR", [0], b"")]),
+        (b'{"ARR":[Infinity]}', False, [("ARR", [1], struct.pack("<f", float("inf")))]),
+        ({"M": [1, 2, 3, 4]}, False, [("M", [2, 2], ints(1, 2, 3, 4))]),
+        ({"M": [1, 2, 3, 4]}, True, [("M", [1, 2, 2], ints(1, 2, 3, 4))]),
+        ({"FX": [1, 2, 3, 4, 5, 6]}, True, [("FX", [1, 2, 3], ints(1, 2, 3, 4, 5, 6))]),
+        ({"B": True}, False, [("B", [1], b"\1")]),
+        (b'{"TEXT":"hi"}\0rest', False, [("TEXT", [1], HI)]),
+        ({}, False, []),
+    ],
+)
+def test_members_with_an_inputs_name_are_that_input(body: Any, batch: bool, inputs: Any) -> None:
+    request = read(body, batch=batch)
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    assert head.model_name == "m"
+    told = [
+        (each.name, list(each.shape), payload)
+        for each, payload in zip(head.inputs, request.payloads, strict=True)
+    ]
+    assert told == inputs
+    assert [each.datatype for each in head.inputs] == [INPUTS[name][0] for name, *_ in inputs]
+    assert request.parameters is None
+
+
+def test_other_members_are_parameters() -> None:
+    request = read(
+        {
+            "id": "abc",
+            "TEXT": "hi",
+            "a": 1,
+            "priority": 7,
+            "triton_x": True,
+            "parameters": {"b": -1, "d": 1.5, "timeout": 9, "s": "x"},
+        }
+    )
+    assert request.request_id == "abc"
+    assert request.parameters == {
+        "a": 1,
+        "priority": 7,
+        "triton_x": True,
+        "b": -1,
+        "d": 1.5,
+        "timeout": 9,
+        "s": "x",
+    }
+    # As on Triton they mean nothing to the scheduler here.
+    assert (request.priority, request.timeout_us) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"", 500, "failed to parse the request JSON buffer: The document is empty. at 0"),
+        (
+            b"{",
+            500,
+            "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+        ),
+        ([1], 500, "attempt to get members for non-object"),
+        ("x", 500, "attempt to get members for non-object"),
+        (
+            {"id": 5},
+            500,
+            "Unable to parse 'id': attempt to access JSON non-string as string",
+        ),
+        ({"a": None}, 400, f"parameter 'a' {INVALID}"),
+        ({"a": [1]}, 400, f"parameter 'a' {INVALID}"),
+        ({"a": {"b": 1}}, 400, f"parameter 'a' {INVALID}"),
+        (
+            {"parameters": {"a": {"b": 1}}},
+            400,
+            f"Converting keyword: 'parameters': parameter 'a' {INVALID}",
+        ),
+        (
+            {"parameters": 5},
+            500,
+            (
+                "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object"
+                " as object"
+            ),
+        ),
+        (
+            {"TEXT": "a", "parameters": {"TEXT": "b"}},
+            400,
+            (
+                "Converting keyword: 'parameters': [request id: <id_unknown>] input 'TEXT' already"
+                " exists in request"
+            ),
+        ),
+        ({"TEXT": 5}, 500, NO_STRING),
+        ({"TEXT": None}, 500, NO_STRING),
+        ({"TEXT": {"a": "hi"}}, 500, NO_STRING),
+        ({"TEXT": []}, 400, SCHEMA.format("TEXT")),
+        ({"TEXT": ["a", "b"]}, 400, SCHEMA.format("TEXT")),
+        (
+            {"TEXT": [["a", "b"]], "id": "q"},
+            400,
+            (
+                "[request id: q] unexpected number of string elements 2 for inference input 'TEXT'"
+                " for model 'm', expecting 1"
+            ),
+        ),
+        ({"N": "5"}, 500, NO_INTEGER),
+        ({"N": 5.0}, 500, NO_INTEGER),
+        ({"N": 10**25}, 500, NO_INTEGER),
+        ({"ARR": [[1, 2], [3]]}, 500, SHAPE),
+        (
+            {"ARR": ["a", 1]},
+            500,
+            "Unable to parse 'data': attempt to access JSON non-number as double",
+        ),
+        ({"M": [1, 2, 3]}, 400, SCHEMA.format("M")),
+        ({"FX": list(range(12))}, 400, SCHEMA.format("FX")),
+        ({"NONE": []}, 400, SCHEMA.format("NONE")),
+        ({"B": 1}, 500, "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
+        (
+            {"H": []},
+            400,
+            (
+                "receiving FP16 data via JSON is not supported. Please use the binary data format"
+                " for input H"
+            ),
+        ),
+    ],
+)
+def test_what_is_refused(body: Any, status: int, message: str) -> None:
+    with pytest.raises(NereidError) as refusal:
+        read(body)
+    assert (http_status(refusal.value.code), refusal.value.message) == (status, message)
+
+
+def told(*outputs: tuple[str, str, bytes], request_id: str = "", **parameters: Any) -> bytes:
+    head = kserve_pb2.ModelInferResponse(model_name="m", model_version="1")
+    for name, datatype, _ in outputs:
+        head.outputs.add(name=name, datatype=datatype, shape=[-1])
+    for key, value in parameters.items():
+        head.parameters[key].int64_param = value
+    answer = Answer(1, head.SerializeToString(), [payload for *_, payload in outputs])
+    return generate_schema.write(answer, HttpEncoder().describe(answer.head), request_id)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (told(), b'{"model_name":"m","model_version":"1"}'),
+        (
+            told(("z", "INT32", ints(1)), ("OUT", "BYTES", HI), request_id="7", b=2),
+            b'{"OUT":"hi","b":2,"id":"7","model_name":"m","model_version":"1","z":1}',
+        ),
+        (
+            told(("O", "BYTES", HI + HI), ("B", "BOOL", b"\1"), ("E", "INT32", b"")),
+            b'{"B":true,"E":[],"O":["hi","hi"],"model_name":"m","model_version":"1"}',
+        ),
+        (
+            told(("z", "FP32", struct.pack("<2f", float("nan"), 1)), ("A", "INT32", ints(1))),
+            b'{"A":1,"model_name":"m","model_version":"1","z":[NaN,1.0]}',
+        ),
+        (
+            told(("O", "BYTES", join_bytes([b'a\xff"']))),
+            b'{"O":"a\xff\\"","model_name":"m","model_version":"1"}',
+        ),
+    ],
+)
+def test_answers(text: bytes, expected: bytes) -> None:
+    assert text == expected
+
+
+def test_half_precision_has_no_json_form() -> None:
+    with pytest.raises(NereidError, match=r"binary data format for output\Z"):
+        told(("O", "FP16", b"\0\0"))

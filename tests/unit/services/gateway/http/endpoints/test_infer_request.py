@@ -1,0 +1,358 @@
+"""Bodies of infer requests, as a real server takes and refuses them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.messages import InferRequest
+from nereid.pb import kserve_pb2
+from nereid.services.gateway.http.endpoints.infer_request import (
+    Header,
+    HttpDecoder,
+    ReplyForm,
+    header_length,
+)
+
+FLOATS = struct.pack("<4f", 1, 2, 3, 4)
+ONLY_ONE = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
+    " 'shared_memory_region' in 'parameters'. But "
+)
+
+
+def decoder() -> HttpDecoder:
+    return HttpDecoder("m", "1", {})
+
+
+def tensor(**fields: Any) -> dict[str, Any]:
+    return {"name": "X", "shape": [4], "datatype": "FP32", **fields}
+
+
+GOOD = tensor(data=[1, 2, 3, 4])
+
+
+def decode(document: Any, raw: bytes = b"") -> tuple[InferRequest, ReplyForm]:
+    text = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return decoder().decode(text + raw, len(text))
+
+
+def fault_of(document: Any, raw: bytes = b"") -> tuple[int, str]:
+    request, _ = decode(document, raw)
+    assert request.fault is not None
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    assert head == kserve_pb2.ModelInferRequest(model_name="m", model_version="1")
+    assert request.payloads == []
+    return request.fault.code, request.fault.message
+
+
+def test_json_data_becomes_raw() -> None:
+    request, form = decode(
+        {
+            "id": "abc",
+            "parameters": {"priority": 2, "timeout": 7, "a": 1, "b": "x", "c": True, "d": 1.5},
+            "inputs": [GOOD, tensor(name="Y", datatype="BYTES", shape=[1, 1], data=[["é"]])],
+            "outputs": [{"name": "O"}, {"name": "O"}, {"name": "P"}],
+        }
+    )
+    assert request.fault is None
+    assert request.request_id == "abc"
+    assert (request.priority, request.timeout_us) == (2, 7)
+    assert request.parameters == {"a": 1, "b": "x", "c": True, "d": 1.5}
+    assert request.payloads == [FLOATS, b"\2\0\0\0\xc3\xa9"]
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    assert [(each.name, each.datatype, list(each.shape)) for each in head.inputs] == [
+        ("X", "FP32", [4]),
+        ("Y", "BYTES", [1, 1]),
+    ]
+    assert [each.name for each in head.outputs] == ["O", "P"]
+    assert form == ReplyForm()
+
+
+def test_binary_tensors_follow_the_header_in_order() -> None:
+    inputs = [
+        tensor(parameters={"binary_data_size": 16}),
+        tensor(name="J", data=[0, 0, 0, 0]),
+        tensor(name="S", datatype="BYTES", shape=[1], parameters={"binary_data_size": 5}),
+    ]
+    request, _ = decode({"inputs": inputs}, FLOATS + b"\1\0\0\0a")
+    assert request.payloads == [FLOATS, bytes(16), b"\1\0\0\0a"]
+
+
+def test_headers_are_remembered_whatever_their_id() -> None:
+    table: dict[tuple[bytes, bytes], Header] = {}
+    reader = HttpDecoder("m", "1", table)
+    rest = b'"inputs":[{"name":"X","shape":[4],"datatype":"FP32","parameters":'
+    rest += b'{"binary_data_size":16}}],"parameters":{"k":1}}'
+    for name in ("one", "two", "é"):
+        text = b'{ "id" : "%b", ' % name.encode() + rest
+        request, _ = reader.decode(text + FLOATS, len(text))
+        assert request.request_id == name
+        assert request.payloads == [FLOATS]
+        assert request.parameters == {"k": 1}
+        request.parameters["k"] = 2
+    assert len(table) == 1
+    # Another model's request with the same header is another request.
+    text = b"{" + rest
+    other, _ = HttpDecoder("n", "", table).decode(text + FLOATS, len(text))
+    assert kserve_pb2.ModelInferRequest.FromString(other.head).model_name == "n"
+
+
+def test_headers_with_data_are_not_remembered() -> None:
+    table: dict[tuple[bytes, bytes], Header] = {}
+    text = json.dumps({"inputs": [GOOD]}).encode()
+    HttpDecoder("m", "1", table).decode(text, len(text))
+    assert not table
+
+
+def test_how_outputs_are_wanted() -> None:
+    def form(**members: Any) -> ReplyForm:
+        request, wanted = decode({"inputs": [GOOD], **members})
+        assert request.fault is None
+        return wanted
+
+    binary = {"parameters": {"binary_data": True}}
+    by_default = {"binary_data_output": True}
+    assert form(parameters=by_default) == ReplyForm(True)
+    assert form(outputs=[{"name": "O", **binary}]) == ReplyForm(False, (("O", True),))
+    assert form(parameters=by_default, outputs=[{"name": "O"}]) == ReplyForm(False)
+    assert form(parameters=by_default, outputs=[]) == ReplyForm(True)
+    assert form(outputs=[{"name": "O", "parameters": 5}]) == ReplyForm()
+    assert form(outputs=[{"name": "O", "parameters": {"classification": 0}}]) == ReplyForm()
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "message"),
+    [
+        (b"{", 13, "failed to parse the request JSON buffer: Missing a name for object member."),
+        (b"[]", 13, "Unable to parse 'inputs': attempt to access non-existing object member"),
+        (b"5", 13, "Unable to parse 'inputs': attempt to access non-existing object member"),
+        ({"inputs": 5}, 13, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
+        ({"inputs": [5]}, 3, ONLY_ONE + "no field is set"),
+        ({"inputs": [{}]}, 3, ONLY_ONE + "no field is set"),
+        ({"inputs": [tensor()]}, 3, ONLY_ONE + "no field is set"),
+        ({"inputs": [tensor(parameters=5)]}, 3, ONLY_ONE + "no field is set"),
+        (
+            {"inputs": [tensor(data=[], parameters={"binary_data_size": 1})]},
+            3,
+            ONLY_ONE + "set 'data' 'binary_data_size'",
+        ),
+        (
+            {"inputs": [tensor(data=[], parameters={"shared_memory_region": "r"})]},
+            3,
+            ONLY_ONE + "set 'data' 'shared_memory_region'",
+        ),
+        ({"inputs": [{"data": [1]}]}, 13, "Unable to parse 'name': attempt to access non-existing"),
+        (
+            {"inputs": [tensor(name=5, data=[1])]},
+            13,
+            "Unable to parse 'name': attempt to access JSON",
+        ),
+        ({"inputs": [{"name": "X", "data": [1]}]}, 13, "Unable to parse 'datatype': attempt to"),
+        (
+            {"inputs": [{"name": "X", "datatype": "FP32", "data": [1]}]},
+            13,
+            "Unable to parse 'shape': attempt to access non-existing object member 'shape'",
+        ),
+        ({"inputs": [tensor(shape=5, data=[1])]}, 13, "Unable to parse 'shape': attempt to access"),
+        ({"inputs": [tensor(shape=[-1], data=[1])]}, 13, "Unable to parse 'shape': attempt to acc"),
+        ({"inputs": [tensor(shape=[1.0], data=[1])]}, 13, "Unable to parse 'shape': attempt to ac"),
+        ({"inputs": [tensor(shape=[1 << 62], data=[1])]}, 13, "Unable to parse 'data': Shape does"),
+        ({"inputs": [tensor(datatype="XX", data=[1])]}, 3, "invalid datatype for input X"),
+        ({"inputs": [tensor(datatype="", data=[1])]}, 3, "invalid datatype for input X"),
+        (
+            {"inputs": [tensor(parameters={"shared_memory_region": "r"})]},
+            12,
+            "Client shared memory is disabled.",
+        ),
+        (
+            {"inputs": [tensor(parameters={"shared_memory_region": 5})]},
+            13,
+            "Unable to parse 'shared_memory_region': attempt to access JSON non-string as string",
+        ),
+        (
+            {"inputs": [tensor(parameters={"binary_data_size": -1})]},
+            13,
+            "Unable to parse 'binary_data_size': attempt to access JSON non-unsigned-integer",
+        ),
+        (
+            {"inputs": [tensor(shape=[1 << 63], parameters={"binary_data_size": 0})]},
+            3,
+            "the shape of input 'X' for model 'm' is out of range",
+        ),
+        (
+            {"inputs": [tensor(parameters={"binary_data_size": 16})]},
+            3,
+            "unexpected size for input 'X', expecting 16 additional bytes for model 'm'",
+        ),
+        (
+            {"id": 5, "parameters": 5, "inputs": 5},
+            13,
+            "Unable to parse 'id': attempt to access JSON",
+        ),
+        (
+            {"parameters": 5, "inputs": 5},
+            13,
+            "failed to get request params.: attempt to get members",
+        ),
+        ({"inputs": [GOOD], "outputs": 5}, 13, "Unable to parse 'outputs': attempt to access JSON"),
+        (
+            {"inputs": [GOOD], "outputs": [5]},
+            13,
+            "Unable to parse 'name': attempt to access non-ex",
+        ),
+        (
+            {"inputs": [tensor(datatype="BYTES", shape=[2], data=["a"])]},
+            3,
+            "[request id: <id_unknown>] expected 2 string elements for inference input 'X'",
+        ),
+    ],
+)
+def test_defects_become_faults(document: Any, code: int, message: str) -> None:
+    told_code, told = fault_of(document)
+    assert told.startswith(message)
+    assert told_code == code
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code", "message"),
+    [
+        ({"priority": -1}, 13, "Unable to parse 'priority': attempt to access JSON non-unsigned"),
+        ({"timeout": "a"}, 13, "Unable to parse 'timeout': attempt to access JSON non-unsigned"),
+        ({"binary_data_output": 5}, 13, "Unable to parse 'binary_data_output': attempt to access"),
+        (
+            {"sequence_id": 1.5},
+            13,
+            "Unable to parse 'sequence_id': attempt to access JSON non-stri",
+        ),
+        (
+            {"sequence_start": 5},
+            13,
+            "Unable to parse 'sequence_start': attempt to access JSON non-",
+        ),
+        ({"triton_x": 1}, 3, "parameter keys starting with 'triton_' are reserved"),
+        ({"a": None}, 3, "parameter 'a' has invalid type. It should be either 'int', 'bool', or"),
+    ],
+)
+def test_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
+    told_code, told = fault_of({"inputs": [GOOD], "parameters": parameters})
+    assert told.startswith(message)
+    assert told_code == code
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code", "message"),
+    [
+        ({"binary_data": 5}, 13, "Unable to parse 'binary_data': attempt to access JSON non-bool"),
+        ({"classification": -1}, 13, "Unable to set 'classification': attempt to access JSON non"),
+        ({"shared_memory_region": "r"}, 12, "Client shared memory is disabled."),
+        (
+            {"shared_memory_region": "r", "classification": 1},
+            3,
+            "Output can't set both 'shared_memory_region' and 'classification'",
+        ),
+        (
+            {"shared_memory_region": "r", "binary_data": True},
+            3,
+            "Output can't set both 'shared_memory_region' and 'binary_data'",
+        ),
+    ],
+)
+def test_output_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
+    told_code, told = fault_of(
+        {"inputs": [GOOD], "outputs": [{"name": "O", "parameters": parameters}]}
+    )
+    assert told.startswith(message)
+    assert told_code == code
+
+
+def test_parameters_that_only_other_models_heed_pass() -> None:
+    given_parameters = {"sequence_id": "x", "sequence_start": True, "sequence_end": False}
+    request, _ = decode({"inputs": [GOOD], "parameters": given_parameters})
+    assert request.parameters == given_parameters
+    request, _ = decode({"inputs": [GOOD], "parameters": {"sequence_id": 5}})
+    assert request.parameters == {"sequence_id": 5}
+
+
+def test_bytes_behind_the_tensors_are_refused() -> None:
+    sized = tensor(parameters={"binary_data_size": 16})
+    assert fault_of({"inputs": [sized]}, FLOATS + b"x") == (
+        3,
+        "unexpected additional input data for model 'm'",
+    )
+    assert "expecting 4 additional bytes" in fault_of({"inputs": [sized]}, FLOATS[:12])[1]
+
+
+def test_a_fault_keeps_the_request_id() -> None:
+    request, _ = decode({"id": "q", "inputs": [tensor(datatype="BYTES", data=["a"])]})
+    assert request.request_id == "q"
+    assert request.fault is not None
+    assert request.fault.message.startswith("[request id: q] expected 4 string elements")
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        (None, 100),
+        (b"5", 5),
+        (b" 5", 5),
+        (b"+5", 5),
+        (b"5x", 5),
+        (b"100", 100),
+        (b"", 0),
+        (b"x", 0),
+        (b"0x10", 0),
+        (b"0", 0),
+    ],
+)
+def test_the_header_length_is_read_as_c_reads_numbers(text: bytes | None, length: int) -> None:
+    assert header_length(text, 100) == length
+
+
+@pytest.mark.parametrize("text", [b"-1", b"101", b"99999999999999999999"])
+def test_a_header_length_outside_the_body_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        header_length(text, 100)
+    told = f"inference header size should be in range (0, 100), got: {text.decode()}"
+    assert caught.value.message == told
+    assert caught.value.late
+
+
+MEMBERS = ["id", "inputs", "outputs", "parameters", "name", "datatype", "shape", "data", "priority"]
+VALUES = ["binary_data_size", "classification", "BYTES", "FP32", "INT8", "X"]
+NAMES = st.sampled_from(MEMBERS + VALUES)
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 1 << 65) | st.floats() | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(
+    st.binary(max_size=60) | DOCUMENTS.map(lambda document: json.dumps(document).encode()),
+    st.binary(max_size=8),
+)
+def test_any_body_is_a_request_or_a_fault(text: bytes, raw: bytes) -> None:
+    request, _ = decoder().decode(text + raw, len(text))
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    if request.fault is None:
+        assert len(head.inputs) == len(request.payloads)
+    else:
+        assert request.fault.code in {3, 12, 13}
+
+
+@given(st.data())
+def test_any_shape_of_any_numbers_arrives(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(0, 3), max_size=3))
+    values = np.arange(int(np.prod(shape))).reshape(shape)
+    nested = values.tolist() if shape else [int(values)]
+    request, _ = decode({"inputs": [tensor(shape=shape, datatype="INT16", data=nested)]})
+    assert request.fault is None
+    assert request.payloads == [values.astype("<i2").tobytes()]

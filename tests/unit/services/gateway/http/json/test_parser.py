@@ -1,0 +1,128 @@
+"""JSON documents: what is taken, what is refused and in which words."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.core.errors import Internal, InvalidArgument, NereidError
+from nereid.services.gateway.http.json import parser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PREFIX = "failed to parse the request JSON buffer: "
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "The document is empty. at 0"),
+        (b" ", "The document is empty. at 1"),
+        (b"\0", "The document is empty. at 0"),
+        (b"{", "Missing a name for object member. at 1"),
+        (b"{'a':1}", "Missing a name for object member. at 1"),
+        (b"{/*x*/}", "Missing a name for object member. at 1"),
+        (b"nope", "Invalid value. at 1"),
+        (b"[nan]", "Invalid value. at 2"),
+        (b"[nulx]", "Invalid value. at 4"),
+        (b"[fals", "Invalid value. at 5"),
+        (b"[1e]", "Miss exponent in number. at 3"),
+        (b"[1e+]", "Miss exponent in number. at 4"),
+        (b"[Xf]", "Invalid value. at 1"),
+        (b'["\xc3\xa9", -]', "Invalid value. at 8"),
+        (b'{"a":[1,]}', "Invalid value."),
+        (b"[1 2]", "Missing a comma or ']' after an array element."),
+        (b'{"a":1 "b":2}', "Missing a comma or '}' after an object member."),
+        (b'{"a":"\\"[" "b":2}', "Missing a comma or '}' after an object member."),
+        (b'{"a":[[1], 2 3]}', "Missing a comma or ']' after an array element."),
+        (b'{"a" 1}', "Missing a colon after a name of object member."),
+        (b'{"a', "Missing a closing quotation mark in string. at 3"),
+        (b'"\\x"', "Invalid escape character in string."),
+        (b'"\n"', "Invalid escape character in string."),
+        (b"{}zz", "The document root must not be followed by other values. at 2"),
+        (b"[1, 1e400]", "Number too big to be stored in double. at 4"),
+        (b"[" + b"9" * 400 + b", NaN]", "Number too big to be stored in double."),
+    ],
+)
+def test_a_document_that_is_none_is_refused_in_the_known_words(text: bytes, reason: str) -> None:
+    with pytest.raises(Internal) as caught:
+        parser.parse(text)
+    assert caught.value.message.startswith(PREFIX + reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "document"),
+    [
+        (b"\xef\xbb\xbf{}", {}),
+        (b"{}\0", {}),
+        (b"{}\0trailing", {}),
+        (b" [1] \n", [1]),
+        (b"[Infinity, -Infinity]", [math.inf, -math.inf]),
+        (b'[Inf, -Inf, "Inf \\" -NaN"]', [math.inf, -math.inf, 'Inf " -NaN']),
+        (b"[NaN, 18446744073709551615]", None),
+        (b'"\xff"', "\udcff"),
+        (b"[NaN, 18446744073709551616, -9223372036854775808, 1.5]", None),
+    ],
+)
+def test_what_strict_parsers_refuse_is_taken(text: bytes, document: Any) -> None:
+    parsed = parser.parse(text)
+    if document is None:
+        assert math.isnan(parsed[0])
+        assert [type(each) for each in parsed[1:]] == [
+            int if b"615" in text else float,
+            *([int, float] if len(parsed) > 2 else []),
+        ]
+    else:
+        assert parsed == document
+
+
+def test_nesting_has_a_limit_of_the_server_not_of_the_protocol() -> None:
+    assert parser.parse(b"[" * 200 + b"]" * 200)
+    with pytest.raises(InvalidArgument):
+        parser.parse(b"[" * 200000)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_a_document_or_an_error_of_ours(text: bytes) -> None:
+    try:
+        parser.parse(text)
+    except NereidError as caught:
+        told = caught.message
+    else:
+        return
+    assert told.startswith(PREFIX)
+
+
+def test_strings_keep_the_bytes_they_came_as() -> None:
+    assert parser.utf8(parser.parse(b'"\xff\xc3\xa9"')) == b"\xff\xc3\xa9"
+    with pytest.raises(Internal, match="surrogate pair"):
+        parser.utf8("\ud800")
+    assert parser.printable("\udcff") == "?"
+    assert parser.printable("é") == "é"
+
+
+def test_members_are_checked_in_the_known_words() -> None:
+    document = {"name": 5, "shape": "x", "id": "a"}
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: parser.member([], "inputs"), "access non-existing object member 'inputs'"),
+        (lambda: parser.string(document, "name"), "access JSON non-string as string"),
+        (lambda: parser.array(document, "shape"), "access JSON non-array as array"),
+        (lambda: parser.unsigned(-1, "shape"), "JSON non-unsigned-integer as unsigned-integer"),
+        (lambda: parser.unsigned(True, "shape"), "JSON non-unsigned-integer as unsigned-intege"),
+        (lambda: parser.boolean(1, "shape"), "access JSON non-boolean as boolean"),
+    ]
+    for ask, words in cases:
+        with pytest.raises(Internal, match=words):
+            ask()
+    assert parser.string(document, "id") == "a"
+
+
+def test_what_is_written_can_hold_what_json_cannot() -> None:
+    text = parser.write({"data": [math.nan, math.inf, "\udcff", "é"]})
+    assert text == b'{"data":[NaN,Infinity,"\xff","\xc3\xa9"]}'
+    assert parser.error_body('a "quoted" \udcff') == b'{"error":"a \\"quoted\\" ?"}'

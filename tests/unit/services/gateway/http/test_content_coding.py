@@ -1,0 +1,75 @@
+"""Compression: leniency with damage, limits, and the choice by weight."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
+from nereid.services.gateway.http.content_coding import choose, compress, decompress
+
+BODY = b'{"inputs":[' + b"1," * 50000 + b"1]}"
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate", b"identity"])
+def test_there_and_back(encoding: bytes) -> None:
+    packed = BODY if encoding == b"identity" else compress((BODY[:10], BODY[10:]), encoding)
+    assert decompress(packed, encoding, len(BODY)) == BODY
+
+
+def test_damage_yields_what_could_be_read() -> None:
+    assert decompress(BODY, b"gzip", 1 << 20) == b""
+    assert decompress(zlib.compress(BODY)[2:-4], b"deflate", 1 << 20) == b""
+    cut = decompress(gzip.compress(BODY)[:-20], b"gzip", 1 << 20)
+    assert cut
+    assert BODY.startswith(cut)
+    assert decompress(gzip.compress(BODY) + b"behind", b"gzip", 1 << 20) == BODY
+    assert decompress(zlib.compress(BODY), b"gzip", 1 << 20) == BODY
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="nothing to be decompressed"):
+        decompress(b"", b"gzip", 10)
+    for encoding in (b"br", b"GZIP", b"gzip, deflate", b""):
+        with pytest.raises(Unimplemented, match="Unsupported compression type"):
+            decompress(b"x", encoding, 10)
+
+
+def test_a_bomb_is_stopped_at_the_limit() -> None:
+    bomb = zlib.compress(bytes(50_000_000))
+    with pytest.raises(InvalidArgument, match="exceeds the maximum allowed input size of 1000"):
+        decompress(bomb, b"deflate", 1000)
+
+
+@pytest.mark.parametrize(
+    ("accept", "choice"),
+    [
+        (b"gzip", b"gzip"),
+        (b"deflate", b"deflate"),
+        (b"gzip, deflate", b"gzip"),
+        (b"deflate, gzip", b"deflate"),
+        (b"gzip;q=0.5, deflate", b"deflate"),
+        (b"gzip;q=0.5, identity", None),
+        (b"br;q=1, gzip;q=0.2", b"gzip"),
+        (b"gzip; q=1.0.0, deflate", b"deflate"),
+        (b"br", None),
+        (b"*", None),
+        (b"gzip;q=0", None),
+        (b"GZIP", None),
+        (b"gzip;q=x", None),
+        (b"", None),
+    ],
+)
+def test_the_choice(accept: bytes, choice: bytes | None) -> None:
+    assert choose(accept) == choice
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"gzip", b"deflate"]))
+def test_any_bytes_are_read_or_refused(body: bytes, encoding: bytes) -> None:
+    with contextlib.suppress(NereidError):
+        assert len(decompress(body, encoding, 100)) <= 100

@@ -1,0 +1,61 @@
+"""Which headers become parameters, and how they are spelt then."""
+
+from __future__ import annotations
+
+import pytest
+
+from nereid.core.messages import Fault, InferRequest
+from nereid.services.gateway.policy.header_forwarding import HeaderForwarding, SpeltHeaders, checked
+
+
+@pytest.mark.parametrize(
+    ("pattern", "headers", "expected"),
+    [
+        ("my.*|x-a", {b"My-Header": b"1", b"XMY": b"2", b"X-Ab": b"3", b"other": b"4"}, "123"),
+        ("^my", {b"XMY": b"2", b"mY": b"\xc3\xa9\xff"}, "é\ufffd"),
+        (".*", {b"sequence_id": b"5", b"triton_grpc_error": b"true"}, None),
+        ("nothing", {b"My-Header": b"1"}, None),
+    ],
+)
+def test_matches(pattern: str, headers: dict[bytes, bytes], expected: str | None) -> None:
+    forwarding = HeaderForwarding(pattern)
+    for _ in range(2):
+        request = InferRequest(0, b"", [])
+        forwarding.add(request, headers.items())
+        found = request.parameters
+        assert (found and "".join(map(str, found.values()))) == expected
+        assert request.fault is None
+
+
+def test_a_header_beats_a_parameter_of_its_name() -> None:
+    request = InferRequest(0, b"", [], parameters={"a": 1, "b": 2})
+    HeaderForwarding("a").add(request, [("a", "x"), ("a", "y"), ("a-bin", b"z")])
+    assert request.parameters == {"a": "y", "b": 2, "a-bin": "z"}
+
+
+def test_names_of_tritons_own_are_refused() -> None:
+    request = InferRequest(0, b"", [])
+    HeaderForwarding("triton").add(request, [("triton_x", "1"), ("triton-y", "1")])
+    assert request.fault == Fault(
+        3, "Header 'triton_x' is reserved for Triton usage and cannot be forwarded."
+    )
+
+
+def test_names_that_never_repeat_cost_no_memory() -> None:
+    forwarding = HeaderForwarding("a")
+    for number in range(3000):
+        forwarding.add(InferRequest(0, b"", []), [(f"a{number}", "x")])
+    assert len(forwarding._wanted) <= 1024
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "a*+"])
+def test_what_re2_does_not_take_is_a_fault(pattern: str) -> None:
+    with pytest.raises(ValueError, match="not a pattern of RE2"):
+        checked(pattern)
+
+
+def test_copies_of_headers_remember_the_spelling() -> None:
+    headers = SpeltHeaders()
+    headers[b"a"] = headers.spelt[b"A"] = b"1"
+    copy = headers.copy()
+    assert (copy, copy.spelt) == ({b"a": b"1"}, {b"A": b"1"})

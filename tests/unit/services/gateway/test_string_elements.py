@@ -1,0 +1,87 @@
+"""Counting BYTES elements, with the texts of a real server."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors import join_bytes, split_bytes
+from nereid.services.gateway.string_elements import StringInput, check
+
+A = b"\1\0\0\0a"
+
+
+def about(count: int) -> StringInput:
+    return StringInput(0, "INPUT0", "m", count)
+
+
+@pytest.mark.parametrize(
+    ("raw", "count", "message", "late"),
+    [
+        (
+            A + A,
+            1,
+            (
+                "[request id: q] unexpected number of string elements 2 for inference input"
+                " 'INPUT0' for model 'm', expecting 1"
+            ),
+            False,
+        ),
+        (
+            A + A,
+            3,
+            (
+                "[request id: q] expected 3 string elements for inference input 'INPUT0' for model"
+                " 'm', got 2"
+            ),
+            False,
+        ),
+        (
+            A + b"\1\0\0\0",
+            2,
+            (
+                "incomplete string data for inference input 'INPUT0', expecting string of length 1"
+                " but only 0 bytes available"
+            ),
+            True,
+        ),
+        (
+            A + b"\1\0",
+            2,
+            (
+                "[request id: q] incomplete string length indicator for inference input 'INPUT0'"
+                " for model 'm', expecting 4 bytes but only 2 bytes available. Please make sure the"
+                " string length indicator is in one buffer."
+            ),
+            False,
+        ),
+        (A + b"\1\0\0\0", 1, "[request id: q] unexpected number of string elements 2", False),
+        (b"", 1, "[request id: q] expected 1 string elements", False),
+    ],
+)
+def test_what_is_refused(raw: bytes, count: int, message: str, late: bool) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        check(raw, about(count), "q")
+    assert caught.value.message.startswith(message)
+    assert caught.value.late is late
+
+
+def test_a_request_without_id_is_told_so() -> None:
+    with pytest.raises(InvalidArgument, match=r"^\[request id: <id_unknown>\] expected 1 string"):
+        check(b"", about(1), "")
+
+
+@given(st.lists(st.binary(max_size=8), max_size=5))
+def test_the_right_count_passes(elements: list[bytes]) -> None:
+    check(join_bytes(elements), about(len(elements)), "")
+
+
+@given(st.binary(max_size=40), st.integers(0, 4))
+def test_what_passes_can_be_split(raw: bytes, count: int) -> None:
+    try:
+        check(raw, about(count), "")
+    except InvalidArgument:
+        return
+    assert len(split_bytes(raw)) == count

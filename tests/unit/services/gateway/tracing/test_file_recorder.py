@@ -1,0 +1,204 @@
+"""Requests on their way to a trace file: which, and what is told of them."""
+
+from collections.abc import Sequence
+from time import monotonic_ns
+
+import pytest
+
+from nereid.core.messages import (
+    Answer,
+    Fault,
+    InferRequest,
+    TracedModel,
+    TracedTensor,
+    TraceRule,
+    TraceRules,
+)
+from nereid.observability.tracing import LARGEST_TENSOR_BYTES, Sampler, is_sampled, shows_tensors
+from nereid.pb import kserve_pb2
+from nereid.services.gateway.data_plane import UnderWay
+from nereid.services.gateway.tracing.file_format import Trace
+from nereid.services.gateway.tracing.file_recorder import FileTracing, moved
+from nereid.services.gateway.tracing.sampling import Sampling
+from tests.support.gateway.scripted_mesh import ScriptedMesh
+
+SAMPLED = b"\0" + bytes(range(1, 25)) + b"\3"
+ALL = TraceRule(on=True, rate=1, limit=-1)
+GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
+ANSWERED = ["INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
+
+
+class KeptFiles:
+    def __init__(self) -> None:
+        self.taken: list[tuple[Sampler, Trace | None]] = []
+        self.followed: list[list[TraceRule]] = []
+        self.closed = 0
+
+    def take(self, sampler: Sampler, trace: Trace | None) -> None:
+        self.taken.append((sampler, trace))
+
+    def follow(self, samplers: Sequence[Sampler]) -> None:
+        self.followed.append([sampler.rule for sampler in samplers])
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Mesh(ScriptedMesh):
+    """What is behind the tracing."""
+
+    def __init__(self, rule: TraceRule = ALL) -> None:
+        super().__init__()
+        self.files = KeptFiles()
+        self.tracing = FileTracing(self.files, Sampling(rule), self.infer)
+
+    def ask(self, request: InferRequest, protocol: str = "grpc") -> UnderWay:
+        return self.tracing.infer(request, self.told.append, protocol, monotonic_ns())
+
+    def answer(self, head: bytes = b"", **more: object) -> None:
+        self.on_answer(Answer(1, head, **more))  # type: ignore[arg-type]
+
+    def trace(self) -> Trace:
+        ((_, trace),) = self.files.taken
+        assert trace is not None
+        return trace
+
+
+def request(context: bytes = b"") -> InferRequest:
+    head = kserve_pb2.ModelInferRequest(model_name="m")
+    head.inputs.add(name="I", datatype="UINT8", shape=[2])
+    return InferRequest(1, head.SerializeToString(), [b"ab"], trace_context=context)
+
+
+def part(start_ns: int = 0, end_ns: int = 0) -> TracedModel:
+    now_ns = monotonic_ns()
+    times = (("REQUEST_START", start_ns or now_ns), ("REQUEST_END", end_ns or now_ns))
+    return TracedModel(b"c", b"p", "m", 1, "", times)
+
+
+def names(moments: Sequence[tuple[str, int]]) -> list[str]:
+    assert list(moments) == sorted(moments, key=lambda each: each[1])
+    return [name for name, _ in moments]
+
+
+def test_the_settings_alone_say_which_are_traced() -> None:
+    it = Mesh(ALL._replace(rate=2))
+    passed, chosen = request(SAMPLED), request(SAMPLED)
+    it.ask(passed)
+    assert it.on_answer == it.told.append
+    # Nobody below shall gather what nobody writes.
+    assert passed.trace_context == SAMPLED[:25] + b"\2"
+    it.ask(chosen)
+    assert is_sampled(chosen.trace_context)
+    assert not shows_tensors(chosen.trace_context)
+    assert chosen.trace_context[1:17] != SAMPLED[1:17]
+    untold = request()
+    it.ask(untold)
+    assert untold.trace_context == b""
+
+
+@pytest.mark.parametrize(
+    ("protocol", "seen"),
+    [
+        ("grpc", GRPC + ANSWERED[1:]),
+        ("http", [f"HTTP_{name}" for name in ("RECV_START", "RECV_END", "SEND_START", "SEND_END")]),
+    ],
+)
+def test_a_trace_is_what_the_gateway_saw_and_what_came_with_the_answer(
+    protocol: str, seen: list[str]
+) -> None:
+    it = Mesh()
+    it.ask(request(), protocol)
+    told = part()
+    it.answer(b"head", trace=(told,))
+    assert len(it.told) == 1
+    assert it.trace().models == (told,)
+    shown = names(it.trace().moments)
+    assert [name for name in shown if name != ANSWERED[0]] == seen
+    assert shown[2] == ANSWERED[0]
+    assert it.trace().tensors == []
+
+
+def test_each_answer_is_told_but_for_the_announcement_of_many() -> None:
+    it = Mesh()
+    under_way = it.ask(request())
+    it.answer(more=True)
+    it.answer(b"one", more=True)
+    under_way.set_flow(paused=True)
+    assert it.flows == [True]
+    for _ in range(500):
+        it.answer(b"two", more=True)
+    assert it.files.taken == []
+    it.answer(trace=(part(),))
+    assert len(it.told) == 503
+    shown = names(it.trace().moments)
+    assert shown[:8] == GRPC + 2 * ANSWERED
+    assert len(shown) < 400
+
+
+def test_a_request_without_times_counts_and_is_not_told() -> None:
+    it = Mesh()
+    it.ask(request()).cancel()
+    it.answer(trace=(part(),))
+    assert it.cancelled == 1
+    assert [trace for _, trace in it.files.taken] == [None]
+    it.ask(request())
+    it.answer(error=Fault(5, "unknown"))
+    assert [trace for _, trace in it.files.taken] == [None, None]
+
+
+def test_an_answer_that_cannot_be_told_still_ends_the_trace() -> None:
+    it = Mesh()
+
+    def fail(_answer: Answer) -> None:
+        raise RuntimeError("broken")
+
+    it.tracing.infer(request(), fail, "http", monotonic_ns())
+    with pytest.raises(RuntimeError):
+        it.answer(trace=(part(),))
+    assert it.trace().models
+
+
+def test_times_of_another_host_are_put_into_the_middle() -> None:
+    step = part(1_000_020, 1_000_030)
+    there = (part(1_000_010, 1_000_050), step)
+    first, second = moved(there, 100, 180)
+    assert [ns for _, ns in first.times] == [120, 160]
+    assert [ns for _, ns in second.times] == [130, 140]
+    here = (part(100, 180), step)
+    assert moved(here, 100, 180) is here
+
+
+def test_tensors_are_copied_as_they_come_and_go() -> None:
+    it = Mesh(ALL._replace(tensors=True))
+    asked = request()
+    asked.payloads = [memoryview(b"ab")]
+    it.ask(asked)
+    # The scheduler keeps those of what is below it.
+    assert shows_tensors(asked.trace_context)
+    assert is_sampled(asked.trace_context)
+    head = kserve_pb2.ModelInferResponse()
+    head.outputs.add(name="O", datatype="UINT8", shape=[1])
+    it.answer(head.SerializeToString(), payloads=[memoryview(b"c")], more=True)
+    it.answer(head.SerializeToString(), payloads=[bytes(LARGEST_TENSOR_BYTES + 1)], trace=(part(),))
+    assert it.trace().tensors == [
+        TracedTensor("TENSOR_QUEUE_INPUT", "I", "UINT8", (2,), b"ab"),
+        TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "UINT8", (1,), b"c"),
+        TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "UINT8", (1,), None),
+    ]
+    damaged = request()
+    damaged.head = b"\xff"
+    it.ask(damaged).cancel()
+    assert it.files.taken[-1][1] is None
+
+
+def test_rules_that_change_reach_the_files() -> None:
+    it = Mesh()
+    off = ALL._replace(on=False)
+    it.tracing.follow(TraceRules(off, (("m", ALL),)))
+    assert it.files.followed == [[off, ALL]]
+    it.ask(request())
+    it.answer(trace=(part(),))
+    assert it.files.taken[0][0].rule == ALL
+    it.tracing.close()
+    assert it.files.closed == 1

@@ -1,0 +1,126 @@
+"""Which requests the gateway traces, and what it tells of them."""
+
+from time import monotonic_ns
+
+import pytest
+
+from nereid.core.messages import Answer, Fault, InferRequest
+from nereid.observability.tracing import TraceConfig, TraceSettings, is_sampled
+from nereid.pb import kserve_pb2
+from nereid.services.gateway.data_plane import UnderWay
+from nereid.services.gateway.tracing.request_traces import SpanTracing, open_tracing
+from nereid.services.gateway.tracing.sampling import Sampling
+from tests.support.gateway.scripted_mesh import ScriptedMesh
+from tests.support.peers.spans import KeptSpans
+
+SAMPLED = b"\0" + bytes(range(1, 25)) + b"\1"
+UNSAMPLED = SAMPLED[:25] + b"\0"
+HEAD = kserve_pb2.ModelInferRequest(model_name="m", model_version="3").SerializeToString()
+
+
+class Mesh(ScriptedMesh):
+    """What is behind the tracing."""
+
+    def __init__(self, config: TraceConfig) -> None:
+        super().__init__()
+        self.tracer = KeptSpans()
+        sampling = Sampling(config.rule)
+        self.tracing = SpanTracing(self.tracer, sampling, self.infer)
+
+    def ask(self, request: InferRequest) -> UnderWay:
+        return self.tracing.infer(request, self.told.append, "grpc", monotonic_ns())
+
+
+def request(context: bytes = b"", head: bytes = HEAD) -> InferRequest:
+    return InferRequest(1, head, [], request_id="seven", trace_context=context)
+
+
+@pytest.mark.parametrize(("level", "told"), [("TIMESTAMPS", True), ("OFF", False)])
+def test_that_no_file_is_named_is_told_where_one_is_wanted(
+    level: str, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = TraceSettings(trace_config=("mode=triton", f"level={level}"))
+    assert open_tracing(settings, ScriptedMesh().infer) is None
+    assert ("triton,file=" in caplog.text) is told
+
+
+@pytest.mark.parametrize("context", [b"", UNSAMPLED])
+def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    asked = request(context)
+    under_way = it.ask(asked)
+    assert it.on_answer == it.told.append
+    under_way.cancel()
+    assert it.cancelled == 1
+    assert asked.trace_context == context
+    assert it.tracer.spans == []
+
+
+def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    asked = request(SAMPLED)
+    it.ask(asked)
+    answer = Answer(1)
+    it.on_answer(answer)
+    assert it.told == [answer]
+    root = it.tracer.one("InferRequest")
+    assert root.parent == SAMPLED
+    assert root.context == asked.trace_context != SAMPLED
+    assert asked.trace_context[1:17] == SAMPLED[1:17]
+    assert root.serves
+    assert root.error is None
+    assert root.attributes == {
+        "nereid.protocol": "grpc",
+        "triton.request_id": "seven",
+        "triton.model_name": "m",
+        "triton.model_version": "3",
+    }
+    receive, send = it.tracer.one("receive"), it.tracer.one("send")
+    assert receive.parent == send.parent == root.context
+    assert root.start_ns == receive.start_ns <= receive.end_ns <= send.start_ns
+    assert send.end_ns == root.end_ns
+
+
+def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
+    it = Mesh(TraceConfig(rate=1, levels=("TIMESTAMPS",)))
+    asked = request(head=b"\xff damaged")
+    it.ask(asked)
+    it.on_answer(Answer(1, error=Fault(5, "not found")))
+    root = it.tracer.one("InferRequest")
+    assert root.parent == b""
+    assert is_sampled(root.context)
+    assert root.error == "not found"
+    assert "triton.model_name" not in root.attributes
+
+
+def test_a_client_that_goes_ends_its_trace_once() -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    it.ask(request(SAMPLED)).cancel()
+    it.on_answer(Answer(1))
+    assert it.cancelled == 1
+    assert it.tracer.one("InferRequest").error == "the client is gone"
+    assert it.tracer.named("send") == []
+
+
+def test_a_request_with_several_answers_is_traced_to_the_last() -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    under_way = it.ask(request(SAMPLED))
+    it.on_answer(Answer(1, b"one", more=True))
+    under_way.set_flow(paused=True)
+    assert it.flows == [True]
+    assert it.tracer.spans == []
+    it.on_answer(Answer(1))
+    assert [answer.head for answer in it.told] == [b"one", b""]
+    assert len(it.tracer.named("InferRequest")) == len(it.tracer.named("send")) == 1
+
+
+def test_an_answer_that_cannot_be_told_still_ends_the_trace() -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+
+    def fail(_answer: Answer) -> None:
+        raise RuntimeError("broken")
+
+    it.tracing.infer(request(SAMPLED), fail, "http", monotonic_ns())
+    with pytest.raises(RuntimeError):
+        it.on_answer(Answer(1))
+    assert len(it.tracer.named("InferRequest")) == 1

@@ -1,0 +1,122 @@
+"""Queues in order of arrival and by level."""
+
+from __future__ import annotations
+
+from nereid.services.scheduler.batching.queues import Cursor, Expiries, Fifo, Levels
+from tests.support.scheduler.samples import entry_of
+
+
+def test_fifo_skips_what_was_discarded() -> None:
+    fifo = Fifo()
+    entries = [entry_of() for _ in range(4)]
+    for entry in entries:
+        fifo.append(entry)
+    fifo.discard(entries[1])
+    assert fifo.pop(2) == [entries[0], entries[2]]
+    assert fifo.pop(9) == [entries[3]]
+    assert fifo.pop(1) == []
+
+
+def test_fifo_keeps_no_heap_of_dead_slots() -> None:
+    fifo = Fifo()
+    entries = [entry_of() for _ in range(1000)]
+    for entry in entries:
+        fifo.append(entry)
+    for entry in entries[1:]:
+        fifo.discard(entry)
+    assert len(fifo.items) < 100
+    assert fifo.pop(1) == entries[:1]
+
+
+def test_fifo_prepends_in_order() -> None:
+    fifo = Fifo()
+    first, second, third = (entry_of() for _ in range(3))
+    fifo.append(third)
+    fifo.prepend([first, second])
+    assert fifo.pop(3) == [first, second, third]
+
+
+def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
+    levels, cursor = Levels(), Cursor()
+    assert list(levels.scan(cursor)) == []
+    low, high, dead = entry_of(level=5), entry_of(level=2), entry_of(level=2)
+    for entry in (low, high, dead):
+        levels.append(entry, cursor)
+    assert isinstance(dead.holder, Fifo)
+    dead.holder.discard(dead)
+    assert list(levels.scan(cursor)) == [high, low]
+    later = entry_of(level=5)
+    assert levels.append(later, cursor)
+    assert list(levels.scan(cursor)) == [later]
+    assert not levels.append(entry_of(level=2), cursor)
+    assert not levels.append(entry_of(level=1), cursor)
+    assert levels.append(entry_of(level=9), Cursor())
+
+
+def test_scan_does_not_pass_an_entry_that_was_not_wanted() -> None:
+    levels, cursor = Levels(), Cursor()
+    entries = [entry_of() for _ in range(3)]
+    for entry in entries:
+        levels.append(entry, cursor)
+    for entry in levels.scan(cursor):
+        if entry is entries[1]:
+            break
+    assert list(levels.scan(cursor)) == entries[1:]
+
+
+def test_levels_count_their_delayed_entries() -> None:
+    levels = Levels()
+    assert levels.count(3) == 0
+    old, fresh = entry_of(level=3), entry_of(level=3)
+    for entry in (old, fresh):
+        levels.append(entry, Cursor())
+    levels.delay(old)
+    assert levels.count(3) == 2
+    assert levels.pop(2) == [fresh, old]
+    assert levels.count(3) == 0
+
+
+def test_levels_once_used_are_not_kept() -> None:
+    levels = Levels()
+    for level in range(1, 100):
+        levels.append(entry_of(level=level), Cursor())
+        levels.append(entry_of(level=level + 1), Cursor())
+        levels.pop(2)
+    assert sum(1 for level in range(1, 102) if 2 * level in levels._by_rank) == 1
+
+
+def test_levels_prepend_by_level() -> None:
+    levels = Levels()
+    waiting = entry_of(level=2)
+    levels.append(waiting, Cursor())
+    first, second, urgent = entry_of(level=2), entry_of(level=2), entry_of(level=1)
+    levels.prepend([first, urgent, second])
+    assert levels.pop(4) == [urgent, first, second, waiting]
+
+
+def test_expiries_tell_each_entry_once() -> None:
+    expiries, holder = Expiries(), object()
+    timeless, entry, gone = (entry_of() for _ in range(3))
+    entry.timeout_ns, entry.deadline_ns = 5, 6
+    gone.deadline_ns = 4
+    entry.holder = holder
+    for one in (timeless, entry, gone):
+        expiries.push(one, pending=1)
+    assert expiries.next_ns() == 4
+    assert expiries.due(3) == []
+    assert expiries.due(6) == [entry]
+    assert expiries.next_ns() is None
+
+
+def test_expiries_forget_what_is_gone() -> None:
+    expiries = Expiries()
+    kept = entry_of()
+    kept.holder = expiries
+    kept.deadline_ns = 10**9
+    expiries.push(kept, pending=1)
+    for at_ns in range(1000):
+        gone = entry_of()
+        gone.deadline_ns = 10**6 + at_ns
+        expiries.push(gone, pending=1)
+    assert len(expiries._heap) < 100
+    assert expiries.due(10**10) == [kept]

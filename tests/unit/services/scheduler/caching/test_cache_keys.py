@@ -1,0 +1,74 @@
+"""What answers are kept under, and who may share one."""
+
+import pytest
+
+from nereid.core.messages import CLASSIFICATION, InferRequest, SharedMemory
+from nereid.pb import kserve_pb2
+from nereid.services.scheduler.caching.cache_keys import CacheKeys
+from nereid.shm.segments import Segments
+from tests.support.scheduler.samples import head_of
+
+INPUTS = [("I", "UINT8", [3])]
+
+
+def request(*outputs: str, **classes: int) -> InferRequest:
+    message = kserve_pb2.ModelInferRequest.FromString(head_of(INPUTS, outputs))
+    for output in message.outputs:
+        if output.name in classes:
+            output.parameters[CLASSIFICATION].int64_param = classes[output.name]
+    return InferRequest(1, message.SerializeToString(), [b"abc"])
+
+
+KEYS = CacheKeys(["O", "P"])
+
+
+@pytest.mark.parametrize("outputs", [("O", "P"), ("P", "O"), ("O", "P", "O")])
+def test_all_outputs_by_name_are_all_outputs(outputs: tuple[str, ...]) -> None:
+    assert KEYS.key(request(*outputs)) == KEYS.key(request())
+
+
+def test_other_outputs_or_classes_of_them_are_kept_apart() -> None:
+    asked = [
+        request(),
+        request("O"),
+        request("P"),
+        request("O", O=1),
+        request("O", O=2),
+        request("O", "P", O=1),
+        request("O", "P", P=1),
+    ]
+    assert len({KEYS.key(each) for each in asked}) == len(asked)
+    assert KEYS.key(request("O")) == KEYS.key(request("O", "O"))
+
+
+def test_a_digest_that_comes_along_is_that_of_the_same_request_made_here() -> None:
+    first = request("O")
+    key = KEYS.key(first)
+    assert len(first.digest) == 16
+    again = request("O")
+    again.digest, again.payloads = first.digest, []
+    assert KEYS.key(again) == key
+
+
+def test_tensors_in_shared_memory_count_as_their_bytes_while_they_are_there() -> None:
+    segments = Segments(1 << 20)
+    segment = segments.take(100)
+    assert segment is not None
+    segment.view[8:11] = b"abc"
+    shared = request()
+    shared.payloads = [segment.range(8, 3)]
+    assert KEYS.key(shared) == KEYS.key(request())
+    segments.discard(segment.name)
+    for gone in (segment.range(8, 3), SharedMemory("0.0.0", 0, 3)):
+        shared = request()
+        shared.payloads = [gone]
+        assert KEYS.key(shared) == b""
+
+
+def test_the_table_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nereid.services.scheduler.caching.cache_keys._MOST_HEADS", 2)
+    keys = CacheKeys(["O"])
+    for size in range(5):
+        head = head_of([("I", "UINT8", [size])])
+        assert keys.key(InferRequest(1, head, [b"a" * size]))
+    assert len(keys._heads) <= 2

@@ -1,0 +1,157 @@
+"""Requests that are too large to digest in passing: they wait for a thread, and nobody for them."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nereid.core.errors import Unavailable
+from nereid.shm.segments import Segments
+from tests.support.scheduler.cached_model import LIMIT_S, ORDERED, World, turn
+
+# What a thread digests.
+LARGE = b"d" * ((1 << 20) + 1)
+
+
+@contextlib.contextmanager
+def digests_held(it: World) -> Iterator[None]:
+    """No digest is made in a thread until the block ends."""
+    gate = threading.Event()
+    held = [it.client.threads.submit(gate.wait, LIMIT_S) for _ in range(2)]
+    try:
+        yield
+    finally:
+        gate.set()
+    assert all(each.result() for each in held)
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+async def test_others_are_answered_while_a_large_request_is_digested() -> None:
+    it = World()
+    with digests_held(it):
+        large = it.submit_large(1, LARGE).request
+        it.submit(2)
+        it.link.tell(None)
+        assert await it.execute() == 1
+        assert set(it.answers) == {2}
+        assert large.digest == b""
+    await until(lambda: len(it.link.lookups()) == 2)
+    it.link.tell(None)
+    assert await it.execute() == 1
+    assert it.answers[1].payloads == [LARGE]
+    # The digest alone finds it again.
+    it.submit_large(3, LARGE, digest=large.digest)
+    it.link.tell(it.link.stores()[1].value)
+    assert it.answers[3].payloads == [LARGE]
+    await it.end()
+
+
+async def test_large_requests_that_are_alike_run_once() -> None:
+    it = World()
+    entries = [it.submit_large(number, LARGE) for number in range(5)]
+    await until(lambda: len({each.passage and each.passage.flight for each in entries}) == 1)
+    assert len(it.link.lookups()) == 1
+    it.link.tell(None)
+    assert await it.execute() == 1
+    assert {n: answer.head for n, answer in it.answers.items()} == dict.fromkeys(range(5), b"head")
+    assert it.counts() == (1, 1, 5, 4, 1)
+    await it.end()
+
+
+async def test_answers_keep_their_order_however_long_a_digest_takes() -> None:
+    it = World(config=ORDERED)
+    with digests_held(it):
+        it.submit_large(1, LARGE)
+        it.submit_large(2, b"d")
+        it.link.tell(None)
+        assert await it.execute() == 1
+        assert it.answers == {}
+    await until(lambda: len(it.link.lookups()) == 2)
+    it.link.tell(None)
+    assert await it.execute() == 1
+    assert list(it.answers) == [1, 2]
+    await it.end()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "deadline", "model gone"])
+async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: str) -> None:
+    it = World()
+    with digests_held(it):
+        soon = asyncio.get_running_loop().time() + 0.02
+        entry = it.submit_large(1, LARGE, deadline=soon if end == "deadline" else None)
+        if end == "cancelled":
+            it.model.cancel(entry)
+        elif end == "deadline":
+            await until(lambda: it.answers)
+        else:
+            it.model.fail_all(Unavailable("over"))
+    it.client.threads.shutdown()
+    await turn()
+    assert len(it.answers) == (end != "cancelled")
+    assert it.model.statistics.fail.count == 1
+    assert it.link.sent == []
+    assert it.stream.sent == []
+    await it.end()
+
+
+@pytest.mark.parametrize("why", ["data gone", "not kept any more", "closed"])
+async def test_a_large_request_that_gets_no_key_runs_all_the_same(why: str) -> None:
+    it = World()
+    segments = Segments(1 << 24)
+    segment = segments.take(len(LARGE))
+    assert segment is not None
+    with digests_held(it):
+        it.submit_large(1, segment.range(0, len(LARGE)))
+        if why == "data gone":
+            segments.discard(segment.name)
+        elif why == "not kept any more":
+            it.cache.revise(None)
+        else:
+            it.client.close()
+    await until(lambda: it.stream.sent)
+    assert await it.execute() == 1
+    assert it.texts() == {1: ""}
+    assert it.link.sent == []
+    assert it.counts() == (1, 1, 1, 0, 0)
+    await it.end()
+
+
+async def test_no_more_are_digested_than_may_be_queued() -> None:
+    it = World(max_queue_size=1)
+    with digests_held(it):
+        it.submit_large(1, LARGE)
+        with pytest.raises(Unavailable):
+            it.submit_large(2, LARGE)
+    await until(it.link.lookups)
+    it.link.tell(None)
+    assert await it.execute() == 1
+    await it.end()
+
+
+@pytest.mark.parametrize("key", [True, False])
+async def test_a_large_request_is_told_that_it_would_wait_for_ever(key: bool) -> None:
+    def refuse() -> None:
+        raise Unavailable("for ever", late=True)
+
+    it = World()
+    it.submit_large(1, LARGE)
+    await until(it.link.lookups)
+    it.link.tell(None)
+    await turn()
+    with digests_held(it):
+        stuck = it.submit_large(2, LARGE, caller=7)
+        assert stuck.passage is not None
+        stuck.passage.on_queued = refuse
+        if not key:
+            it.cache.revise(None)
+    await until(lambda: it.answers)
+    assert it.texts() == {2: "for ever"}
+    assert await it.execute() == 1
+    await it.end()

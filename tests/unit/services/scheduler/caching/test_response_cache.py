@@ -1,0 +1,356 @@
+"""A model version with a cache: who runs, who waits, who is told what."""
+
+import asyncio
+
+import pytest
+
+from nereid.core.errors import Unavailable
+from nereid.core.messages import Answer, InferRequest, SharedMemory
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.caching.response_cache import place_of
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.shm.segments import Segments
+from tests.support.scheduler.cached_model import REVISION, World, turn
+from tests.support.scheduler.fake_executors import Stream
+from tests.support.scheduler.samples import head_of
+
+
+async def test_many_alike_at_once_run_once() -> None:
+    it = World()
+    for number in range(64):
+        it.submit(number)
+    assert len(it.link.lookups()) == 1
+    it.link.tell(None)
+    assert await it.execute() == 1
+    assert {n: (a.head, a.payloads) for n, a in it.answers.items()} == {
+        n: (b"head", [b"d"]) for n in range(64)
+    }
+    assert it.counts() == (1, 1, 64, 63, 1)
+    (kept,) = it.link.stores()
+    assert kept.key == it.link.lookups()[0].key
+    # What was kept answers the next one, which counts as a hit alone.
+    it.submit(64)
+    it.link.tell(kept.value)
+    assert it.answers[64].payloads == [b"d"]
+    assert it.counts() == (1, 1, 65, 64, 1)
+    await it.end()
+
+
+async def test_those_unlike_share_nothing() -> None:
+    it = World()
+    it.submit(1, b"a" * 16)
+    it.submit(2, b"b" * 16)
+    assert len({each.key for each in it.link.lookups()}) == 2
+    it.link.tell(None)
+    assert await it.execute() == 2
+    assert [it.answers[n].payloads for n in (1, 2)] == [[b"a"], [b"b"]]
+    await it.end()
+
+
+async def test_what_comes_without_a_digest_gets_one_if_its_data_can_be_read() -> None:
+    it = World()
+    digested = it.submit(1, b"").request
+    assert len(digested.digest) == 16
+    lost = InferRequest(2, digested.head, [SharedMemory("0.0.0", 0, 1)])
+    it.model.submit(lost, it._take)
+    assert len(it.link.lookups()) == 1
+    it.link.tell(None)
+    assert await it.execute() == 2
+    assert it.counts() == (1, 2, 2, 0, 1)
+    assert len(it.link.stores()) == 1
+    await it.end()
+
+
+async def test_a_models_request_waits_for_another_like_it_but_not_where_models_ask_models() -> None:
+    it = World()
+    it.submit(1)
+    it.submit(2, caller=7)
+    assert len(it.link.lookups()) == 1
+    it.model.asks_others = True
+    it.submit(3, caller=7)
+    it.submit(4)
+    assert len(it.link.lookups()) == 2
+    it.link.tell(None)
+    assert await it.execute() == 2
+    assert set(it.answers) == {1, 2, 3, 4}
+    assert it.counts() == (1, 2, 4, 2, 2)
+    await it.end()
+
+
+async def test_what_would_wait_for_ever_is_told_so_once_its_flight_is_queued() -> None:
+    def refuse() -> None:
+        raise Unavailable("for ever", late=True)
+
+    it = World()
+    entries = [it.submit(number, caller=number) for number in range(4)]
+    for stuck in (entries[0], entries[2]):
+        assert stuck.passage is not None
+        stuck.passage.on_queued = refuse
+    assert it.answers == {}
+    it.link.tell(None)
+    assert it.texts() == {0: "for ever", 2: "for ever"}
+    assert await it.execute() == 2
+    assert it.texts() == {0: "for ever", 1: "", 2: "for ever", 3: ""}
+    await it.end()
+
+
+@pytest.mark.parametrize("hit", [True, False])
+async def test_each_answer_says_of_which_revision_it_is(hit: bool) -> None:
+    it = World()
+    if not hit:
+        it.instance.revision = b"s" * 16
+    entries = [it.submit(number) for number in range(2)]
+    it.link.tell(pb.Answer(head=b"head").SerializeToString() if hit else None)
+    if not hit:
+        await it.execute()
+    assert {each.revision for each in entries} == {REVISION if hit else b"s" * 16}
+    assert it.link.stores() == []
+    await it.end()
+
+
+async def test_where_nothing_can_be_kept_nothing_is_asked_for() -> None:
+    it = World()
+    it.cache.revise(None)
+    it.submit(1)
+    assert await it.execute() == 1
+    assert it.link.sent == []
+    await it.end()
+
+
+async def test_a_model_without_a_cache_asks_none() -> None:
+    it = World()
+    it.model.cache = None
+    it.submit(1)
+    it.submit(2)
+    assert await it.execute() == 2
+    assert it.link.sent == []
+    assert it.counts() == (1, 2, 2, 0, 0)
+    await it.end()
+
+
+async def test_others_try_for_themselves_when_their_leader_fails() -> None:
+    it = World()
+    for number in range(3):
+        it.submit(number)
+    it.link.tell(None)
+    assert await it.execute("no luck") == 1
+    assert it.texts() == {0: "no luck"}
+    assert await it.execute() == 2
+    assert it.texts() == {0: "no luck", 1: "", 2: ""}
+    await it.end()
+
+
+async def test_all_fail_when_the_model_goes() -> None:
+    it = World()
+    for number in range(3):
+        it.submit(number)
+    it.model.fail_all(Unavailable("over"))
+    assert it.texts() == dict.fromkeys(range(3), "over")
+    it.link.tell(None)
+    await it.end()
+
+
+@pytest.mark.parametrize("when", ["looking", "queued", "executing"])
+async def test_a_cancelled_leader_takes_nobody_along(when: str) -> None:
+    it = World()
+    leader = it.submit(0)
+    it.submit(1)
+    it.submit(2)
+    if when != "looking":
+        it.link.tell(None)
+    if when == "executing":
+        await turn()
+        assert len(it.stream.sent) == 1
+    it.model.cancel(leader)
+    if when == "looking":
+        assert it.model.statistics.fail.count == 1
+        it.link.tell(None)
+    if when == "executing":
+        await it.execute()
+        assert it.answers == {}
+    assert await it.execute() == 1
+    assert it.texts() == {1: "", 2: ""}
+    await it.end()
+
+
+async def test_a_cancelled_follower_is_not_told() -> None:
+    it = World()
+    it.submit(0)
+    follower = it.submit(1)
+    it.link.tell(None)
+    it.model.cancel(follower)
+    it.model.cancel(follower)
+    await it.execute()
+    assert it.texts() == {0: ""}
+    assert it.model.statistics.fail.count == 1
+    await it.end()
+
+
+async def test_a_deadline_holds_while_the_cache_is_asked_and_a_leader_runs() -> None:
+    it = World()
+    soon = asyncio.get_running_loop().time() + 0.02
+    it.submit(0, deadline=soon)
+    it.submit(1)
+    await asyncio.sleep(0.04)
+    assert "deadline" in it.texts()[0]
+    # It led; the other has its lookup now.
+    it.link.tell(None)
+    await turn()
+    it.submit(2, deadline=asyncio.get_running_loop().time() + 0.02)
+    await asyncio.sleep(0.04)
+    assert set(it.answers) == {0, 2}
+    await it.execute()
+    assert it.texts()[1] == ""
+    await it.end()
+
+
+async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
+    it = World(timeout_s=0.01)
+    it.submit(0)
+    await asyncio.sleep(0.03)
+    assert await it.execute() == 1
+    it.link.up = False
+    it.submit(1)
+    it.submit(2)
+    assert await it.execute() == 1
+    assert it.texts() == {0: "", 1: "", 2: ""}
+    await it.end()
+
+
+@pytest.mark.parametrize("value", [b"\xff\xff", b"", pb.Answer(id=3).SerializeToString()])
+async def test_what_is_no_answer_is_a_miss(value: bytes) -> None:
+    it = World()
+    it.submit(0)
+    it.link.tell(value)
+    assert await it.execute() == 1
+    assert it.texts() == {0: ""}
+    await it.end()
+
+
+async def test_no_more_wait_than_may_be_queued() -> None:
+    it = World(max_queue_size=2)
+    it.submit(0)
+    it.submit(1)
+    with pytest.raises(Unavailable):
+        it.submit(2)
+    it.link.tell(None)
+    await it.execute()
+    assert set(it.answers) == {0, 1}
+    await it.end()
+
+
+async def test_what_an_instance_of_another_revision_computed_is_not_kept() -> None:
+    it = World()
+    it.cache.revise(place_of("m", 1, b"s" * 16))
+    it.submit(0)
+    it.link.tell(None)
+    await it.execute()
+    assert it.texts() == {0: ""}
+    assert it.link.stores() == []
+    await it.end()
+
+
+async def test_a_revised_model_shares_nothing_with_its_past() -> None:
+    it = World()
+    it.submit(0)
+    it.cache.revise(place_of("m", 1, b"s" * 16))
+    it.submit(1)
+    old, new = it.link.lookups()
+    assert old.key != new.key
+    it.link.tell(None)
+    while len(it.answers) < 2:
+        await it.execute()
+    assert [each.key for each in it.link.stores()] == [old.key]
+    await it.end()
+
+
+async def test_a_request_that_kills_instances_is_not_tried_by_all_that_are_alike() -> None:
+    it = World()
+    for number in range(5):
+        it.submit(number)
+    it.link.tell(None)
+    instance, died = it.instance, 0
+    while not it.answers:
+        await turn()
+        it.model.lose_instance(instance, "it died")
+        died += 1
+        instance = Instance(1 + died, "i", "executor", Stream(), revision=REVISION)
+        it.model.add_instance(instance)
+    assert died == 3
+    assert set(it.texts().values()) == {"it died, 3 of 3 attempts to execute the request"}
+    assert set(it.answers) == set(range(5))
+    await it.end()
+
+
+SAMPLED = b"\0" + b"t" * 24 + b"\1"
+
+
+async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
+    it = World()
+    it.submit(1, trace_context=SAMPLED)
+    it.submit(2, trace_context=SAMPLED)
+    it.submit(3, b"e" * 16, trace_context=SAMPLED[:-1] + b"\0")
+    it.link.tell(None)
+    assert await it.execute() == 2
+    first, follower = it.tracer.named("cache lookup")
+    assert (first.attributes, follower.attributes) == ({"hit": False}, {"hit": True})
+    assert [each.trace_context for each in it.link.lookups()] == [first.context, b""]
+    assert [each.trace_context for each in it.link.stores()] == [first.context, b""]
+    assert {span.parent for span in it.tracer.named("m")} == {SAMPLED}
+    await it.end()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "down", "closed"])
+async def test_a_lookup_that_is_not_answered_has_its_span(end: str) -> None:
+    it = World()
+    it.link.up = end != "down"
+    entry = it.submit(1, trace_context=SAMPLED)
+    if end == "cancelled":
+        it.model.cancel(entry)
+    elif end == "closed":
+        it.client.close()
+    if end != "cancelled":
+        assert await it.execute() == 1
+    span = it.tracer.one("cache lookup")
+    assert span.attributes == {"hit": False}
+    assert span.parent == it.tracer.one("m").context
+    assert all(each.trace_context == span.context for each in it.link.lookups())
+    await it.end()
+
+
+async def test_what_is_too_large_to_be_kept_is_handed_on_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nereid.services.scheduler.caching.cache_client._MOST_UNSENT_BYTES", 100)
+    segments = Segments(1 << 20)
+    segment = segments.take(101)
+    assert segment is not None
+    segment.view[:101] = whole = bytes(range(101))
+    small, large = segment.range(0, 50), segment.range(0, 101)
+    it = World()
+    # One that is kept, or told to others as well, is copied.
+    for number, payload in ((1, small), (2, large), (3, large)):
+        it.submit_large(number, payload, digest=bytes([payload.size_bytes]) * 16)
+    it.link.tell(None)
+    assert await it.execute() == 1
+    assert await it.execute() == 1
+    assert [it.answers[n].payloads for n in (1, 2, 3)] == [[whole[:50]], [whole], [whole]]
+    assert (len(it.link.stores()), it.client.failures) == (1, 1)
+    # This one is not; and who comes the moment it is told has his own.
+    one, other = (
+        InferRequest(number, head_of([("I", "UINT8", [1, 101])]), [large], digest=b"x" * 16)
+        for number in (4, 5)
+    )
+
+    def take(answer: Answer) -> None:
+        it.answers[answer.id] = answer
+        it.model.submit(other, it._take)
+
+    it.model.submit(one, take)
+    for _ in range(2):
+        it.link.tell(None)
+        assert await it.execute() == 1
+    told = [(it.answers[n].payloads, it.answers[n].slab) for n in (4, 5)]
+    assert told == [([large], segment.name)] * 2
+    assert (len(it.link.stores()), it.client.failures) == (1, 3)
+    await it.end()

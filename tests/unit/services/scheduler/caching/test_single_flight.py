@@ -1,0 +1,59 @@
+"""Who leads and who follows, bare."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nereid.services.scheduler.caching.single_flight import Flight, SingleFlight
+
+
+def test_the_first_leads_and_the_others_follow() -> None:
+    flights = SingleFlight[str]()
+    flight = flights.join(1, "a")
+    assert flights.join(1, "b") is flight
+    assert flights.join(2, "c") is not flight
+    assert flight.leader == "a"
+    assert flights.land(flight) == ["b"]
+    assert flights.join(1, "d") is not flight
+
+
+def test_the_longest_waiting_inherits() -> None:
+    flights = SingleFlight[str]()
+    flight = flights.join(1, "a")
+    flights.join(1, "b")
+    flights.join(1, "c")
+    assert flights.leave(flight, "a") == "b"
+    assert flights.leave(flight, "c") is None
+    assert flights.leave(flight, "b") is None
+    assert len(flights) == 0
+
+
+def test_a_flight_of_its_own_does_not_end_another() -> None:
+    flights = SingleFlight[str]()
+    flights.join(1, "a")
+    own = Flight(1, "b")
+    assert flights.land(own) == []
+    assert len(flights) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["join", "leave", "land"]), st.integers(0, 5))))
+def test_everybody_in_the_air_is_in_one_flight(steps: list[tuple[str, int]]) -> None:
+    flights = SingleFlight[int]()
+    flight: Flight[int] | None = None
+    aboard: list[int] = []
+    for act, member in steps:
+        if act == "join" and member not in aboard:
+            flight = flights.join("x", member)
+            aboard.append(member)
+        elif act == "leave" and member in aboard:
+            assert flight is not None
+            led = aboard[0] == member
+            aboard.remove(member)
+            assert flights.leave(flight, member) == (aboard[0] if led and aboard else None)
+        elif act == "land" and aboard:
+            assert flight is not None
+            assert flights.land(flight) == aboard[1:]
+            aboard = []
+        assert len(flights) == bool(aboard)
+        if aboard:
+            assert flight is not None
+            assert [flight.leader, *flight.followers] == aboard

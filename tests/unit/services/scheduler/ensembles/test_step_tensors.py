@@ -1,0 +1,69 @@
+"""Shapes and heads on their way into steps and out of an ensemble."""
+
+from __future__ import annotations
+
+import pytest
+
+from nereid.model_config import complete_config, freeze_config, parse_config
+from nereid.pb import kserve_pb2
+from nereid.services.scheduler.ensembles.step_tensors import EnsembleHeads, Tensor, fitted
+from tests.support.scheduler.ensembles import ensemble_config
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "batched", "made"),
+    [
+        # With a batch dimension for a model that has one, and without for one that has none.
+        ((4, 2), (2,), True, (4, 2)),
+        ((2,), (2,), False, (2,)),
+        ((2,), (2,), True, (1, 2)),
+        ((1, 2), (2,), False, (2,)),
+        ((7,), (-1,), True, (1, 7)),
+        ((1, 7), (-1,), False, (7,)),
+        # What fits neither way is left for the model to refuse.
+        ((3,), (2,), True, (3,)),
+        ((4, 2), (2,), False, (4, 2)),
+        ((1, 3), (2,), False, (1, 3)),
+        ((), (2,), False, ()),
+    ],
+)
+def test_a_shape_gains_or_loses_a_batch_dimension(
+    shape: tuple[int, ...], dims: tuple[int, ...], batched: bool, made: tuple[int, ...]
+) -> None:
+    assert fitted(shape, dims, batched=batched) == made
+
+
+def heads(more: str = "") -> EnsembleHeads:
+    steps = [("m", {"I": "x", "J": "w"}, {"O": "y"})]
+    text = ensemble_config(["x", "w FP32 2 optional"], ["y"], steps, more)
+    written = parse_config(f'name: "e" {text}', model_name="e")
+    config = freeze_config(complete_config(written, model_name="e", description=None))
+    return EnsembleHeads(config, 3)
+
+
+def request(size: int = 2) -> bytes:
+    message = kserve_pb2.ModelInferRequest(model_name="e")
+    message.inputs.add(name="x", datatype="FP32", shape=[size])
+    return message.SerializeToString()
+
+
+def test_what_a_request_leaves_out_is_none() -> None:
+    asked = heads().read(request())
+    assert asked.tensors([b"abc"]) == {"x": Tensor("FP32", (2,), b"abc"), "w": None}
+
+
+def test_requests_for_the_same_outputs_share_a_plan_however_many_there_are() -> None:
+    them = heads()
+    plans = {id(them.read(request(size)).plan) for size in range(3000)}
+    assert len(plans) == 1
+
+
+def test_a_reply_has_a_batch_dimension_if_the_ensemble_has() -> None:
+    them = heads("max_batch_size: 4")
+    asked = them.read(request())
+    head = them.reply(asked, [Tensor("FP32", (2,), b"")], {"sequence_id": 7})
+    assert them.reply(asked, [Tensor("FP32", (2,), b"other")], {"sequence_id": 7}) is head
+    message = kserve_pb2.ModelInferResponse.FromString(head)
+    assert (message.model_name, message.model_version) == ("e", "3")
+    assert [*message.outputs[0].shape] == [1, 2]
+    assert message.parameters["sequence_id"].int64_param == 7

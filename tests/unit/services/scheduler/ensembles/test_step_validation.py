@@ -1,0 +1,161 @@
+"""Ensembles against the models that they consist of; the texts are the real Triton's."""
+
+from __future__ import annotations
+
+import pytest
+
+from nereid.core.errors import InvalidArgument
+from nereid.model_config import parse_config
+from nereid.pb.model_config_pb2 import ModelConfig
+from nereid.services.scheduler.ensembles.step_validation import check_steps
+from tests.support.scheduler.ensembles import Step, ensemble_config
+
+ADD = """max_batch_size: 4
+input { name: "A" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "B" data_type: TYPE_FP32 dims: [ 2 ] }"""
+MODELS = {
+    "add": ADD,
+    "flat": ADD.replace("max_batch_size: 4", ""),
+    "nobatch": ADD.replace("max_batch_size: 4", "").replace("[ 2 ]", "[ -1, 2 ]"),
+    "any": ADD.replace("max_batch_size: 4", "").replace("[ 2 ]", "[ -1 ]"),
+    "many": ADD.replace("max_batch_size: 4", "model_transaction_policy { decoupled: true }"),
+    "text": ADD + ' output { name: "TEXT" data_type: TYPE_STRING dims: [ 2 ] }',
+    "two": ADD + ' input { name: "C" data_type: TYPE_FP32 dims: [ 2 ] }',
+    "optional": ADD + ' input { name: "C" data_type: TYPE_FP32 dims: [ 2 ] optional: true }',
+    "join": (ADD + ' input { name: "C" data_type: TYPE_FP32 dims: [ 2 ] }').replace(
+        "max_batch_size: 4", ""
+    ),
+}
+BATCHED = "max_batch_size: 4"
+
+
+def one(model: str, taken: str = "A", given: str = "B") -> list[Step]:
+    return [(model, {taken: "x"}, {given: "y"})]
+
+
+def check(steps: list[Step], inputs: str = "x", outputs: str = "y", more: str = BATCHED) -> bool:
+    models: dict[str, ModelConfig] = {
+        name: parse_config(f'name: "{name}" {text}', model_name=name)
+        for name, text in MODELS.items()
+    }
+    text = ensemble_config(inputs.split(","), outputs.split(","), steps, more)
+    return check_steps(parse_config(f'name: "e" {text}', model_name="e"), models)
+
+
+@pytest.mark.parametrize(
+    ("steps", "inputs", "outputs", "more"),
+    [
+        (one("add"), "x", "y", BATCHED),
+        (one("add"), "x", "y", "max_batch_size: 3"),
+        (one("optional"), "x", "y", BATCHED),
+        # A model without batching, in an ensemble that has it, and the reverse.
+        (one("flat"), "x", "y", BATCHED),
+        (one("nobatch"), "x", "y", BATCHED),
+        (one("add"), "x", "y", ""),
+        (one("add"), "x FP32 -1", "y FP32 -1", ""),
+        (one("any"), "x FP32 7", "y FP32 9", ""),
+    ],
+)
+def test_they_fit(steps: list[Step], inputs: str, outputs: str, more: str) -> None:
+    assert not check(steps, inputs, outputs, more)
+
+
+@pytest.mark.parametrize(
+    ("steps", "inputs", "more", "text"),
+    [
+        (
+            one("add"),
+            "x",
+            "max_batch_size: 8",
+            (
+                "ensemble e allows maximum batch size 8, but it contains model add which only"
+                " allows maximum batch size to be 4"
+            ),
+        ),
+        (
+            one("add"),
+            "x FP32 3",
+            BATCHED,
+            (
+                "in ensemble e, ensemble tensor x: inconsistent shape: [-1,3] is inferred from"
+                " model e while [-1,2] is inferred from model add"
+            ),
+        ),
+        (
+            one("text", given="TEXT"),
+            "x",
+            BATCHED,
+            (
+                "in ensemble e, ensemble tensor y: inconsistent data type: TYPE_FP32 is inferred"
+                " from model e while TYPE_STRING is inferred from model text"
+            ),
+        ),
+        (
+            one("two"),
+            "x",
+            BATCHED,
+            "in ensemble e, input C in model two is not mapped to any ensemble tensors",
+        ),
+        (
+            one("add", taken="Q"),
+            "x",
+            BATCHED,
+            "in ensemble e, ensemble tensor x is mapping to non-existing input Q in model add",
+        ),
+        (
+            one("add", given="Q"),
+            "x",
+            BATCHED,
+            "in ensemble e, ensemble tensor y is mapped from non-existing output Q in model add",
+        ),
+        (
+            [("text", {"A": "x"}, {"TEXT": "m"}), ("add", {"A": "m"}, {"B": "y"})],
+            "x",
+            BATCHED,
+            (
+                "in ensemble e, ensemble tensor m: inconsistent data type: TYPE_STRING is inferred"
+                " from model text while TYPE_FP32 is inferred from model add"
+            ),
+        ),
+    ],
+)
+def test_they_do_not_fit(steps: list[Step], inputs: str, more: str, text: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        check(steps, inputs, more=more)
+    assert refused.value.message == text
+
+
+MANY: Step = ("many", {"A": "x"}, {"B": "m"})
+FLAT: Step = ("flat", {"A": "x"}, {"B": "n"})
+JOIN: Step = ("join", {"A": "m", "C": "n"}, {"B": "y"})
+
+
+@pytest.mark.parametrize(
+    ("steps", "outputs", "decoupled"),
+    [
+        ([MANY, ("flat", {"A": "m"}, {"B": "y"})], "y", True),
+        ([("flat", {"A": "m"}, {"B": "y"}), MANY], "y,m", True),
+        ([MANY, ("many", {"A": "m"}, {"B": "y"})], "y", True),
+        ([MANY, ("flat", {"A": "m"}, {"B": "n"}), JOIN], "y", True),
+        ([("flat", {"A": "x"}, {"B": "m"}), FLAT, JOIN], "y", False),
+        # Nobody writes one of the inputs: another rule's affair.
+        ([("flat", {"A": "never"}, {"B": "y"})], "y", False),
+        ([MANY, ("join", {"A": "m", "C": "x"}, {"B": "y"})], "y", None),
+        ([MANY, FLAT, JOIN], "y", None),
+        ([MANY, ("many", {"A": "x"}, {"B": "n"}), JOIN], "y", None),
+        ([MANY, ("many", {"A": "m"}, {"B": "n"}), JOIN], "y", None),
+        ([MANY, FLAT], "m,n", None),
+    ],
+)
+def test_what_comes_together_has_passed_the_same_decoupled_models(
+    steps: list[Step], outputs: str, decoupled: bool | None
+) -> None:
+    if decoupled is not None:
+        assert check(steps, outputs=outputs, more="") is decoupled
+        return
+    with pytest.raises(InvalidArgument) as refused:
+        check(steps, outputs=outputs, more="")
+    assert refused.value.message == (
+        "in ensemble e, step of model 'e' receives inputs originated from different decoupled"
+        " models"
+    )

@@ -1,0 +1,129 @@
+"""Which version a request means, and whether it is ready."""
+
+import pytest
+
+from nereid.core.errors import InvalidArgument, NotFound, Unavailable
+from nereid.pb import model_config_pb2
+from nereid.services.scheduler.models.catalogue import (
+    Catalogue,
+    ServedModel,
+    ServedVersion,
+    parse_version,
+)
+from nereid.services.scheduler.models.lifecycle import Standing
+
+
+def model(name: str, **states: str) -> ServedModel:
+    """Versions v1, v2, … as loading, ready, waiting, failed or unknown."""
+    made = ServedModel(name)
+    for key, state in states.items():
+        number = int(key[1:])
+        served = ServedVersion(name, number, "", model_config_pb2.ModelConfig())
+        made.versions[number] = served
+        life = served.life
+        if state == "unknown":
+            continue
+        life.await_executor()
+        if state in ("ready", "waiting"):
+            life.report("a", Standing.UP)
+        if state == "waiting":
+            life.forget("a")
+        if state == "failed":
+            life.report("a", Standing.FAILED, "because")
+    return made
+
+
+def found(catalogue: Catalogue, name: str, version: str = "") -> int:
+    return catalogue.find(name, version).number
+
+
+def test_the_latest_ready_version_is_meant_where_none_is_named() -> None:
+    catalogue = Catalogue([model("m", v1="ready", v2="waiting", v3="loading", v4="failed")])
+    assert found(catalogue, "m") == 2
+    assert found(catalogue, "m", "1") == 1
+
+
+def test_what_is_not_there_or_not_ready_is_told_in_tritons_words() -> None:
+    catalogue = Catalogue([model("m", v1="failed", v2="loading"), model("empty")])
+    for name, version, error, text in (
+        ("nope", "", NotFound, "Request for unknown model: 'nope' is not found"),
+        ("nope", "1", NotFound, "Request for unknown model: 'nope' is not found"),
+        ("m", "", NotFound, "Request for unknown model: 'm' has no available versions"),
+        ("empty", "", NotFound, "Request for unknown model: 'empty' has no available versions"),
+        ("m", "7", NotFound, "Request for unknown model: 'm' version 7 is not found"),
+        ("m", "1", Unavailable, "Request for unknown model: 'm' version 1 is not at ready state"),
+    ):
+        with pytest.raises(error) as error_info:
+            catalogue.find(name, version)
+        assert error_info.value.message == text
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "loading"),
+    [
+        ("new", "", True),
+        ("new", "2", True),
+        ("new", "1", False),
+        ("new", "9", False),
+        ("old", "", False),
+        ("old", "2", True),
+        ("nope", "", False),
+    ],
+)
+def test_whether_it_may_still_come(name: str, version: str, loading: bool) -> None:
+    catalogue = Catalogue(
+        [model("new", v1="failed", v2="loading"), model("old", v1="ready", v2="loading")]
+    )
+    assert catalogue.is_loading(name, version) is loading
+
+
+@pytest.mark.parametrize(
+    ("state", "strict", "settled"),
+    [
+        ("ready", True, True),
+        ("waiting", False, True),
+        ("failed", False, True),
+        ("loading", False, False),
+    ],
+)
+def test_readiness(state: str, strict: bool, settled: bool) -> None:
+    catalogue = Catalogue([model("good", v1="ready"), model("m", v1="ready", v2=state)])
+    assert catalogue.all_serving() is strict
+    assert catalogue.all_settled() is settled
+    assert catalogue.is_ready("m", "2") is strict
+    assert not catalogue.is_ready("m", "3")
+
+
+def test_a_model_without_versions_is_not_ready() -> None:
+    assert Catalogue([]).all_serving()
+    assert not Catalogue([model("m")]).all_serving()
+
+
+def test_the_index_names_states_and_reasons() -> None:
+    refused = ServedModel("bare", refusal="no versions")
+    catalogue = Catalogue([refused, model("m", v1="failed", v2="unknown", v3="ready")])
+    entries = [
+        (e.name, e.version, e.state, e.reason)
+        for e in catalogue.index(["bare", "m"], ready_only=False).models
+    ]
+    assert entries == [
+        ("bare", "", "UNAVAILABLE", "no versions"),
+        ("m", "1", "UNAVAILABLE", "because"),
+        ("m", "2", "UNKNOWN", ""),
+        ("m", "3", "READY", ""),
+    ]
+    assert [e.version for e in catalogue.index((), ready_only=True).models] == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("", -1), ("1", 1), (" \t01", 1), ("+3", 3), ("1z", 1), ("0", 0), ("-0", 0)],
+)
+def test_versions_are_read_as_triton_reads_them(text: str, number: int) -> None:
+    assert parse_version(text) == number
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "9" * 20, "9" * 5000, "-" + "9" * 20, "\u0663", "+"])
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="version should be an integral value > 0"):
+        parse_version(text)

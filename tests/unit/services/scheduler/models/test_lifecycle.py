@@ -1,0 +1,128 @@
+"""A version's states, from first load to end."""
+
+import pytest
+
+from nereid.services.scheduler.models.lifecycle import (
+    NO_INSTANCE,
+    Standing,
+    VersionLife,
+    VersionState,
+    reason_of,
+)
+
+LOADING, UP, FAILED = Standing.LOADING, Standing.UP, Standing.FAILED
+
+
+@pytest.fixture
+def life() -> VersionLife:
+    life = VersionLife()
+    assert life.state is VersionState.UNKNOWN
+    life.await_executor()
+    return life
+
+
+def test_it_waits_for_an_executor(life: VersionLife) -> None:
+    assert (life.state, life.reason, life.serving) == (VersionState.LOADING, "", False)
+
+
+def test_the_first_executor_that_has_it_makes_it_ready(life: VersionLife) -> None:
+    life.report("a", LOADING)
+    life.report("b", LOADING)
+    assert life.state is VersionState.LOADING
+    life.report("b", UP)
+    assert (life.state, life.reason, life.serving) == (VersionState.READY, "", True)
+
+
+def test_one_failure_is_not_the_end_while_another_is_loading(life: VersionLife) -> None:
+    life.report("a", LOADING)
+    life.report("b", FAILED, "no such file")
+    assert life.state is VersionState.LOADING
+    assert life.failed_on("b")
+    assert not life.failed_on("a")
+    assert not life.failed_on("c")
+
+
+def test_when_all_have_failed_the_first_failure_is_the_reason(life: VersionLife) -> None:
+    life.report("a", FAILED, "first")
+    life.report("b", FAILED, "second")
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "first")
+
+
+def test_another_executor_is_another_chance(life: VersionLife) -> None:
+    life.report("a", FAILED, "no GPU")
+    life.report("b", LOADING)
+    assert (life.state, life.reason) == (VersionState.LOADING, "")
+    life.report("b", UP)
+    assert life.state is VersionState.READY
+
+
+def test_it_stays_ready_when_the_last_executor_goes(life: VersionLife) -> None:
+    life.report("a", UP)
+    life.forget("a")
+    assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
+    assert not life.serving
+    life.report("b", LOADING)
+    assert life.state is VersionState.READY
+    life.report("b", UP)
+    assert (life.reason, life.serving) == ("", True)
+
+
+def test_ready_ends_with_a_failure_while_no_other_executor_has_it(life: VersionLife) -> None:
+    life.report("a", UP)
+    life.report("b", FAILED, "no GPU")
+    assert life.state is VersionState.READY
+    life.forget("a")
+    assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
+    life.report("c", LOADING)
+    life.report("c", FAILED, "out of memory")
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
+
+
+def test_a_failure_is_told_once_the_executor_that_was_loading_is_gone(life: VersionLife) -> None:
+    life.report("a", FAILED, "no GPU")
+    life.report("b", LOADING)
+    life.forget("b")
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
+
+
+def test_a_failure_outlives_the_executor_that_told_it(life: VersionLife) -> None:
+    life.report("a", FAILED, "broken")
+    life.forget("a")
+    life.forget("nobody")
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "broken")
+
+
+def test_what_is_refused_stays_refused(life: VersionLife) -> None:
+    life.refuse("wrong in itself")
+    life.report("a", UP)
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "wrong in itself")
+    assert life.final
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(13, "Internal: x"), (3, "Invalid argument: x"), (12, "Unsupported: x"), (99, "Unknown: x")],
+)
+def test_reasons_read_as_tritons(code: int, text: str) -> None:
+    assert reason_of(code, "x") == text
+
+
+def test_an_unload_has_two_steps_and_nothing_reported_matters_to_it(life: VersionLife) -> None:
+    life.report("a", UP)
+    life.begin_unload()
+    assert (life.state, life.gone, life.refused) == (VersionState.UNLOADING, True, False)
+    life.report("a", FAILED, "too late")
+    assert life.state is VersionState.UNLOADING
+    life.end_unload()
+    assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "unloaded")
+    assert (life.gone, life.unloaded, life.refused) == (True, True, True)
+
+
+def test_it_is_decided_when_all_who_try_have_ended(life: VersionLife) -> None:
+    assert (life.decided, life.attempted) == (False, False)
+    life.report("a", LOADING)
+    life.report("b", LOADING)
+    life.report("a", UP)
+    assert (life.decided, life.attempted) == (False, True)
+    life.report("b", FAILED, "no GPU")
+    assert (life.decided, life.attempted) == (True, False)

@@ -1,0 +1,268 @@
+"""The loader with executors whose streams are lists: what happens out of the ordinary."""
+
+from collections.abc import Callable
+
+import pytest
+
+from nereid.core.messages import Fault
+from nereid.model_config import freeze_config, parse_config
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.sessions import Session
+from nereid.services.scheduler.models import load_rules
+from nereid.services.scheduler.models.catalogue import ServedVersion
+from nereid.services.scheduler.models.config_completion import CompletionRules
+from nereid.services.scheduler.models.lifecycle import VersionState
+from nereid.services.scheduler.models.load_rules import LoadRules, QueueLimits
+from nereid.services.scheduler.models.loader import Loader
+
+WRITTEN = """
+name: "m" backend: "onnxruntime"
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+instance_group { count: 2 kind: KIND_CPU }
+"""
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.sent: list[pb.ExecutorCommand] = []
+        self.finished = False
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(pb.ExecutorCommand.FromString(message))
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+class World:
+    def __init__(self, config: str = WRITTEN) -> None:
+        draft = parse_config(config, model_name="m")
+        self.served = ServedVersion("m", 1, "/m/1", draft)
+        self.changes = 0
+        settings: Callable[[str], dict[str, str]] = lambda _: {"key": "value"}  # noqa: E731
+        rules = LoadRules(CompletionRules(False, settings), settings, QueueLimits())
+        self.loader = Loader(rules, self.changed)
+        self.loader.load(self.served)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    @property
+    def state(self) -> VersionState:
+        return self.served.life.state
+
+    def join(self, name: str = "e", *backends: str) -> tuple[Session, Stream]:
+        hello = pb.Hello(name=name, backends=backends or ("onnxruntime",))
+        stream = Stream()
+        session = Session(hello, stream)
+        self.loader.joined(session)
+        return session, stream
+
+    def open(self, stream: Stream) -> list[Stream]:
+        """All instances that were asked for so far."""
+        streams = []
+        for command in stream.sent:
+            if command.HasField("load"):
+                streams.append(Stream())
+                assert self.loader.instance_opened(command.load.instance, streams[-1])
+        return streams
+
+
+def described(command: int) -> pb.Described:
+    message = pb.Described(command=command)
+    for where, name in ((message.inputs, "I"), (message.outputs, "O")):
+        where.add(name=name, data_type=model_config_pb2.TYPE_UINT8, dims=[-1, 1])
+    return message
+
+
+async def test_commands_say_all_that_an_executor_must_know() -> None:
+    it = World()
+    _, stream = it.join()
+    first, second = (command.load for command in stream.sent)
+    assert (first.instance_name, second.instance_name) == ("m_0_0", "m_0_1")
+    assert first.instance != second.instance
+    assert (first.version, first.version_path) == (1, "/m/1")
+    assert first.kind == pb.Device.CPU
+    assert dict(first.backend_settings) == {"key": "value"}
+    assert it.state is VersionState.LOADING
+    it.open(stream)
+    assert it.served.life.serving
+    assert it.changes > 0
+
+
+async def test_an_executor_that_fails_on_arrival_spoils_nothing() -> None:
+    it = World()
+    _, stream = it.join("good")
+    instances = it.open(stream)
+    stranger, _ = it.join("stranger", "python")
+    assert it.state is VersionState.READY
+    it.loader.left(stranger)
+    assert it.served.life.serving
+    assert not instances[0].finished
+
+
+async def test_the_loss_of_the_only_capable_executor_is_waited_out() -> None:
+    it = World()
+    session, stream = it.join("good")
+    it.open(stream)
+    it.join("stranger", "python")
+    it.loader.left(session)
+    assert (it.state, it.served.life.up) == (VersionState.READY, False)
+    _, again = it.join("good")
+    it.open(again)
+    assert it.served.life.serving
+
+
+async def test_an_instance_that_dials_again_takes_the_place_of_its_old_stream() -> None:
+    it = World()
+    _, stream = it.join()
+    (old, _) = it.open(stream)
+    placed = it.loader.instance_opened(stream.sent[0].load.instance, new := Stream())
+    assert placed is not None
+    assert old.finished
+    it.loader.instance_closed(placed, old)
+    assert placed.instance.stream is new
+    assert it.served.life.serving
+
+
+async def test_a_version_is_up_again_with_its_first_instance_that_is_back() -> None:
+    it = World()
+    _, stream = it.join()
+    streams = it.open(stream)
+    for command, each in zip(stream.sent, streams, strict=True):
+        placed = it.loader.instance_opened(command.load.instance, again := Stream())
+        assert placed is not None
+        assert each.finished
+        it.loader.instance_closed(placed, again)
+    assert (it.state, it.served.life.up) == (VersionState.READY, False)
+    it.loader.instance_opened(stream.sent[0].load.instance, Stream())
+    assert it.served.life.serving
+
+
+async def test_what_concerns_another_executor_is_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = World()
+    _, stream = it.join()
+    stranger = Session(pb.Hello(name="stranger"), Stream())
+    it.loader.instance_failed(stranger, stream.sent[0].load.instance, Fault(13, "x"))
+    it.loader.instance_failed(stranger, 99, Fault(13, "x"))
+    it.loader.described(stranger, described(99))
+    assert it.state is VersionState.LOADING
+    assert "described what was not asked for" in caplog.text
+
+
+async def test_a_description_by_the_wrong_executor_does_not_count() -> None:
+    it = World('name: "m" backend: "onnxruntime"')
+    session, stream = it.join()
+    command = stream.sent[0].describe.command
+    stranger = Session(pb.Hello(name="stranger"), Stream())
+    it.loader.described(stranger, described(command))
+    assert it.served.runtime is None
+    it.loader.left(session)
+    _, other = it.join("other")
+    assert other.sent[0].HasField("describe")
+
+
+async def test_while_one_executor_describes_the_others_wait() -> None:
+    it = World('name: "m" backend: "onnxruntime"')
+    first, stream = it.join("first")
+    _, other = it.join("second")
+    assert other.sent == []
+    it.loader.described(first, described(stream.sent[0].describe.command))
+    assert [command.WhichOneof("command") for command in other.sent] == ["load", "load"]
+
+
+async def test_a_bug_in_completion_refuses_the_model_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(*_: object) -> None:
+        raise RuntimeError("bug")
+
+    monkeypatch.setattr(load_rules, "complete", explode)
+    it = World()
+    assert it.state is VersionState.UNAVAILABLE
+    assert it.served.life.reason == "Internal: internal error; the server's log has the cause"
+    assert "cannot be completed" in caplog.text
+
+
+async def test_a_leaving_executor_gets_no_instance_back() -> None:
+    it = World()
+    session, stream = it.join()
+    it.open(stream)
+    it.loader.leaving(session)
+    assert (it.state, it.served.life.up) == (VersionState.READY, False)
+    assert it.loader.instance_opened(stream.sent[0].load.instance, Stream()) is None
+    it.loader.left(session)
+
+
+async def test_what_fails_on_a_leaving_executor_says_nothing_of_the_model() -> None:
+    it = World()
+    session, stream = it.join()
+    number = stream.sent[0].load.instance
+    it.loader.leaving(session)
+    assert it.loader.instance_opened(number, Stream()) is None
+    it.loader.instance_failed(session, number, Fault(14, "the scheduler refused the instance"))
+    assert it.state is VersionState.LOADING
+    it.loader.left(session)
+    _, stream = it.join()
+    it.open(stream)
+    assert it.served.life.serving
+
+
+async def test_a_session_that_was_replaced_ends() -> None:
+    it = World()
+    _, stream = it.join("same")
+    it.open(stream)
+    _, other = it.join("same")
+    assert stream.finished
+    assert len(other.sent) == 2
+
+
+async def test_an_instance_too_many_may_break_before_the_others_are_here() -> None:
+    it = World()
+    _, stream = it.join()
+    streams = it.open(stream)
+    assert it.served.runtime is not None
+    placed = it.loader.instance_opened(stream.sent[0].load.instance, breaking := Stream())
+    assert placed is not None
+    assert streams[0].finished
+    other = model_config_pb2.ModelConfig()
+    other.CopyFrom(it.served.runtime.config.proto)
+    # None of those that are here fits.
+    other.instance_group[0].name = "another"
+    it.loader.resize(it.served, freeze_config(other))
+    it.loader.instance_closed(placed, breaking)
+    new = [command.load.instance for command in stream.sent if command.HasField("load")][2:]
+    assert all(it.loader.instance_opened(number, Stream()) for number in new)
+    assert it.served.life.serving
+    assert it.served.runtime.instances == (2, 2)
+    assert streams[1].finished
+
+
+async def test_an_instance_that_is_to_go_after_its_batch_does_not_count_as_one_that_stays() -> None:
+    it = World(WRITTEN.replace("count: 2", "count: 1"))
+    _, stream = it.join()
+    (old,) = it.open(stream)
+    runtime = it.served.runtime
+    assert runtime is not None
+    one = runtime.config
+    other = model_config_pb2.ModelConfig()
+    other.CopyFrom(one.proto)
+    other.instance_group[0].name = "another"
+    # The only instance is busy while it is exchanged, and while that is undone.
+    placed = it.loader.instances.placed[stream.sent[0].load.instance]
+    placed.instance.open_members = 1
+    for config in (freeze_config(other), one):
+        loads = len(stream.sent)
+        it.loader.resize(it.served, config)
+        for command in stream.sent[loads:]:
+            if command.HasField("load"):
+                assert it.loader.instance_opened(command.load.instance, Stream())
+    placed.instance.open_members = 0
+    placed.instance.on_idle()
+    assert old.finished
+    assert runtime.instances == (1, 1)
+    assert it.served.life.serving

@@ -1,0 +1,311 @@
+"""The owner of a queue with instances whose streams are lists."""
+
+import asyncio
+
+import pytest
+
+from nereid.core.errors import DeadlineExceeded, Unavailable
+from nereid.core.messages import Answer, InferRequest
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.models.load_rules import QueueLimits
+from nereid.services.scheduler.models.model_version import ModelVersion
+from tests.support.scheduler.fake_executors import Stream, executed, turn
+from tests.support.scheduler.samples import model_of
+
+CONFIG = """
+max_batch_size: 8
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+"""
+
+
+class World:
+    def __init__(self, batching: str = "dynamic_batching { }", **limits: float) -> None:
+        self.model = ModelVersion(
+            model_of(CONFIG + batching),
+            1,
+            QueueLimits(**limits),  # type: ignore[arg-type]
+        )
+        self.answers: list[Answer] = []
+
+    def instance(self, name: str = "i") -> tuple[Instance, Stream]:
+        stream = Stream()
+        instance = Instance(1, name, "executor", stream)
+        self.model.add_instance(instance)
+        return instance, stream
+
+    def request(self, number: int, deadline: float | None = None) -> InferRequest:
+        head = kserve_pb2.ModelInferRequest(model_name="m")
+        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
+        return InferRequest(number, head.SerializeToString(), [b"x"], deadline=deadline)
+
+    def told(self) -> dict[int, str]:
+        return {each.id: each.error.message if each.error else "" for each in self.answers}
+
+
+async def test_a_lone_request_is_sent_without_waiting_for_the_loop() -> None:
+    it = World()
+    _, stream = it.instance()
+    await turn()
+    it.model.submit(it.request(1), it.answers.append, at_once=True)
+    assert len(stream.sent) == 1
+    it.model.submit(it.request(2), it.answers.append, at_once=True)
+    assert len(stream.sent) == 1
+    it.model.fail_all(Unavailable("over"))
+    await turn()
+    it.model.close()
+
+
+async def test_requests_of_one_turn_leave_together() -> None:
+    it = World()
+    _, stream = it.instance()
+    for number in (1, 2, 3):
+        it.model.submit(it.request(number), it.answers.append)
+    assert stream.sent == []
+    await turn()
+    assert [len(batch.members) for batch in stream.sent] == [3]
+    it.model.fail_all(Unavailable("over"))
+    it.model.close()
+
+
+async def test_a_passed_deadline_is_refused() -> None:
+    it = World()
+    with pytest.raises(DeadlineExceeded):
+        it.model.submit(it.request(1, deadline=1.0), it.answers.append)
+    await it.model.idle()
+    it.model.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_batch_that_cannot_be_sent_fails_alone(
+    caplog: pytest.LogCaptureFixture, at_once: bool
+) -> None:
+    it = World()
+    instance, stream = it.instance()
+    await turn()
+    stream.broken = True
+    it.model.submit(it.request(1), it.answers.append, at_once=at_once)
+    # Who has just submitted it is not told before that is over.
+    assert it.told() == {}
+    await turn()
+    assert it.told() == {1: "the batch cannot be sent to an executor"}
+    stream.broken = False
+    it.model.submit(it.request(2), it.answers.append)
+    await turn()
+    it.model.executed(instance, executed(stream.sent[0]))
+    assert it.told()[2] == ""
+    assert repr(it.model) in caplog.text
+    it.model.close()
+
+
+async def test_an_answer_to_nothing_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    it = World()
+    instance, _ = it.instance()
+    it.model.executed(instance, b"")
+    assert "was not given" in caplog.text
+    await turn()
+    it.model.close()
+
+
+async def test_the_answer_to_another_batch_is_no_answer() -> None:
+    it = World()
+    instance, stream = it.instance()
+    it.model.submit(it.request(1), it.answers.append)
+    await turn()
+    stream.sent[0].id += 1
+    it.model.executed(instance, executed(stream.sent[0]))
+    assert it.told() == {1: "the executor's answer cannot be understood"}
+    it.model.close()
+
+
+async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    it = World()
+    instance, stream = it.instance()
+
+    def fail(answer: Answer) -> None:
+        raise RuntimeError(answer.id)
+
+    it.model.submit(it.request(1), fail)
+    it.model.submit(it.request(2), it.answers.append)
+    await turn()
+    it.model.executed(instance, executed(stream.sent[0]))
+    assert it.told() == {2: ""}
+    assert "could not be handed over" in caplog.text
+    await it.model.idle()
+    it.model.close()
+
+
+async def test_a_cancelled_member_of_a_lost_batch_does_not_run_again() -> None:
+    it = World()
+    instance, stream = it.instance()
+    entries = [it.model.submit(it.request(n), it.answers.append) for n in (1, 2)]
+    await turn()
+    it.model.cancel(entries[0])
+    it.model.cancel(entries[0])
+    it.model.lose_instance(instance, "it died")
+    _, other = it.instance("other")
+    await turn()
+    assert [len(batch.members) for batch in (*stream.sent, *other.sent)] == [2, 1]
+    it.model.fail_all(Unavailable("over"))
+    assert it.told() == {2: "over"}
+    it.model.close()
+
+
+async def test_the_last_attempt_is_made_alone() -> None:
+    it = World(max_retries=2)
+    for number in (1, 2):
+        it.model.submit(it.request(number), it.answers.append)
+    batches = []
+    for _ in range(4):
+        instance, stream = it.instance()
+        await turn()
+        batches += [[member.request_id for member in batch.members] for batch in stream.sent]
+        it.model.lose_instance(instance, "it died")
+    assert [len(batch) for batch in batches] == [2, 2, 1, 1]
+    assert len(it.told()) == 2
+    assert all("3 of 3 attempts" in text for text in it.told().values())
+    it.model.close()
+
+
+async def test_what_a_leaving_executor_loses_is_not_forgotten() -> None:
+    it = World(no_executor_timeout_s=0.0)
+    instance, _ = it.instance()
+    it.model.submit(it.request(1), it.answers.append)
+    await turn()
+    it.model.retire_instance(instance)
+    await turn()
+    assert it.answers == []
+    it.model.lose_instance(instance, "killed while leaving")
+    await asyncio.wait_for(it.model.idle(), 5)
+    assert it.told() == {1: "no executor has model 'm' version 1; waited 0 s for one"}
+    it.model.close()
+
+
+async def test_closing_lets_go_of_timers() -> None:
+    it = World(no_executor_timeout_s=60.0)
+    it.model.submit(it.request(1, deadline=1e9), it.answers.append)
+    await turn()
+    it.model.close()
+    it.model.close()
+    assert it.answers == []
+
+
+async def test_a_delayed_batch_leaves_when_its_time_has_come() -> None:
+    it = World("dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 2000 }")
+    instance, stream = it.instance()
+    loop = asyncio.get_running_loop()
+    submitted_s = loop.time()
+    for number in (1, 2):
+        it.model.submit(it.request(number), it.answers.append)
+    idle = asyncio.ensure_future(it.model.idle())
+    async with asyncio.timeout(5):
+        while not stream.sent:
+            await asyncio.sleep(0)
+    assert loop.time() - submitted_s >= 0.002
+    it.model.executed(instance, executed(stream.sent[0]))
+    await idle
+    assert sorted(it.told()) == [1, 2]
+    it.model.close()
+
+
+def executed_in_part(batch: pb.Batch, *places: int) -> bytes:
+    """Answers to some of a batch's members, from an instance that can have its next one."""
+    reply = pb.Executed(id=batch.id, partial=True)
+    for place in places:
+        reply.answers.add(id=place)
+    return reply.SerializeToString()
+
+
+async def late_world() -> tuple[World, Instance, Stream, pb.Batch]:
+    """Three requests that were executed together, of which one is answered."""
+    it = World()
+    instance, stream = it.instance()
+    for number in (1, 2, 3):
+        it.model.submit(it.request(number), it.answers.append)
+    await turn()
+    (batch,) = stream.sent
+    it.model.executed(instance, executed_in_part(batch, 1))
+    assert it.told() == {2: ""}
+    return it, instance, stream, batch
+
+
+async def test_what_is_answered_late_holds_no_batch_up() -> None:
+    it, instance, stream, batch = await late_world()
+    idle = []
+    instance.on_idle = lambda: idle.append(True)
+    it.model.submit(it.request(4), it.answers.append)
+    await turn()
+    assert len(stream.sent) == 2
+    it.model.executed(instance, executed_in_part(batch, 2))
+    assert it.told() == {2: "", 3: ""}
+    it.model.executed(instance, executed(stream.sent[1]))
+    assert it.told() == {2: "", 3: "", 4: ""}
+    # One is still open: the instance must not go.
+    assert instance.at_work
+    assert not idle
+    it.model.executed(instance, executed_in_part(batch, 0))
+    assert it.told() == {1: "", 2: "", 3: "", 4: ""}
+    assert not instance.at_work
+    assert idle
+    statistics = it.model.statistics
+    assert (statistics.execution_count, statistics.inference_count) == (2, 4)
+    assert statistics.success.count == 4
+
+
+async def test_a_late_answer_may_be_a_failure() -> None:
+    it, instance, _, batch = await late_world()
+    reply = pb.Executed(id=batch.id, partial=True)
+    reply.answers.add(id=0).error.message = "no"
+    it.model.executed(instance, reply.SerializeToString())
+    assert it.told() == {1: "no", 2: ""}
+    assert it.model.statistics.fail.count == 1
+
+
+async def test_of_a_lost_instance_what_was_late_runs_again() -> None:
+    it, instance, _, _ = await late_world()
+    it.model.lose_instance(instance, "it broke")
+    _, other = it.instance("other")
+    await turn()
+    assert [len(batch.members) for batch in other.sent] == [2]
+    assert not instance.at_work
+
+
+async def test_of_a_dead_worker_what_was_late_fails() -> None:
+    it, instance, _, batch = await late_world()
+    it.model.fail_begun(instance, batch.id, Unavailable("it died"))
+    assert it.told() == {1: "it died", 2: "", 3: "it died"}
+
+
+@pytest.mark.parametrize("places", [(1,), (0, 0), (7,)])
+async def test_a_late_answer_that_makes_no_sense(places: tuple[int, ...]) -> None:
+    it, instance, _, batch = await late_world()
+    it.model.executed(instance, executed_in_part(batch, *places))
+    text = "the executor's answer cannot be understood"
+    assert it.told() == {1: text, 2: "", 3: text}
+
+
+async def test_a_first_answer_in_part_that_makes_no_sense() -> None:
+    it = World()
+    instance, stream = it.instance()
+    it.model.submit(it.request(1), it.answers.append)
+    await turn()
+    it.model.executed(instance, executed_in_part(stream.sent[0], 5))
+    assert it.told() == {1: "the executor's answer cannot be understood"}
+
+
+async def test_who_awaits_a_late_answer_may_go() -> None:
+    it = World()
+    instance, stream = it.instance()
+    instance.heeds_controls = True
+    entry = it.model.submit(it.request(1), it.answers.append)
+    await turn()
+    (batch,) = stream.sent
+    it.model.executed(instance, executed_in_part(batch))
+    it.model.cancel(entry)
+    (control,) = stream.sent[1].controls
+    assert (control.batch, control.member) == (batch.id, 0)
+    it.model.executed(instance, executed_in_part(batch, 0))
+    assert not it.answers
+    assert not instance.at_work

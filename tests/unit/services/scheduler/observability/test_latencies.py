@@ -1,0 +1,133 @@
+"""Histograms and summaries of requests' times."""
+
+import pytest
+
+from nereid.services.scheduler.observability.latencies import (
+    DEFAULT_BOUNDS_MS,
+    Latencies,
+    MetricsConfig,
+    read_setting,
+    setting,
+)
+from nereid.services.scheduler.observability.statistics import Execution, ModelStatistics
+from nereid.services.scheduler.requests.entry import Batch, Entry
+from tests.support.scheduler.samples import entry_of, model_of
+
+MS = 1_000_000
+EXECUTION = Execution(
+    started_ns=300 * MS,
+    finished_ns=600 * MS,
+    epoch_ms=1,
+    compute_input_ns=10_000,
+    compute_infer_ns=200_000,
+    compute_output_ns=30_000,
+)
+
+
+def entry(received_ns: int) -> Entry:
+    one = entry_of(1)
+    one.received_ns = one.enqueued_ns = received_ns
+    return one
+
+
+def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+    assert MetricsConfig().latencies_of(model_of()) is None
+
+
+def test_a_batch_counts_for_each_of_its_members() -> None:
+    latencies = MetricsConfig(histogram_latencies=True, summary_latencies=True).latencies_of(
+        model_of()
+    )
+    assert latencies is not None
+    statistics = ModelStatistics()
+    statistics.latencies = latencies
+    failed = entry(0)
+    members = [entry(0), entry(550 * MS), failed]
+    statistics.record_batch(Batch(members, 3, "full"), EXECUTION, failed=[failed])
+    assert latencies.first_response is not None
+    assert latencies.first_response.bounds == DEFAULT_BOUNDS_MS
+    # 600 ms and 50 ms; who failed got no response.
+    assert latencies.first_response.counts == [1, 0, 1, 0, 0]
+    assert latencies.first_response_ms == 650
+    assert latencies.phases is not None
+    totals = {phase: summary.total for phase, summary in latencies.phases.items()}
+    assert totals == {
+        "request": 650_000,
+        "queue": 300_000 - 250_000,
+        "compute_input": 20,
+        "compute_infer": 400,
+        "compute_output": 60,
+    }
+
+
+def test_a_request_with_many_answers_counts_at_its_first_and_at_its_end() -> None:
+    latencies = MetricsConfig(histogram_latencies=True, summary_latencies=True).latencies_of(
+        model_of()
+    )
+    assert latencies is not None
+    statistics = ModelStatistics()
+    statistics.latencies = latencies
+    one = entry(100 * MS)
+    latencies.record_first_response(50 * MS)
+    assert latencies.first_response is not None
+    assert sum(latencies.first_response.counts) == 1
+    statistics.record_end(one, EXECUTION, 900 * MS)
+    assert latencies.first_response_ms == 50
+    assert latencies.phases is not None
+    assert latencies.phases["request"].total == 800_000
+    assert latencies.phases["queue"].total == 200_000
+    assert latencies.phases["compute_infer"].total == 200
+
+
+def test_the_cache_has_summaries_of_its_own() -> None:
+    statistics = ModelStatistics()
+    statistics.latencies = latencies = Latencies((100,), summaries=False)
+    statistics.record_cache_hit(entry(0), 5000, 200 * MS)
+    statistics.record_cache_miss(4000, 3000)
+    assert (latencies.cache_hit.total, latencies.cache_miss.total) == (5, 7)
+    assert latencies.first_response is not None
+    assert latencies.first_response.counts == [0, 1]
+
+
+def test_summaries_alone() -> None:
+    latencies = MetricsConfig(summary_latencies=True).latencies_of(model_of())
+    assert latencies is not None
+    assert latencies.first_response is None
+    latencies.record_batch([entry(0)], EXECUTION)
+    assert latencies.first_response_ms == 0
+
+
+def test_a_models_own_bounds() -> None:
+    model = model_of(
+        'model_metrics { metric_control { metric_identifier { family: "other" }'
+        " histogram_options { buckets: [7] } }"
+        ' metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" }'
+        " histogram_options { buckets: [50, 5] } } }"
+    )
+    latencies = MetricsConfig(histogram_latencies=True).latencies_of(model)
+    assert latencies is not None
+    assert latencies.first_response is not None
+    assert latencies.first_response.bounds == (5, 50)
+
+
+def test_settings_together_the_last_of_one_name_counts() -> None:
+    texts = ["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9", "summary_latencies=false"]
+    config = MetricsConfig.of(map(read_setting, map(setting, texts)))
+    assert config == MetricsConfig(summary_latencies=False, summary_quantiles=(0.5, 0.9))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "summary_latencies",
+        "summary_latencies=maybe",
+        "frobnicate=true",
+        "summary_quantiles=",
+        "summary_quantiles=0.5:0.1,x",
+        "summary_quantiles=50",
+    ],
+)
+def test_a_setting_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="expected counter_latencies"):
+        setting(text)

@@ -1,0 +1,224 @@
+"""The spans of requests on their way through a model version."""
+
+import asyncio
+
+from nereid.core.errors import Unavailable
+from nereid.core.messages import Answer, InferRequest
+from nereid.observability.tracing import is_sampled
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.instance import Instance
+from nereid.services.scheduler.models.load_rules import QueueLimits
+from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.observability.request_traces import SpanTraces
+from nereid.services.scheduler.requests.entry import Entry
+from tests.support.peers.spans import KeptSpans
+from tests.support.scheduler.fake_executors import Stream, executed, turn
+from tests.support.scheduler.samples import entry_of, model_of, request_with
+
+CONFIG = """
+max_batch_size: 8
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+dynamic_batching { %s }
+"""
+
+
+def context(number: int, sampled: bool = True) -> bytes:
+    return b"\0" + bytes([number]) * 24 + bytes([sampled])
+
+
+class World:
+    def __init__(self, *, traced: bool = True, policy: str = "", **limits: float) -> None:
+        self.tracer = KeptSpans()
+        queue = f"default_queue_policy {{ {policy} }}" if policy else ""
+        self.model = ModelVersion(
+            model_of(CONFIG % queue),
+            1,
+            QueueLimits(**limits),  # type: ignore[arg-type]
+            SpanTraces(self.tracer) if traced else None,
+        )
+        self.answers: list[Answer] = []
+        self.answered = asyncio.Event()
+
+    def instance(self) -> tuple[Instance, Stream]:
+        stream = Stream()
+        instance = Instance(1, "i", "executor", stream)
+        self.model.add_instance(instance)
+        return instance, stream
+
+    def submit(self, number: int, trace_context: bytes, timeout_us: int = 0) -> Entry:
+        head = kserve_pb2.ModelInferRequest(model_name="m")
+        head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
+        request = InferRequest(number, head.SerializeToString(), [b"x"], request_id=str(number))
+        request.trace_context, request.timeout_us = trace_context, timeout_us
+        return self.model.submit(request, self._take)
+
+    def _take(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self.answered.set()
+
+    def answer(self, instance: Instance, batch: pb.Batch) -> None:
+        self.model.executed(instance, executed(batch))
+
+
+async def test_without_a_tracer_contexts_travel_as_they_came() -> None:
+    it = World(traced=False)
+    instance, stream = it.instance()
+    it.submit(1, context(1))
+    await turn()
+    assert stream.sent[0].members[0].trace_context == context(1)
+    it.answer(instance, stream.sent[0])
+    assert len(it.answers) == 1
+    it.model.close()
+
+
+async def test_sampled_members_of_a_batch_are_linked_and_others_left_alone() -> None:
+    it = World()
+    instance, stream = it.instance()
+    contexts = [context(1), context(2, sampled=False), b"", context(3)]
+    for number, each in enumerate(contexts):
+        it.submit(number, each)
+    await turn()
+    (sent,) = stream.sent
+    passed = [member.trace_context for member in sent.members]
+    assert passed[1:3] == contexts[1:3]
+    it.answer(instance, sent)
+    assert len(it.answers) == 4
+    first, last = it.tracer.named("m")
+    assert (first.parent, last.parent) == (contexts[0], contexts[3])
+    executes = it.tracer.named("execute")
+    # What the executor does is below the attempts.
+    assert [span.context for span in executes] == [passed[0], passed[3]]
+    assert [span.parent for span in executes] == [first.context, last.context]
+    batch = it.tracer.one("batch")
+    assert batch.parent == first.context
+    assert list(batch.links) == [passed[0], passed[3]]
+    assert all(list(span.links) == [batch.context] for span in executes)
+    assert batch.attributes["nereid.batch.members"] == 4
+    assert [span.parent for span in it.tracer.named("queue")] == [first.context, last.context]
+    assert first.attributes == {
+        "triton.model_name": "m",
+        "triton.model_version": 1,
+        "triton.request_id": "0",
+        "nereid.attempts": 1,
+    }
+    assert all(span.error is None for span in it.tracer.spans)
+    it.model.close()
+
+
+async def test_a_lost_attempt_is_told_and_the_next_waits_from_there() -> None:
+    it = World()
+    instance, stream = it.instance()
+    it.submit(1, context(1))
+    await turn()
+    it.model.lose_instance(instance, "the executor died")
+    other, more = it.instance()
+    await turn()
+    assert more.sent[0].members[0].trace_context != stream.sent[0].members[0].trace_context
+    it.answer(other, more.sent[0])
+    lost, done = it.tracer.named("execute")
+    assert (lost.error, done.error) == ("the executor died", None)
+    assert [span.attributes["nereid.attempt"] for span in (lost, done)] == [1, 2]
+    assert [span.error for span in it.tracer.named("batch")] == ["the executor died", None]
+    waits = it.tracer.named("queue")
+    assert waits[0].end_ns == lost.start_ns
+    # Two readings of the wall clock's offset stand between them.
+    assert abs(waits[1].start_ns - lost.end_ns) < 1_000_000
+    assert it.tracer.one("m").attributes["nereid.attempts"] == 2
+    assert it.tracer.one("m").error is None
+    it.model.close()
+
+
+async def test_a_request_that_was_never_executed_shows_its_wait_and_its_error() -> None:
+    it = World()
+    it.submit(1, context(1))
+    it.model.fail_all(Unavailable("over"))
+    wait, model = it.tracer.one("queue"), it.tracer.one("m")
+    assert wait.parent == model.context
+    assert model.error == "over"
+    assert it.tracer.named("execute") == []
+    it.model.close()
+
+
+async def test_a_request_whose_time_in_the_queue_is_over_shows_only_its_wait() -> None:
+    it = World(policy="default_timeout_microseconds: 60000000 allow_timeout_override: true")
+    _, stream = it.instance()
+    # The other one is executed, which takes its time.
+    for number, timeout_us in ((1, 0), (2, 1000)):
+        it.submit(number, context(number), timeout_us)
+        await turn()
+    assert [len(batch.members) for batch in stream.sent] == [1]
+    await asyncio.wait_for(it.answered.wait(), 20)
+    wait, model = it.tracer.one("queue"), it.tracer.one("m")
+    assert model.error == "Request timeout expired"
+    assert (wait.parent, model.parent) == (model.context, context(2))
+    assert wait.end_ns - wait.start_ns >= 1_000_000
+    assert model.attributes["nereid.attempts"] == 0
+    it.model.close()
+
+
+async def test_a_request_that_is_given_up_shows_when_and_what_came_of_it_later() -> None:
+    it = World()
+    instance, stream = it.instance()
+    running = it.submit(1, context(1))
+    await turn()
+    waiting = it.submit(2, context(2))
+    for entry in (running, waiting):
+        it.model.cancel(entry)
+    assert [span.error for span in it.tracer.named("m")] == ["cancelled", "cancelled"]
+    assert it.tracer.one("queue").parent == it.tracer.named("m")[1].context
+    # Its batch goes on.
+    it.answer(instance, stream.sent[0])
+    assert it.tracer.one("execute").parent == it.tracer.named("m")[0].context
+    assert it.answers == []
+    it.model.close()
+
+
+async def test_a_batch_that_makes_no_sense_still_ends_its_attempts() -> None:
+    it = World()
+    instance, _ = it.instance()
+    it.submit(1, context(1))
+    await turn()
+    it.model.executed(instance, b"\xff")
+    assert len(it.tracer.named("execute")) == 1
+    assert it.tracer.one("m").error == "the executor's answer cannot be understood"
+    it.model.close()
+
+
+def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
+    tracer = KeptSpans()
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
+    assert trace is not None
+    asked = trace.begin_lookup()
+    trace.end_lookup(100, 150, hit=True)
+    trace.end(entry_of(), ("m", 1), Answer(0), 200)
+    lookup, model = tracer.one("cache lookup"), tracer.one("m")
+    assert (lookup.context, lookup.parent) == (asked, model.context)
+    assert lookup.attributes == {"hit": True}
+    assert lookup.end_ns - lookup.start_ns == 50
+    # It never was in the queue.
+    assert tracer.named("queue") == []
+
+
+def test_a_dropped_request_says_so() -> None:
+    tracer = KeptSpans()
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
+    assert trace is not None
+    trace.end(entry_of(), ("m", 1), None, 200)
+    assert tracer.one("m").error == "cancelled"
+    assert is_sampled(tracer.one("m").context)
+    assert SpanTraces(tracer).begin(request_with(context(1, sampled=False)), 100) is None
+
+
+def test_a_span_shows_when_a_decoupled_models_answers_came() -> None:
+    tracer = KeptSpans()
+    trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
+    assert trace is not None
+    for number in range(300):
+        trace.responded(Answer(0, more=True), 110 + number)
+    trace.end(entry_of(), ("m", 1), Answer(0), 500)
+    span = tracer.one("m")
+    times = [time_ns - span.start_ns for name, time_ns in span.events if name == "response"]
+    # Of answers without end only the first ones.
+    assert times == [10 + number for number in range(128)]

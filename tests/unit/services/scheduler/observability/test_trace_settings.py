@@ -1,0 +1,146 @@
+"""The trace extension's settings, as Triton's clients know them."""
+
+import pytest
+
+from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
+from nereid.core.messages import TraceRule, TraceRules
+from nereid.observability.tracing import TraceConfig
+from nereid.services.scheduler.observability.trace_settings import TraceSettings
+
+ON = TraceConfig(levels=("TIMESTAMPS",), rate=2, mode="opentelemetry", resource=(("a", "b"),))
+
+
+def changeable(settings: TraceSettings, model: str = "") -> tuple[list[str], str, str]:
+    shown = settings.shown(model)
+    return shown["trace_level"], shown["trace_rate"][0], shown["trace_count"][0]
+
+
+def test_a_server_that_does_not_trace_shows_what_triton_shows() -> None:
+    settings = TraceSettings(TraceConfig())
+    assert settings.shown("") == {
+        "trace_level": ["OFF"],
+        "trace_rate": ["1000"],
+        "trace_count": ["-1"],
+        "log_frequency": ["0"],
+        "trace_file": [""],
+        "trace_mode": ["triton"],
+    }
+    assert settings.rules() is None
+    with pytest.raises(InvalidArgument, match="trace file name is not given"):
+        settings.update("", {"trace_level": ["TENSORS"]})
+    settings.update("m", {"trace_level": ["OFF"], "trace_rate": ["7"], "log_frequency": ["4"]})
+    assert changeable(settings, "m") == (["OFF"], "7", "-1")
+    assert settings.shown("m")["log_frequency"] == ["4"]
+    assert settings.rules() is None
+
+
+def test_a_server_that_traces_shows_where_to() -> None:
+    shown = TraceSettings(ON).shown("m")
+    assert shown["trace_mode"] == ["opentelemetry"]
+    assert shown["url"] == ["http://localhost:4317"]
+    assert shown["resource"] == ["a=b"]
+    assert "log_frequency" not in shown
+
+
+def test_a_server_that_writes_files_shows_which() -> None:
+    settings = TraceSettings(TraceConfig(file="/f", log_frequency=3))
+    shown = settings.shown("m")
+    assert shown["trace_mode"] == ["triton"]
+    assert shown["trace_file"] == ["/f"]
+    assert shown["log_frequency"] == ["3"]
+    assert shown["trace_level"] == ["OFF"]
+    settings.update("m", {"trace_level": ["TENSORS"], "log_frequency": ["5"]})
+    rule = TraceRule(on=True, rate=1000, limit=-1, log_frequency=5, times=False, tensors=True)
+    off = TraceRule(on=False, rate=1000, limit=-1, log_frequency=3)
+    assert settings.rules() == TraceRules(off, (("m", rule),))
+
+
+def test_a_model_inherits_what_it_has_none_of() -> None:
+    settings = TraceSettings(ON)
+    settings.update("m", {"trace_count": ["7"], "trace_level": ["OFF"]})
+    settings.update("", {"trace_rate": ["9"], "trace_level": ["TENSORS", "TIMESTAMPS", "X"]})
+    assert changeable(settings) == (["TIMESTAMPS", "TENSORS"], "9", "-1")
+    assert changeable(settings, "m") == (["OFF"], "9", "7")
+    off = TraceRule(on=False, rate=9, limit=7, turn=1)
+    on = TraceRule(on=True, rate=9, limit=-1, tensors=True)
+    assert settings.rules() == TraceRules(on, (("m", off),))
+    settings.update("m", {"trace_count": [], "trace_level": []})
+    assert changeable(settings, "m") == changeable(settings)
+    settings.update("", {"trace_rate": [], "trace_level": []})
+    assert changeable(settings, "m") == (["TIMESTAMPS"], "2", "-1")
+    assert settings.rules() == TraceRules(TraceRule(on=True, rate=2, limit=-1))
+
+
+def test_a_count_that_is_set_again_begins_anew() -> None:
+    settings = TraceSettings(ON)
+
+    def rules(model: str, **changes: list[str]) -> list[TraceRule]:
+        settings.update(model, changes)
+        told = settings.rules()
+        assert told is not None
+        return [told.default, *(rule for _, rule in told.models)]
+
+    (first,) = rules("", trace_count=["3"])
+    assert rules("", trace_rate=["2"]) == [first]
+    (again,) = rules("", trace_count=["3"])
+    assert again != first
+    assert again._replace(turn=first.turn) == first
+    # A model's is its own, and any other's what it was.
+    for _ in range(2):
+        default, own = rules("m", trace_count=["3"], trace_level=["OFF"])
+        assert default == again
+        assert own not in {first, again}
+        default, inherited = rules("m", trace_count=[])
+        assert default == again
+        assert inherited == again._replace(on=False)
+    # Without a limit there is nothing to begin.
+    assert rules("", trace_count=["-1"])[0] == rules("", trace_count=["-1"])[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("trace_rate", " 12x", "12"),
+        ("trace_rate", "-1", "4294967295"),
+        ("trace_count", "+3", "3"),
+        ("trace_count", "-1", "-1"),
+    ],
+)
+def test_numbers_are_read_as_c_reads_them(name: str, value: str, shown: str) -> None:
+    settings = TraceSettings(ON)
+    settings.update("", {name: [value]})
+    assert settings.shown("")[name] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"trace_rate": ["x"]}, InvalidArgument, "Unable to parse 'trace_rate', got: x"),
+        ({"trace_rate": ["1", "2"]}, InvalidArgument, "expect only 1 value for 'trace_rate'"),
+        (
+            {"log_frequency": ["4294967296"]},
+            InvalidArgument,
+            "'log_frequency', value is out of range [ 0, 4294967295 ], got: 4294967296",
+        ),
+        ({"trace_count": ["-2"]}, InvalidArgument, "Expecting value >= -1, got: -2"),
+        ({"trace_count": ["9" * 99]}, InvalidArgument, "'trace_count', value is out of range"),
+        ({"trace_level": ["OFF", "TENSORS"]}, InvalidArgument, "Expect only one trace level 'OFF'"),
+        ({"trace_file": ["f"]}, Unimplemented, "trace file location can not be updated"),
+    ],
+)
+def test_what_is_wrong_is_told_and_changes_nothing(
+    changes: dict[str, list[str]], error: type[NereidError], text: str
+) -> None:
+    settings = TraceSettings(ON)
+    before = settings.shown("")
+    with pytest.raises(error) as told:
+        settings.update("", {"trace_rate": ["5"], **changes})
+    assert text in told.value.message
+    assert settings.shown("") == before
+
+
+def test_what_is_not_known_is_ignored() -> None:
+    settings = TraceSettings(ON)
+    before = settings.shown("m")
+    settings.update("m", {"trace_mode": ["x"], "nope": ["1"], "trace_level": ["X"]})
+    assert settings.shown("m") == before

@@ -1,0 +1,283 @@
+"""Times of sampled requests, gathered until the answer takes them along."""
+
+from typing import Any
+
+import pytest
+
+from nereid.core.messages import Answer, Fault, Payload, TracedModel, TracedTensor
+from nereid.observability.tracing import (
+    LARGEST_TENSOR_BYTES,
+    TraceSettings,
+    is_sampled,
+    with_tensors,
+)
+from nereid.pb import kserve_pb2
+from nereid.services.scheduler.observability import trace_timestamps
+from nereid.services.scheduler.observability.request_traces import (
+    EntryTrace,
+    Refusal,
+    SpanTraces,
+    open_traces,
+)
+from nereid.services.scheduler.observability.statistics import Execution
+from nereid.services.scheduler.observability.trace_timestamps import TimeTraces
+from nereid.services.scheduler.requests.entry import Entry
+from nereid.shm.segments import Segments
+from tests.support.scheduler.samples import entry_of, request_with
+
+FIRST, SECOND = (b"\0" + bytes([number]) * 24 + b"\1" for number in (1, 2))
+COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
+
+
+def begun(traces: TimeTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> EntryTrace:
+    trace = traces.begin(request_with(context, **more), now_ns)
+    assert trace is not None
+    return trace
+
+
+def ended(trace: EntryTrace, entry: Entry, now_ns: int, name: str = "m") -> tuple[TracedModel, ...]:
+    answer = Answer(1)
+    trace.end(entry, (name, 3), answer, now_ns)
+    return answer.trace
+
+
+def executed(input_ns: int, infer_ns: int, output_ns: int, *, finished_ns: int) -> Execution:
+    return Execution(0, finished_ns, 0, input_ns, infer_ns, output_ns)
+
+
+def test_an_answer_takes_the_times_along() -> None:
+    traces = TimeTraces()
+    trace = begun(traces, FIRST)
+    entry = entry_of()
+    entry.request.request_id = "mine"
+    entry.enqueued_ns = 110
+    assert trace.begin_attempt(200) == trace.context
+    # 40 ns of 100 were not the instance's.
+    entry.execution = executed(10, 30, 20, finished_ns=300)
+    (told,) = ended(trace, entry, 310)
+    assert told == TracedModel(
+        trace.context,
+        FIRST,
+        "m",
+        3,
+        "mine",
+        (
+            ("REQUEST_START", 100),
+            ("QUEUE_START", 110),
+            *zip(COMPUTE, (220, 230, 260, 280), strict=True),
+            ("REQUEST_END", 310),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("execution", "times"),
+    [
+        # Longer than there was time for, by another clock.
+        (executed(10, 300, 20, finished_ns=300), (200, 210, 280, 300)),
+        (executed(500, 0, 0, finished_ns=300), (200, 300, 300, 300)),
+        # A decoupled model that ended its request and goes on executing; an instance that died.
+        (None, (200, 200, 310, 310)),
+        # Of an attempt that was lost.
+        (executed(1, 1, 1, finished_ns=150), (200, 200, 310, 310)),
+    ],
+)
+def test_times_are_in_order_whatever_the_instance_says(
+    execution: Execution | None, times: tuple[int, ...]
+) -> None:
+    trace = begun(TimeTraces(), FIRST)
+    trace.begin_attempt(200)
+    entry = entry_of()
+    entry.execution = execution
+    (told,) = ended(trace, entry, 310)
+    assert told.times[2:-1] == tuple(zip(COMPUTE, times, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("asked", "times"),
+    [
+        # 40 ns of 100 went to the ways there and back: half of them to each, if nothing is known.
+        ([], (220, 280)),
+        ([(230, 270)], (220, 280)),
+        ([(205, 230)], (205, 265)),
+        ([(230, 240), (250, 295)], (235, 295)),
+        # What asks when it has been executed, as models do that keep their requests.
+        ([(230, 400)], (240, 300)),
+        ([(150, 250)], (200, 260)),
+    ],
+)
+def test_what_a_model_asks_of_others_it_asks_while_it_is_executed(
+    asked: list[tuple[int, int]], times: tuple[int, int]
+) -> None:
+    traces = TimeTraces()
+    root = begun(traces, FIRST)
+    step = begun(traces, root.begin_steps())
+    context = step.begin_attempt(200)
+    for asked_ns, answered_ns in asked:
+        ended(begun(traces, context, now_ns=asked_ns), entry_of(), answered_ns)
+    entry = entry_of()
+    entry.execution = executed(10, 30, 20, finished_ns=300)
+    ended(step, entry, 410, "step")
+    (told,) = (each for each in ended(root, entry_of(), 420, "root") if each.name == "step")
+    shown = dict(told.times)
+    assert (shown["COMPUTE_START"], shown["COMPUTE_END"]) == times
+
+
+def test_what_was_not_executed_has_no_times_of_it() -> None:
+    traces = TimeTraces()
+    trace = begun(traces, FIRST)
+    # An ensemble's: it is that of its steps.
+    entry = entry_of()
+    entry.execution = executed(1, 2, 3, finished_ns=300)
+    (told,) = ended(trace, entry, 310)
+    assert [name for name, _ in told.times] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
+
+
+def test_the_answer_brings_what_was_below_the_request() -> None:
+    traces = TimeTraces()
+    root, other = begun(traces, FIRST), begun(traces, SECOND)
+    step = begun(traces, root.begin_steps())
+    inner = begun(traces, step.begin_attempt(105))
+    # Their answers go to whoever asked, who has no use for times.
+    assert ended(inner, entry_of(), 120, "inner") == ()
+    assert ended(step, entry_of(), 130, "step") == ()
+    told = ended(root, entry_of(), 140, "root")
+    assert [each.name for each in told] == ["root", "inner", "step"]
+    assert told[1].parent == told[2].context == step.context
+    assert told[2].parent == root.context
+    assert [each.name for each in ended(other, entry_of(), 140, "other")] == ["other"]
+    # Nothing is kept.
+    assert [each.name for each in ended(begun(traces, FIRST), entry_of(), 150)] == ["m"]
+
+
+def test_who_gives_up_or_is_refused_is_forgotten() -> None:
+    traces = TimeTraces()
+    trace = begun(traces, FIRST)
+    step = begun(traces, trace.begin_steps())
+    ended(step, entry_of(), 120)
+    # A refused step is no refused request.
+    refused = entry_of().request
+    refused.trace_context = trace.context
+    traces.refused(Refusal(refused, "m", "", 0, "no"))
+    assert len(ended(trace, entry_of(), 130)) == 2
+    for give_up in (True, False):
+        trace = begun(traces, FIRST)
+        ended(begun(traces, trace.begin_steps()), entry_of(), 120)
+        if give_up:
+            trace.end(entry_of(), ("m", 1), None, 130)
+        else:
+            refused.trace_context = FIRST
+            traces.refused(Refusal(refused, "m", "", 0, "no"))
+    assert len(ended(begun(traces, FIRST), entry_of(), 140)) == 1
+
+
+def test_one_request_goes_through_so_many_models() -> None:
+    traces = TimeTraces()
+    root = begun(traces, FIRST)
+    for _ in range(2000):
+        ended(begun(traces, root.begin_steps()), entry_of(), 120)
+    assert len(ended(root, entry_of(), 130)) == 1025
+
+
+GIVEN = kserve_pb2.ModelInferRequest()
+GIVEN.inputs.add(name="I", datatype="UINT8", shape=[2])
+TOLD = kserve_pb2.ModelInferResponse()
+TOLD.outputs.add(name="O", datatype="UINT8", shape=[2])
+
+
+def given(data: bytes | None, size: int = 2) -> TracedTensor:
+    return TracedTensor("TENSOR_QUEUE_INPUT", "I", "UINT8", (size,), data)
+
+
+def told_of(data: bytes | None) -> TracedTensor:
+    return TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "UINT8", (2,), data)
+
+
+def inputs(*payloads: Payload) -> dict[str, Any]:
+    return {"head": GIVEN.SerializeToString(), "payloads": [*payloads]}
+
+
+def answer_with(data: bytes, *, more: bool = False) -> Answer:
+    return Answer(1, TOLD.SerializeToString(), [data], more=more)
+
+
+def test_tensors_of_what_is_below_a_request_are_kept_while_they_are_there() -> None:
+    traces = TimeTraces()
+    root = begun(traces, with_tensors(FIRST), **inputs(b"ab"))
+    segments = Segments(1 << 20)
+    segment = segments.take(1 << 16)
+    assert segment is not None
+    segment.view[:2] = b"cd"
+    step = begun(traces, root.begin_steps(), **inputs(segment.range(0, 2)))
+    # Another request's, as soon as the answer is there.
+    segment.view[:2] = b"??"
+    step.end(entry_of(), ("step", 1), answer_with(b"ef"), 120)
+    lost = segment.range(0, 2)
+    segments.discard(segment.name)
+    many = begun(traces, root.begin_steps(), **inputs(lost))
+    for data in (b"gh", b"ij"):
+        many.responded(answer_with(data, more=True), 120)
+    last = answer_with(b"kl")
+    many.responded(last, 130)
+    many.end(entry_of(), ("many", 1), last, 130)
+    failed = begun(traces, root.begin_steps(), **inputs(b"mn"))
+    failed.end(
+        entry_of(), ("failed", 1), Answer(1, TOLD.SerializeToString(), error=Fault(3, "no")), 140
+    )
+    told = ended(root, entry_of(), 150, "root")
+    assert {each.name: each.tensors for each in told} == {
+        # That one's are the gateway's to tell.
+        "root": (),
+        "step": (given(b"cd"), told_of(b"ef")),
+        "many": (given(None), *map(told_of, (b"gh", b"ij", b"kl"))),
+        "failed": (given(b"mn"),),
+    }
+
+
+def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace_timestamps, "_MOST_TENSOR_BYTES", 10)
+    traces = TimeTraces()
+
+    def tensors_below(context: bytes, *datas: bytes) -> list[bytes | None]:
+        root = begun(traces, context)
+        for data in datas:
+            step = begun(traces, root.begin_steps(), **inputs(data))
+            step.end(entry_of(), ("step", 1), Answer(1), 120)
+        _, *models = ended(root, entry_of(), 130)
+        return [tensor.data for model in models for tensor in model.tensors]
+
+    assert tensors_below(FIRST, b"ab") == []
+    under_way = begun(traces, with_tensors(SECOND))
+    ended(begun(traces, under_way.begin_steps(), **inputs(b"12")), entry_of(), 120)
+    for _ in range(2):
+        # What an ended request's tensors took is free again.
+        told = tensors_below(with_tensors(FIRST), b"12345", b"6789", b"678")
+        assert told == [b"12345", None, b"678"]
+    monkeypatch.undo()
+    large = bytes(LARGEST_TENSOR_BYTES)
+    assert tensors_below(with_tensors(FIRST), large, large + b"1") == [large, None]
+    root = begun(traces, with_tensors(FIRST))
+    damaged = begun(traces, root.begin_steps(), head=b"\xff", payloads=[b"a"])
+    damaged.end(entry_of(), ("damaged", 1), Answer(1, b"\xff", [b"a"]), 120)
+    assert [each.tensors for each in ended(root, entry_of(), 130)] == [(), ()]
+    root = begun(traces, with_tensors(FIRST))
+    step = begun(traces, root.begin_steps())
+    for _ in range(300):
+        step.responded(answer_with(b"ab", more=True), 120)
+    ended(step, entry_of(), 130)
+    assert len(ended(root, entry_of(), 140)[1].tensors) == 128
+
+
+def test_what_is_not_sampled_has_no_trace() -> None:
+    assert TimeTraces().begin(request_with(FIRST[:25] + b"\0"), 100) is None
+    assert is_sampled(begun(TimeTraces(), FIRST).begin_lookup())
+
+
+def test_the_settings_choose() -> None:
+    assert open_traces(TraceSettings()) is None
+    assert isinstance(open_traces(TraceSettings(trace_config=("triton,file=f",))), TimeTraces)
+    spans = open_traces(TraceSettings(trace_config=("mode=opentelemetry",)))
+    assert isinstance(spans, SpanTraces)
+    spans.close()

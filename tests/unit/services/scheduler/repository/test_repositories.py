@@ -1,0 +1,137 @@
+"""The model repository as it is read from directories."""
+
+from pathlib import Path
+
+import pytest
+
+from nereid.core.errors import INTERNAL_MESSAGE
+from nereid.services.scheduler.repository import repositories as repository_module
+from nereid.services.scheduler.repository.repositories import FoundModel, Repositories
+
+
+def add(repository: Path, name: str, config: str | None = None, *versions: str) -> Path:
+    for version in versions or ("1",):
+        directory = repository / name / version
+        directory.mkdir(parents=True)
+        (directory / "model.onnx").write_bytes(b"")
+    if config is not None:
+        (repository / name / "config.pbtxt").write_text(config)
+    return repository / name
+
+
+def only(repository: Path) -> FoundModel:
+    (found,) = Repositories([str(repository)]).scan()
+    return found
+
+
+def reason(found: FoundModel) -> str:
+    assert found.error is not None
+    return found.error.message
+
+
+def test_the_file_tells_the_backend_where_nothing_is_written(tmp_path: Path) -> None:
+    path = add(tmp_path, "digits")
+    found = only(tmp_path)
+    assert found.error is None
+    assert (found.draft.name, found.draft.backend) == ("digits", "onnxruntime")
+    assert found.draft.default_model_filename == "model.onnx"
+    assert found.version_path(1) == str(path / "1")
+
+
+def test_only_whole_numbers_without_leading_zeros_are_versions(tmp_path: Path) -> None:
+    names = ("1", "3", "20", "07", "0", "00", "v2", "-1", "4.5", "99999999999999999999", "\u0663")
+    path = add(tmp_path, "m", "version_policy { all { } }", *names)
+    (path / "8").write_text("a file is no version")
+    assert only(tmp_path).versions == (0, 1, 3, 20)
+
+
+@pytest.mark.parametrize(
+    ("policy", "versions"),
+    [
+        ("", (20,)),
+        ("version_policy { latest { num_versions: 2 } }", (3, 20)),
+        ("version_policy { specific { versions: [1, 20] } }", (1, 20)),
+    ],
+)
+def test_the_version_policy_chooses(tmp_path: Path, policy: str, versions: tuple[int, ...]) -> None:
+    add(tmp_path, "m", policy, "1", "3", "20")
+    assert only(tmp_path).versions == versions
+
+
+def test_models_of_all_repositories_by_name(tmp_path: Path) -> None:
+    add(tmp_path / "one", "b")
+    add(tmp_path / "two", "a")
+    add(tmp_path / "one", ".git")
+    (tmp_path / "one" / "README").write_text("no model")
+    found = Repositories([str(tmp_path / "one"), str(tmp_path / "two")]).scan()
+    assert [(each.name, each.error) for each in found] == [("a", None), ("b", None)]
+
+
+def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
+    add(tmp_path / "one", "m")
+    add(tmp_path / "two", "m")
+    (found,) = Repositories([str(tmp_path / "one"), str(tmp_path / "two")]).scan()
+    assert "in more than one model repository" in reason(found)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ('name: "other"', "unexpected directory name 'm' for model 'other'"),
+        ("max_batch_size: many", "failed to read text proto for model 'm'"),
+        ("version_policy { specific { versions: 9 } }", "at least one version must be available"),
+        ("sequence_batching { }", "sequence batching is not offered yet"),
+        (
+            'model_repository_agents { agents { name: "checksum" } }',
+            "repository agents are not offered: 'checksum'",
+        ),
+        ('platform: "ensemble"', "ensemble scheduling must be set for ensemble m"),
+    ],
+)
+def test_a_bad_configuration_tells_its_reason_at_its_latest_version(
+    tmp_path: Path, config: str, text: str
+) -> None:
+    add(tmp_path, "m", config, "1", "2")
+    found = only(tmp_path)
+    assert text in reason(found)
+    assert found.versions == (2,)
+
+
+def test_a_configuration_that_is_no_text(tmp_path: Path) -> None:
+    (add(tmp_path, "m") / "config.pbtxt").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in reason(only(tmp_path))
+
+
+def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
+    (add(tmp_path, "m") / "config.pbtxt").mkdir()
+    assert "failed to read model 'm'" in reason(only(tmp_path))
+
+
+def test_a_directory_without_versions_or_backend(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    found = only(tmp_path)
+    assert "Could not determine backend for model 'm'" in reason(found)
+    assert found.versions == ()
+
+
+def test_what_no_text_can_name_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(tmp_path, "m")
+    (tmp_path / "latin\udcff").mkdir()
+    (tmp_path / "endless").symlink_to("x" * 300)
+    assert only(tmp_path).error is None
+    assert "its name is not UTF-8" in caplog.text
+    assert "File name too long" in caplog.text
+
+
+def test_a_bug_costs_its_model_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(*_: object, **__: object) -> None:
+        raise RuntimeError("bug")
+
+    add(tmp_path, "m")
+    monkeypatch.setattr(repository_module, "fill_backend", explode)
+    assert reason(only(tmp_path)) == INTERNAL_MESSAGE
+    assert "model 'm' cannot be read" in caplog.text

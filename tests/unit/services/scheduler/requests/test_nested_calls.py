@@ -1,0 +1,259 @@
+"""Requests of models' own: how deep they go, and the rings in which nobody would ever answer."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import InvalidArgument, Unavailable
+from nereid.core.messages import InferRequest
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.caching.response_cache import Passage
+from nereid.services.scheduler.caching.single_flight import Flight
+from nereid.services.scheduler.executors.instance import Instance, Running
+from nereid.services.scheduler.executors.sessions import Placed
+from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
+from nereid.services.scheduler.models.load_rules import QueueLimits
+from nereid.services.scheduler.requests.entry import Batch, Entry, State
+from nereid.services.scheduler.requests.nested_calls import MOST_DEPTH, Lineage
+from tests.support.scheduler.samples import model_of
+
+DECOUPLED = """
+input { name: "I" data_type: TYPE_UINT8 dims: 1 }
+output { name: "O" data_type: TYPE_UINT8 dims: 1 }
+model_transaction_policy { decoupled: true }
+"""
+
+
+class World:
+    """Models by name, each with so many instances; requests are made by hand."""
+
+    def __init__(self, **models: int) -> None:
+        self.placed: dict[int, Placed] = {}
+        self.instances: dict[str, list[Instance]] = {}
+        self.runtimes = {name: object() for name in models}
+        for name, count in models.items():
+            for _ in range(count):
+                number = len(self.placed) + 1
+                instance = Instance(number, name, "executor", stream=SimpleNamespace())
+                served: Any = SimpleNamespace(runtime=self.runtimes[name])
+                self.placed[number] = Placed(instance, served, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+                self.instances.setdefault(name, []).append(instance)
+        self.lineage = Lineage(self.placed)
+
+    def ask(self, model: str, caller: Instance | None = None) -> Entry:
+        """A request, queued; runs until something executes it."""
+        request = InferRequest(0, b"", [], caller=caller.id if caller else 0)
+        entry = Entry(request, None, lambda _: None, 0)  # type: ignore[arg-type]
+        if caller is not None:
+            self.lineage.adopt(request)
+            self.lineage.note(request, self.runtimes[model], entry)
+        return entry
+
+    def run(self, instance: Instance, *entries: Entry) -> None:
+        for entry in entries:
+            entry.state = State.EXECUTING
+        instance.running = Running(1, Batch([*entries], len(entries), "single"), 0)
+
+    def end(self, instance: Instance) -> None:
+        assert instance.running is not None
+        for entry in instance.running.batch.entries:
+            entry.state = State.ANSWERED
+        instance.running = None
+
+
+def test_clients_requests_have_no_depth() -> None:
+    world = World(a=1, b=1)
+    (a,) = world.instances["a"]
+    first = world.ask("a")
+    world.run(a, first)
+    assert world.ask("b", a).request.depth == 1
+    assert first.request.depth == 0
+
+
+def test_a_model_that_calls_itself_without_end() -> None:
+    world = World(a=MOST_DEPTH + 2)
+    entry = world.ask("a")
+    for instance in world.instances["a"][:MOST_DEPTH]:
+        world.run(instance, entry)
+        entry = world.ask("a", instance)
+    world.run(world.instances["a"][MOST_DEPTH], entry)
+    with pytest.raises(InvalidArgument, match="without end"):
+        world.ask("a", world.instances["a"][MOST_DEPTH])
+
+
+def test_who_has_no_other_instance_cannot_wait_for_itself() -> None:
+    world = World(a=1)
+    (a,) = world.instances["a"]
+    world.run(a, world.ask("a"))
+    with pytest.raises(Unavailable, match="for ever"):
+        world.ask("a", a)
+
+
+def test_a_free_instance_can_help() -> None:
+    world = World(a=2)
+    one, two = world.instances["a"]
+    world.run(one, world.ask("a"))
+    entry = world.ask("a", one)
+    world.run(two, entry)
+    with pytest.raises(Unavailable):
+        world.ask("a", two)
+
+
+def test_an_instance_that_is_busy_with_other_work_will_help() -> None:
+    world = World(a=2)
+    one, two = world.instances["a"]
+    world.run(one, world.ask("a"))
+    world.run(two, world.ask("a"))
+    world.ask("a", one)
+    # Now the second waits for one of both as well.
+    with pytest.raises(Unavailable):
+        world.ask("a", two)
+
+
+def test_a_ring_of_several_models() -> None:
+    world = World(a=1, b=1, c=1)
+    (a,), (b,), (c,) = (world.instances[name] for name in "abc")
+    for instance, name in ((a, "a"), (b, "b"), (c, "c")):
+        world.run(instance, world.ask(name))
+    world.ask("b", a)
+    world.ask("c", b)
+    with pytest.raises(Unavailable):
+        world.ask("a", c)
+
+
+def test_a_chain_that_ends_is_no_ring() -> None:
+    world = World(a=1, b=1, c=1)
+    (a,), (b,), _ = (world.instances[name] for name in "abc")
+    world.run(a, world.ask("a"))
+    world.run(b, world.ask("b", a))
+    world.ask("c", b)
+    assert world.ask("b", a).state is State.QUEUED
+
+
+def test_what_is_answered_is_not_waited_for() -> None:
+    world = World(a=1, b=1)
+    (a,), (b,) = world.instances["a"], world.instances["b"]
+    world.run(a, world.ask("a"))
+    entry = world.ask("b", a)
+    world.run(b, entry)
+    world.end(b)
+    world.run(b, world.ask("b"))
+    # a waits for nothing: it will answer.
+    world.ask("a", b)
+
+
+def test_what_an_earlier_batch_asked_for_is_not_waited_for() -> None:
+    world = World(a=1, b=1)
+    (a,), (b,) = world.instances["a"], world.instances["b"]
+    world.run(a, world.ask("a"))
+    world.ask("b", a)
+    world.end(a)
+    world.run(a, world.ask("a"))
+    world.run(b, world.ask("b"))
+    world.ask("a", b)
+
+
+def join(entry: Entry, flight: Flight[Entry]) -> Entry:
+    """Have an entry wait for the cache, or for the leader of its flight."""
+    entry.passage = Passage(b"", b"", flight)
+    entry.state = State.WAITING
+    return entry
+
+
+def test_a_ring_may_close_when_the_cache_has_not_helped() -> None:
+    world = World(a=1)
+    (a,) = world.instances["a"]
+    world.run(a, world.ask("a"))
+    entry = world.ask("a")
+    join(entry, Flight("x", entry))
+    entry.request.caller = a.id
+    world.lineage.note(entry.request, world.runtimes["a"], entry)
+    assert entry.passage is not None
+    assert entry.passage.on_queued is not None
+    entry.passage.on_queued()
+    entry.state = State.QUEUED
+    with pytest.raises(Unavailable, match="for ever"):
+        entry.passage.on_queued()
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_ring_may_close_by_waiting_for_a_request_like_ones_own(free: bool) -> None:
+    """b waits for what a executes, a for what b executes; c would have them wait for itself."""
+    world = World(a=1, b=1 + free)
+    (a,), b = world.instances["a"], world.instances["b"][0]
+    first, second = world.ask("a"), world.ask("b")
+    world.run(a, first)
+    world.run(b, second)
+
+    def follow(model: str, caller: Instance, leader: Entry) -> None:
+        entry = join(world.ask(model), Flight("x", leader))
+        entry.request.caller = caller.id
+        world.lineage.note(entry.request, world.runtimes[model], entry)
+
+    follow("a", b, first)
+    with pytest.raises(Unavailable, match="for ever"):
+        # It is of no use that another instance of b is free: this one has what a waits for.
+        follow("b", a, second)
+
+
+def test_what_the_cache_may_still_answer_holds_nobody() -> None:
+    world = World(a=1, b=1)
+    (a,), (b,) = world.instances["a"], world.instances["b"]
+    world.run(a, world.ask("a"))
+    world.run(b, world.ask("b"))
+    entry = world.ask("b")
+    join(entry, Flight("x", entry))
+    entry.request.caller = a.id
+    world.lineage.note(entry.request, world.runtimes["b"], entry)
+    world.ask("a", b)
+
+
+def test_a_model_without_instances_is_waited_for() -> None:
+    world = World(a=1, b=0)
+    (a,) = world.instances["a"]
+    world.run(a, world.ask("a"))
+    world.ask("b", a)
+
+
+def test_callers_that_are_gone_or_idle_are_let_pass() -> None:
+    world = World(a=1)
+    (a,) = world.instances["a"]
+    world.ask("a", a)
+    gone = Instance(99, "x", "executor")
+    world.ask("a", gone)
+
+
+def test_many_requests_are_not_kept_for_ever() -> None:
+    world = World(a=1, b=2)
+    (a,) = world.instances["a"]
+    world.run(a, world.ask("a"))
+    for _ in range(1000):
+        world.ask("b", a).state = State.ANSWERED
+    assert sum(map(len, world.lineage._children.values())) < 200
+
+
+async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -> None:
+    world = World(a=1, b=1)
+    (a,) = world.instances["a"]
+    a.stream = SimpleNamespace(send=lambda _: None)
+    model = DecoupledVersion(model_of(DECOUPLED), 1, QueueLimits())
+    world.placed[a.id].served.runtime = model
+    model.add_instance(a)
+    head = kserve_pb2.ModelInferRequest(model_name="m")
+    head.inputs.add(name="I", datatype="UINT8", shape=[1])
+    request = InferRequest(1, head.SerializeToString(), [b"x"], takes_many=True, depth=4)
+    model.submit(request, lambda _: None, at_once=True)
+    await asyncio.sleep(0)
+    executed = pb.Executed(id=1, partial=True)
+    model.executed(a, executed.SerializeToString())
+    assert a.running is None
+    asked = InferRequest(0, b"", [], caller=a.id)
+    world.lineage.adopt(asked)
+    assert asked.depth == 5
+    model.fail_all(Unavailable("over"))
+    model.close()
