@@ -21,8 +21,8 @@ def loop(path: str, batch_size: int, seconds: float) -> dict[str, float]:
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {model.INPUT: model.example(batch_size)}
-    (answer,) = session.run(None, feed)
-    if not np.allclose(answer, model.answer(feed[model.INPUT]), atol=1e-4):
+    (response,) = session.run(None, feed)
+    if not np.allclose(response, model.response(feed[model.INPUT]), atol=1e-4):
         raise SystemExit("the bare loop's answer is wrong")
     _spin(lambda: session.run(None, feed), seconds / 5)
     cpu_before = time.process_time()

@@ -76,7 +76,7 @@ def _http(port: int, tensor: bytes) -> Iterator[Callable[[], memoryview]]:
         b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
         % (len(header), len(header) + size)
     )
-    answer = memoryview(bytearray(size + 65536))
+    response = memoryview(bytearray(size + 65536))
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -85,18 +85,18 @@ def _http(port: int, tensor: bytes) -> Iterator[Callable[[], memoryview]]:
             connection.sendall(tensor)
             got, end = 0, 0
             while not end or got < end:
-                count = connection.recv_into(answer[got:])
+                count = connection.recv_into(response[got:])
                 if not count:
                     raise ConnectionError("the server closed the connection")
                 got += count
                 if not end:
-                    end = _end_of_answer(bytes(answer[: min(got, 4096)]))
-            return answer[end - size : end]
+                    end = _end_of_response(bytes(response[: min(got, 4096)]))
+            return response[end - size : end]
 
         yield infer
 
 
-def _end_of_answer(beginning: bytes) -> int:
+def _end_of_response(beginning: bytes) -> int:
     """Where an answer that begins so ends; 0: its head is not whole yet."""
     head, blank, _ = beginning.partition(b"\r\n\r\n")
     if not blank:

@@ -47,12 +47,12 @@ class Peer:
     server: ServerProcess
     address: wire.Address
     work: Path
-    answer_bytes: int = 0
+    response_bytes: int = 0
     clients: dict[str, load.GrpcClient | load.HttpClient] = field(default_factory=dict)
 
     def prepare(self, protocols: tuple[str, ...]) -> None:
         wire.wait_ready(self.address, self.server.require_alive)
-        self.answer_bytes = wire.verify(self.address)
+        self.response_bytes = wire.verify(self.address)
         self.work.mkdir(parents=True, exist_ok=True)
         if "grpc" in protocols:
             self.clients["grpc"] = load.GrpcClient(self.address, self.work)
@@ -91,7 +91,7 @@ def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
     served = counts_after.success - counts_before.success
     failed = counts_after.fail - counts_before.fail
     require_counts(cell, seen.requests, served, failed)
-    expected_bytes = seen.requests * (peer.answer_bytes + _GRPC_PREFIX_BYTES)
+    expected_bytes = seen.requests * (peer.response_bytes + _GRPC_PREFIX_BYTES)
     if cell.protocol == "grpc" and seen.data_bytes != expected_bytes:
         raise BenchError(f"{seen.data_bytes} bytes of answers where {expected_bytes} were due")
     executions = counts_after.executions - counts_before.executions

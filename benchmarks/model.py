@@ -48,7 +48,7 @@ def example(batch_size: int = 1) -> Floats:
     return np.random.default_rng(7).normal(size=(batch_size, WIDTHS[0])).astype(np.float32)
 
 
-def answer(batch: Floats) -> Floats:
+def response(batch: Floats) -> Floats:
     """The forward pass in numpy, which every server's answer is held against."""
     *hidden, (last, bias) = weights()
     for matrix, shift in hidden:

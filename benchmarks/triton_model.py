@@ -32,13 +32,13 @@ class TritonPythonModel:
             for request in requests
         ]
         batch = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        (answer,) = self.session.run([self.output], {self.input: batch})
+        (response,) = self.session.run([self.output], {self.input: batch})
         if len(arrays) == 1:
-            return [pb_utils.InferenceResponse([pb_utils.Tensor(self.output, answer)])]
+            return [pb_utils.InferenceResponse([pb_utils.Tensor(self.output, response)])]
         responses, start = [], 0
         for array in arrays:
             end = start + len(array)
-            tensor = pb_utils.Tensor(self.output, answer[start:end])
+            tensor = pb_utils.Tensor(self.output, response[start:end])
             responses.append(pb_utils.InferenceResponse([tensor]))
             start = end
         return responses

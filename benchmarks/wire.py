@@ -122,7 +122,7 @@ def verify(address: Address) -> int:
     """
     size = _verify_grpc_bytes(address)
     _verify_http_bytes(address)
-    right = model.answer(model.example(3))
+    right = model.response(model.example(3))
     for module, port in ((triton_http, address.http_port), (triton_grpc, address.grpc_port)):
         client = module.InferenceServerClient(f"127.0.0.1:{port}")
         try:
@@ -138,10 +138,10 @@ def _verify_grpc_bytes(address: Address) -> int:
     with grpc.insecure_channel(f"127.0.0.1:{address.grpc_port}") as channel:
         # no serializer: bytes in, bytes out
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GRPC_PATH)
-        answer = call(grpc_message(), timeout=30)
-    response = service_pb2.ModelInferResponse.FromString(answer)
+        wire_response = call(grpc_message(), timeout=30)
+    response = service_pb2.ModelInferResponse.FromString(wire_response)
     _require_right(np.frombuffer(response.raw_output_contents[0], np.float32))
-    return len(answer)
+    return len(wire_response)
 
 
 def _verify_http_bytes(address: Address) -> None:
@@ -151,18 +151,18 @@ def _verify_http_bytes(address: Address) -> None:
         headers = {"Inference-Header-Content-Length": str(body.header_length)}
         connection.request("POST", HTTP_PATH, body.data, headers)
         response = connection.getresponse()
-        answer = response.read()
+        wire_response = response.read()
     finally:
         connection.close()
     if response.status != 200:
-        raise BenchError(f"HTTP {response.status}: {answer[:300].decode(errors='replace')}")
+        raise BenchError(f"HTTP {response.status}: {wire_response[:300].decode(errors='replace')}")
     length = response.headers["Inference-Header-Content-Length"]
     if length is None:
         raise BenchError("the HTTP answer came without binary tensor data")
-    _require_right(np.frombuffer(answer[int(length) :], np.float32))
+    _require_right(np.frombuffer(wire_response[int(length) :], np.float32))
 
 
 def _require_right(found: Any, right: model.Floats | None = None) -> None:
-    right = model.answer(model.example()) if right is None else right
+    right = model.response(model.example()) if right is None else right
     if found is None or not np.allclose(np.reshape(found, right.shape), right, atol=_TOLERANCE):
         raise BenchError(f"a wrong answer: {found} where numpy says {right}")

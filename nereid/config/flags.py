@@ -164,22 +164,22 @@ def read_all(
     parser = _parser(list(fields.values()), classes[0].__doc__, program)
     given, surplus = parser.parse_known_args(argv)
     _tell_of_older(given, fields.values(), program)
-    faults = _unknown(surplus, fields.values())
+    errors = _unknown(surplus, fields.values())
     values: dict[str, Any] = {}
     for field in fields.values():
         texts, source = _texts(field, _given(given, field), environ)
         if texts is not None:
-            values |= _parsed(field, texts, source, faults)
+            values |= _parsed(field, texts, source, errors)
         elif field.default is dataclasses.MISSING:
-            faults.append(f"{flag_name(field)} is required")
-    refuse(faults, program)
+            errors.append(f"{flag_name(field)} is required")
+    refuse(errors, program)
     results = [
         cls(**{f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})
         for cls in classes
     ]
     for result in results:
-        faults += getattr(result, "faults", list)()
-    refuse(faults, program)
+        errors += getattr(result, "errors", list)()
+    refuse(errors, program)
     return results
 
 
@@ -208,22 +208,22 @@ def _unknown(surplus: Sequence[str], fields: Iterable[dataclasses.Field[Any]]) -
     for field in fields:
         option: Flag = field.metadata["flag"]
         names += (flag_name(field), *option.aliases, *option.older)
-    faults: list[str] = []
+    errors: list[str] = []
     awaits_value = False
     for text in surplus:
         name, equals, _ = text.partition("=")
         if name.startswith("-"):
             near = difflib.get_close_matches(name, names, 1, _ALIKE)
             hint = f"; did you mean {near[0]}?" if near else ""
-            faults.append(f"unknown argument '{name}'{hint}")
+            errors.append(f"unknown argument '{name}'{hint}")
         elif not awaits_value:
-            faults.append(f"unknown argument '{text}'")
+            errors.append(f"unknown argument '{text}'")
         awaits_value = name.startswith("-") and not equals
-    return faults
+    return errors
 
 
 def _parsed(
-    field: dataclasses.Field[Any], texts: Sequence[str], source: str, faults: list[str]
+    field: dataclasses.Field[Any], texts: Sequence[str], source: str, errors: list[str]
 ) -> dict[str, Any]:
     option: Flag = field.metadata["flag"]
     values = []
@@ -232,18 +232,18 @@ def _parsed(
             values.append(option.parse(text))
         except ValueError as error:
             shown = source if option.secret else f"{source}: '{text}'"
-            faults.append(f"{shown}: {error}")
+            errors.append(f"{shown}: {error}")
     if len(values) < len(texts):
         return {}
     return {field.name: tuple(values) if option.repeated else values[-1]}
 
 
-def refuse(faults: Sequence[str], program: str) -> None:
+def refuse(errors: Sequence[str], program: str) -> None:
     """If there are faults, print a line for each and exit with code 2."""
     # Services that share a flag find the same fault in it.
-    for fault in dict.fromkeys(faults):
-        sys.stderr.write(f"{program}: {fault}\n")
-    if faults:
+    for error_status in dict.fromkeys(errors):
+        sys.stderr.write(f"{program}: {error_status}\n")
+    if errors:
         sys.exit(2)
 
 

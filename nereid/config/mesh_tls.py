@@ -35,7 +35,7 @@ class MeshTlsSettings:
         "", "the name to look for in the certificate of a service that is dialled, if not its host"
     )
 
-    def mesh_tls_faults(self, listening: Iterable[str] = ()) -> list[str]:
+    def mesh_tls_errors(self, listening: Iterable[str] = ()) -> list[str]:
         """What is wrong with these flags for a service that listens at these addresses."""
         if bool(self.mesh_tls_cert) is not bool(self.mesh_tls_key):
             return ["--mesh-tls-cert and --mesh-tls-key are only of use together"]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal
 from nereid.core.messages import (
-    Answer,
     CachedModels,
     Cancel,
-    Fault,
-    Flow,
+    ErrorStatus,
+    FlowControl,
     InferRequest,
+    InferResponse,
     LogRules,
     Release,
     SharedMemory,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # What stands for an item that cannot be written, say because no message holds as much.
-_UNWRITABLE = Fault(Internal.code, INTERNAL_MESSAGE, late=True)
+_UNWRITABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
 _LARGEST_KEPT_HEAD_BYTES = 1 << 20
 
 
@@ -68,7 +68,7 @@ class RequestCodec:
             if not isinstance(item, InferRequest):
                 raise
             kept = item.head if len(item.head) <= _LARGEST_KEPT_HEAD_BYTES else b""
-            return InferRequest(item.id, kept, [], fault=_UNWRITABLE)
+            return InferRequest(item.id, kept, [], error_status=_UNWRITABLE)
         return item
 
     def _frame(self, items: list[ToScheduler]) -> bytes:
@@ -80,10 +80,10 @@ class RequestCodec:
                 _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
             elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
-            elif isinstance(item, Flow):
+            elif isinstance(item, FlowControl):
                 flows[item.id] = item.paused  # the last word counts
             else:
-                frame.released_slabs.extend(item.slabs)
+                frame.released_segments.extend(item.segment_names)
         for number, paused in flows.items():
             (frame.paused_ids if paused else frame.resumed_ids).append(number)
         return frame.SerializeToString()
@@ -94,18 +94,18 @@ class RequestCodec:
         now = self._clock()
         items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests]
         items.extend(map(Cancel, parsed.cancelled_ids))
-        items.extend(Flow(number, paused=True) for number in parsed.paused_ids)
-        items.extend(Flow(number, paused=False) for number in parsed.resumed_ids)
-        if parsed.released_slabs:
-            items.append(Release(tuple(parsed.released_slabs)))
+        items.extend(FlowControl(number, paused=True) for number in parsed.paused_ids)
+        items.extend(FlowControl(number, paused=False) for number in parsed.resumed_ids)
+        if parsed.released_segments:
+            items.append(Release(tuple(parsed.released_segments)))
         return items
 
 
-class AnswerCodec:
+class ResponseCodec:
     """Frames from the scheduler to a gateway. An answer that cannot be written becomes a fault."""
 
     def size_bytes(self, item: FromScheduler) -> int:
-        if not isinstance(item, Answer):
+        if not isinstance(item, InferResponse):
             return 0
         size = len(item.head) + sum(map(len, item.payloads))
         return size + _size_of_trace(item.trace) if item.trace else size
@@ -121,14 +121,14 @@ class AnswerCodec:
         try:
             self._frame([item])
         except Exception:
-            return Answer(item.id, error=_UNWRITABLE)
+            return InferResponse(item.id, error=_UNWRITABLE)
         return item
 
     def _frame(self, items: list[FromScheduler]) -> bytes:
-        frame = pb.AnswerFrame()
+        frame = pb.ResponseFrame()
         for item in items:
-            if isinstance(item, Answer):
-                write_answer(item, frame.answers.add(id=item.id))
+            if isinstance(item, InferResponse):
+                write_response(item, frame.responses.add(id=item.id))
                 if item.trace:
                     _write_trace(item.trace, frame.traces[item.id])
             else:
@@ -136,8 +136,8 @@ class AnswerCodec:
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[FromScheduler]:
-        parsed = pb.AnswerFrame.FromString(frame)
-        items: list[FromScheduler] = [read_answer(message) for message in parsed.answers]
+        parsed = pb.ResponseFrame.FromString(frame)
+        items: list[FromScheduler] = [read_response(message) for message in parsed.responses]
         if parsed.traces:
             for item in items:
                 if not item.more and item.id in parsed.traces:  # type: ignore[union-attr]
@@ -146,7 +146,7 @@ class AnswerCodec:
         return items
 
 
-def _write_notice(item: Notice, frame: pb.AnswerFrame) -> None:
+def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
     """Put a notice into frame; of each kind the last one counts."""
     if isinstance(item, CachedModels):
         frame.cached_models.memory_domain = item.memory_domain
@@ -217,7 +217,7 @@ def read_log_rules(message: pb.LogRules) -> LogRules:
     return LogRules(message.verbose, message.info, message.warning, message.error, message.format)
 
 
-def _read_notices(frame: pb.AnswerFrame) -> Iterator[Notice]:
+def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
     if frame.HasField("cached_models"):
         told = frame.cached_models
         yield CachedModels(tuple(told.names), told.memory_domain)
@@ -254,14 +254,14 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
     message.remaining_us = remaining_us(item.deadline, now)
     if item.trace_context:
         message.trace_context = item.trace_context
-    if item.fault:
-        write_fault(item.fault, message.fault)
+    if item.error_status:
+        write_error(item.error_status, message.error_status)
     if item.digest:
         message.digest = item.digest
     if item.caller:
         message.caller = item.caller
-    if item.takes_many:
-        message.takes_many = True
+    if item.accepts_many:
+        message.accepts_many = True
 
 
 def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
@@ -273,45 +273,45 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.timeout_us = message.timeout_us
     request.deadline = deadline_of(message.remaining_us, now)
     request.trace_context = message.trace_context
-    if message.HasField("fault"):
-        request.fault = read_fault(message.fault)
+    if message.HasField("error_status"):
+        request.error_status = read_error(message.error_status)
     request.digest = message.digest
     request.caller = message.caller
-    request.takes_many = message.takes_many
+    request.accepts_many = message.accepts_many
     return request
 
 
-def write_answer(item: Answer, message: pb.Answer) -> None:
+def write_response(item: InferResponse, message: pb.InferResponse) -> None:
     """Fill message with everything of item but its id."""
     message.head = item.head
     if item.more:
         message.more = True
     if item.error is not None:
-        write_fault(item.error, message.error)
+        write_error(item.error, message.error)
         return
     write_payloads(item.payloads, message.payloads)
 
 
-def read_answer(message: pb.Answer) -> Answer:
+def read_response(message: pb.InferResponse) -> InferResponse:
     """The answer that message holds."""
     if message.HasField("error"):
-        fault = read_fault(message.error)
-        return Answer(message.id, message.head, error=fault, more=message.more)
+        error_status = read_error(message.error)
+        return InferResponse(message.id, message.head, error=error_status, more=message.more)
     payloads = read_payloads(message.payloads)
-    answer = Answer(message.id, message.head, payloads, more=message.more)
+    response = InferResponse(message.id, message.head, payloads, more=message.more)
     # Of an answer's payloads all are shared, or none.
     if payloads and type(payloads[0]) is SharedMemory:
-        answer.slab = payloads[0].slab
-    return answer
+        response.segment_name = payloads[0].segment_name
+    return response
 
 
 def write_payloads(payloads: Sequence[Payload], messages: _Payloads) -> None:
     """Append payloads to a repeated Payload field."""
     for payload in payloads:
         if isinstance(payload, SharedMemory):
-            slab, offset, size_bytes = payload
+            segment_name, offset, size_bytes = payload
             memory = messages.add().shared_memory
-            memory.slab, memory.offset, memory.size_bytes = slab, offset, size_bytes
+            memory.segment_name, memory.offset, memory.size_bytes = segment_name, offset, size_bytes
         else:
             messages.add(inline=payload)
 
@@ -327,7 +327,7 @@ def read_payloads(messages: Iterable[pb.Payload]) -> list[Payload]:
 
 
 def _read_shared_memory(message: pb.SharedMemory) -> SharedMemory:
-    return SharedMemory(message.slab, message.offset, message.size_bytes)
+    return SharedMemory(message.segment_name, message.offset, message.size_bytes)
 
 
 def write_parameters(
@@ -361,14 +361,14 @@ def read_parameters(
     return parameters
 
 
-def write_fault(fault: Fault, message: pb.Fault) -> None:
+def write_error(error_status: ErrorStatus, message: pb.ErrorStatus) -> None:
     """Fill message with fault."""
-    message.code, message.message, message.late = fault
+    message.code, message.message, message.accepted = error_status
 
 
-def read_fault(message: pb.Fault) -> Fault:
+def read_error(message: pb.ErrorStatus) -> ErrorStatus:
     """The fault that message holds."""
-    return Fault(message.code, message.message, message.late)
+    return ErrorStatus(message.code, message.message, message.accepted)
 
 
 def remaining_us(deadline: float | None, now: float) -> int:

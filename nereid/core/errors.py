@@ -16,11 +16,11 @@ class NereidError(Exception):
 
     code: ClassVar[int] = 2
 
-    def __init__(self, message: str, *, late: bool = False) -> None:
-        """late: the request had been accepted when it failed (HTTP then answers text/plain)."""
+    def __init__(self, message: str, *, accepted: bool = False) -> None:
+        """accepted: the request had been accepted when it failed (HTTP then answers text/plain)."""
         super().__init__(message)
         self.message = message
-        self.late = late
+        self.accepted = accepted
 
 
 class Cancelled(NereidError):
@@ -102,9 +102,9 @@ _HTTP_BY_CODE: dict[int, int] = {
 }
 
 
-def error_of(code: int, message: str, *, late: bool = False) -> NereidError:
+def error_of(code: int, message: str, *, accepted: bool = False) -> NereidError:
     """The error with this gRPC status code; a code outside the tree becomes Unknown."""
-    return _BY_CODE.get(code, Unknown)(message, late=late)
+    return _BY_CODE.get(code, Unknown)(message, accepted=accepted)
 
 
 def http_status(code: int) -> int:

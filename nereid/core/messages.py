@@ -26,7 +26,7 @@ DECOUPLED: Final = "doesn't support models with decoupled transaction policy"
 class SharedMemory(NamedTuple):
     """A range of a segment (nereid.shm.segments) that both ends of a hop can map."""
 
-    slab: str
+    segment_name: str
     offset: int
     size_bytes: int
 
@@ -40,18 +40,18 @@ def payload_bytes(payload: Payload) -> int:
     return payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
 
 
-class Fault(NamedTuple):
+class ErrorStatus(NamedTuple):
     """A failure to be told to the client; code is a gRPC status code."""
 
     code: int
     message: str
     # Found after the request was accepted; see errors.NereidError.
-    late: bool = False
+    accepted: bool = False
 
 
-def fault_of(error: NereidError) -> Fault:
+def error_status_of(error: NereidError) -> ErrorStatus:
     """The fault that tells this error."""
-    return Fault(error.code, error.message, error.late)
+    return ErrorStatus(error.code, error.message, error.accepted)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +74,7 @@ class InferRequest:
     deadline: float | None = None
     trace_context: bytes = b""
     # A defect found in the body at the edge, to be told once the model is known to exist.
-    fault: Fault | None = None
+    error_status: ErrorStatus | None = None
     # Over all of the request that its answer depends on; empty: the scheduler did not ask for it.
     digest: bytes = b""
     # The instance (its number) whose model asks; 0: a client does, or nobody knows for which
@@ -83,7 +83,7 @@ class InferRequest:
     # How many models' requests stand behind this one; the scheduler's own, it does not travel.
     depth: int = 0
     # Any number of answers is welcome. Decoupled models refuse all other requests.
-    takes_many: bool = False
+    accepts_many: bool = False
     # Where outputs go in clients' shared memory; the gateway's own affair, it does not travel.
     placements: list[Any] | None = None
     # The gateway's own, never sent: an empty reply shall tell the end of a decoupled model's.
@@ -98,7 +98,7 @@ class Cancel(NamedTuple):
     id: int
 
 
-class Flow(NamedTuple):
+class FlowControl(NamedTuple):
     """The client of request id cannot keep up with the answers, or it can again."""
 
     id: int
@@ -108,7 +108,7 @@ class Flow(NamedTuple):
 class Release(NamedTuple):
     """The gateway has done with these segments, which answers came in."""
 
-    slabs: tuple[str, ...]
+    segment_names: tuple[str, ...]
 
 
 class TracedTensor(NamedTuple):
@@ -140,7 +140,7 @@ class TracedModel(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class InferResponse:
     """The answer to the request of the same id: outputs, or an error.
 
     head is a ModelInferResponse without id and tensor data; payloads holds one raw tensor for each
@@ -153,8 +153,8 @@ class Answer:
     id: int
     head: bytes = b""
     payloads: list[Payload] = field(default_factory=list)
-    error: Fault | None = None
-    slab: str = ""
+    error: ErrorStatus | None = None
+    segment_name: str = ""
     more: bool = False
     # With the last answer to a request that is to be traced in a file; the one asked for first.
     trace: tuple[TracedModel, ...] = ()
@@ -207,5 +207,5 @@ class LogRules(NamedTuple):
 
 # What concerns the mesh and no request. All have the id 0, as CachedModels has.
 Notice = CachedModels | TraceRules | LogRules
-ToScheduler = InferRequest | Cancel | Flow | Release
-FromScheduler = Answer | Notice
+ToScheduler = InferRequest | Cancel | FlowControl | Release
+FromScheduler = InferResponse | Notice

@@ -56,7 +56,7 @@ class MetricsEndpoint:
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(head))
+                writer.write(self._response(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             _log.debug("a scrape was not made in good order")
@@ -65,7 +65,7 @@ class MetricsEndpoint:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _answer(self, head: bytes) -> bytes:
+    def _response(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method != b"GET":

@@ -102,41 +102,41 @@ class Payload(_message.Message):
     def __init__(self, inline: _Optional[bytes] = ..., shared_memory: _Optional[_Union[SharedMemory, _Mapping]] = ...) -> None: ...
 
 class SharedMemory(_message.Message):
-    __slots__ = ("slab", "offset", "size_bytes")
-    SLAB_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("segment_name", "offset", "size_bytes")
+    SEGMENT_NAME_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    slab: str
+    segment_name: str
     offset: int
     size_bytes: int
-    def __init__(self, slab: _Optional[str] = ..., offset: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, segment_name: _Optional[str] = ..., offset: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
-class Fault(_message.Message):
-    __slots__ = ("code", "message", "late")
+class ErrorStatus(_message.Message):
+    __slots__ = ("code", "message", "accepted")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    LATE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
-    late: bool
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., late: bool = ...) -> None: ...
+    accepted: bool
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., accepted: bool = ...) -> None: ...
 
 class RequestFrame(_message.Message):
-    __slots__ = ("requests", "cancelled_ids", "paused_ids", "resumed_ids", "released_slabs")
+    __slots__ = ("requests", "cancelled_ids", "paused_ids", "resumed_ids", "released_segments")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_IDS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_IDS_FIELD_NUMBER: _ClassVar[int]
     RESUMED_IDS_FIELD_NUMBER: _ClassVar[int]
-    RELEASED_SLABS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[InferRequest]
     cancelled_ids: _containers.RepeatedScalarFieldContainer[int]
     paused_ids: _containers.RepeatedScalarFieldContainer[int]
     resumed_ids: _containers.RepeatedScalarFieldContainer[int]
-    released_slabs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_slabs: _Optional[_Iterable[str]] = ...) -> None: ...
+    released_segments: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_segments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "fault", "digest", "takes_many", "caller")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -153,9 +153,9 @@ class InferRequest(_message.Message):
     TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
     REMAINING_US_FIELD_NUMBER: _ClassVar[int]
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
-    FAULT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_STATUS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
-    TAKES_MANY_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_MANY_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
@@ -166,14 +166,14 @@ class InferRequest(_message.Message):
     timeout_us: int
     remaining_us: int
     trace_context: bytes
-    fault: Fault
+    error_status: ErrorStatus
     digest: bytes
-    takes_many: bool
+    accepts_many: bool
     caller: int
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., digest: _Optional[bytes] = ..., takes_many: bool = ..., caller: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ...) -> None: ...
 
-class AnswerFrame(_message.Message):
-    __slots__ = ("answers", "cached_models", "trace_rules", "log_rules", "traces")
+class ResponseFrame(_message.Message):
+    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces")
     class TracesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -181,17 +181,17 @@ class AnswerFrame(_message.Message):
         key: int
         value: TracedRequest
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[TracedRequest, _Mapping]] = ...) -> None: ...
-    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
     CACHED_MODELS_FIELD_NUMBER: _ClassVar[int]
     TRACE_RULES_FIELD_NUMBER: _ClassVar[int]
     LOG_RULES_FIELD_NUMBER: _ClassVar[int]
     TRACES_FIELD_NUMBER: _ClassVar[int]
-    answers: _containers.RepeatedCompositeFieldContainer[Answer]
+    responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     cached_models: CachedModels
     trace_rules: TraceRules
     log_rules: LogRules
     traces: _containers.MessageMap[int, TracedRequest]
-    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ...) -> None: ...
+    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ...) -> None: ...
 
 class TracedRequest(_message.Message):
     __slots__ = ("models",)
@@ -294,7 +294,7 @@ class LogRules(_message.Message):
     format: str
     def __init__(self, verbose: _Optional[int] = ..., info: bool = ..., warning: bool = ..., error: bool = ..., format: _Optional[str] = ...) -> None: ...
 
-class Answer(_message.Message):
+class InferResponse(_message.Message):
     __slots__ = ("id", "head", "payloads", "error", "more")
     ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -304,9 +304,9 @@ class Answer(_message.Message):
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
-    error: Fault
+    error: ErrorStatus
     more: bool
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ..., more: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ..., more: bool = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("id", "members", "traced", "controls")
@@ -364,25 +364,25 @@ class BatchMember(_message.Message):
     def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., timeout_us: _Optional[int] = ...) -> None: ...
 
 class Executed(_message.Message):
-    __slots__ = ("id", "answers", "compute_input_ns", "compute_infer_ns", "compute_output_ns", "partial", "busy")
+    __slots__ = ("id", "responses", "compute_input_ns", "compute_infer_ns", "compute_output_ns", "partial", "busy")
     ID_FIELD_NUMBER: _ClassVar[int]
-    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_INPUT_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_INFER_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_OUTPUT_NS_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
     id: int
-    answers: _containers.RepeatedCompositeFieldContainer[Answer]
+    responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     compute_input_ns: int
     compute_infer_ns: int
     compute_output_ns: int
     partial: bool
     busy: bool
-    def __init__(self, id: _Optional[int] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "told_ready", "instance_lost")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -390,7 +390,7 @@ class ExecutorEvent(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     CUSTOM_METRICS_FIELD_NUMBER: _ClassVar[int]
-    TOLD_READY_FIELD_NUMBER: _ClassVar[int]
+    READINESS_REPORT_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_LOST_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
@@ -399,11 +399,11 @@ class ExecutorEvent(_message.Message):
     leaving: Leaving
     usage: DeviceUsage
     custom_metrics: CustomMetrics
-    told_ready: ToldReady
+    readiness_report: ReadinessReport
     instance_lost: InstanceLost
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., told_ready: _Optional[_Union[ToldReady, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ...) -> None: ...
 
-class ToldReady(_message.Message):
+class ReadinessReport(_message.Message):
     __slots__ = ("question", "instance", "ready")
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -520,9 +520,9 @@ class Described(_message.Message):
     command: int
     inputs: _containers.RepeatedCompositeFieldContainer[TensorDescription]
     outputs: _containers.RepeatedCompositeFieldContainer[TensorDescription]
-    error: Fault
+    error: ErrorStatus
     config: _model_config_pb2.ModelConfig
-    def __init__(self, command: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., error: _Optional[_Union[Fault, _Mapping]] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ...) -> None: ...
+    def __init__(self, command: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDescription, _Mapping]]] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ...) -> None: ...
 
 class TensorDescription(_message.Message):
     __slots__ = ("name", "data_type", "dims", "unknown_rank", "optional")
@@ -543,8 +543,8 @@ class InstanceFailed(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     instance: int
-    error: Fault
-    def __init__(self, instance: _Optional[int] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+    error: ErrorStatus
+    def __init__(self, instance: _Optional[int] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ...) -> None: ...
 
 class InstanceUnloaded(_message.Message):
     __slots__ = ("instance",)
@@ -559,30 +559,30 @@ class InstanceLost(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     instance: int
     begun: int
-    error: Fault
-    def __init__(self, instance: _Optional[int] = ..., begun: _Optional[int] = ..., error: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+    error: ErrorStatus
+    def __init__(self, instance: _Optional[int] = ..., begun: _Optional[int] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ...) -> None: ...
 
 class Leaving(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules", "release", "ask_ready")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
     LOG_RULES_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
-    ASK_READY_FIELD_NUMBER: _ClassVar[int]
+    READINESS_QUERY_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
     log_rules: LogRules
     release: Release
-    ask_ready: AskReady
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., ask_ready: _Optional[_Union[AskReady, _Mapping]] = ...) -> None: ...
+    readiness_query: ReadinessQuery
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ...) -> None: ...
 
-class AskReady(_message.Message):
+class ReadinessQuery(_message.Message):
     __slots__ = ("question", "instance")
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -630,12 +630,12 @@ class LoadInstance(_message.Message):
     def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
 
 class Release(_message.Message):
-    __slots__ = ("slabs", "discard")
-    SLABS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("segment_names", "discard")
+    SEGMENT_NAMES_FIELD_NUMBER: _ClassVar[int]
     DISCARD_FIELD_NUMBER: _ClassVar[int]
-    slabs: _containers.RepeatedScalarFieldContainer[str]
+    segment_names: _containers.RepeatedScalarFieldContainer[str]
     discard: bool
-    def __init__(self, slabs: _Optional[_Iterable[str]] = ..., discard: bool = ...) -> None: ...
+    def __init__(self, segment_names: _Optional[_Iterable[str]] = ..., discard: bool = ...) -> None: ...
 
 class UnloadInstance(_message.Message):
     __slots__ = ("instance",)

@@ -49,25 +49,27 @@ _SIZE_SEALS: Final = _SHRINK | _GROW
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlabSettings:
+class SegmentPoolSettings:
     """The flags of a service that may share memory with others."""
 
-    slab_limit_bytes: int = flag(
+    shm_limit_bytes: int = flag(
         4 << 30,
         "how much memory large tensors may take on their way to other processes of this host;"
         " past it they are sent inline, and 0 sends all of them so",
         integer(0),
+        aliases=("--slab-limit-bytes",),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentSettings(SlabSettings):
+class SegmentSettings(SegmentPoolSettings):
     """The flags of a service that has segments of its own."""
 
-    slab_idle_secs: float = flag(
+    shm_idle_secs: float = flag(
         IDLE_S,
         "how long memory that large tensors have left is kept for the next ones",
         seconds,
+        aliases=("--slab-idle-secs",),
     )
 
 
@@ -102,9 +104,9 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def owner_of(slab: str) -> str:
+def owner_of(segment_name: str) -> str:
     """The process id in a segment's name."""
-    return slab.partition(".")[0]
+    return segment_name.partition(".")[0]
 
 
 class Segment:
@@ -277,18 +279,18 @@ class Mappings:
         Raises:
             LostError: they are gone, or were never there.
         """
-        return part(self.segment(reference.slab), reference)
+        return part(self.segment(reference.segment_name), reference)
 
-    def segment(self, slab: str) -> memoryview:
+    def segment(self, segment_name: str) -> memoryview:
         """All of a segment; else as view."""
         with self._lock:
-            view = self._open.get(slab)
+            view = self._open.get(segment_name)
             if view is None:
-                view = self._open[slab] = _map(slab)
+                view = self._open[segment_name] = _map(segment_name)
                 if len(self._open) > _MOST_MAPPINGS:
                     self._open.popitem(last=False)
             else:
-                self._open.move_to_end(slab)
+                self._open.move_to_end(segment_name)
         return view
 
     def sweep(self) -> None:
@@ -305,7 +307,7 @@ def read(reference: SharedMemory) -> bytes:
 
 def view(reference: SharedMemory) -> memoryview:
     """As Mappings.view, but mapped for this once: for who reads it and lets go of it."""
-    return part(_map(reference.slab), reference)
+    return part(_map(reference.segment_name), reference)
 
 
 def part(view: memoryview, reference: SharedMemory) -> memoryview:
@@ -316,37 +318,37 @@ def part(view: memoryview, reference: SharedMemory) -> memoryview:
     return view[reference.offset : end]
 
 
-def _place(slab: str) -> tuple[str, int]:
+def _place(segment_name: str) -> tuple[str, int]:
     """Where a segment is found, and its number there."""
     try:
-        process, descriptor, number = map(int, slab.split("."))
+        process, descriptor, number = map(int, segment_name.split("."))
     except ValueError as error:
-        raise LostError(f"{slab!r} names no segment") from error
+        raise LostError(f"{segment_name!r} names no segment") from error
     return f"/proc/{process}/fd/{descriptor}", number
 
 
-def _map(slab: str) -> memoryview:
-    path, number = _place(slab)
+def _map(segment_name: str) -> memoryview:
+    path, number = _place(segment_name)
     try:
         # The descriptor may be a pipe or a terminal by now.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        raise LostError(f"segment {slab} cannot be opened: {error.strerror}") from error
+        raise LostError(f"segment {segment_name} cannot be opened: {error.strerror}") from error
     try:
         about = os.fstat(descriptor)
         # Only memory files have seals; an unsealed one could shrink under its readers.
         sealed = fcntl.fcntl(descriptor, _GET_SEALS) & _SIZE_SEALS == _SIZE_SEALS
         if about.st_ino != number or not sealed:
-            raise LostError(f"segment {slab} is gone")
+            raise LostError(f"segment {segment_name} is gone")
         return memoryview(mmap.mmap(descriptor, about.st_size, prot=mmap.PROT_READ))
     except (OSError, ValueError) as error:
-        raise LostError(f"segment {slab} cannot be mapped: {error}") from error
+        raise LostError(f"segment {segment_name} cannot be mapped: {error}") from error
     finally:
         os.close(descriptor)
 
 
-def exists(slab: str) -> bool:
-    path, number = _place(slab)
+def exists(segment_name: str) -> bool:
+    path, number = _place(segment_name)
     try:
         return os.stat(path).st_ino == number  # noqa: PTH116 (no object for a path as text)
     except OSError:

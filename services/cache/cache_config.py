@@ -125,25 +125,25 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
         raise ValueError("only one cache can be configured, not local and redis at once")
     name = names.pop() if names else "local"
     known = _KINDS[name]
-    faults = []
+    errors = []
     values: dict[str, Any] = {}
     for written, text in _options(texts):
         option = _TRITON_NAMES.get(written, written) if name == "redis" else written
         if option not in known:
-            faults.append(f"{name} has no option '{written}'; it has {', '.join(known)}")
+            errors.append(f"{name} has no option '{written}'; it has {', '.join(known)}")
             continue
         try:
             values[option] = known[option](text)
         except ValueError as error:
             shown = "…" if option in _SECRET else text
-            faults.append(f"{name},{written}={shown}: {error}")
+            errors.append(f"{name},{written}={shown}: {error}")
     if name == "redis":
-        faults += _redis_faults(values)
+        errors += _redis_errors(values)
         # The environment is for secrets, and what is written in the flags wins.
         values.setdefault("user", environ.get(USER_VARIABLE, ""))
         values.setdefault("password", environ.get(PASSWORD_VARIABLE, ""))
-    if faults:
-        raise ValueError("\n".join(faults))
+    if errors:
+        raise ValueError("\n".join(errors))
     return RedisConfig(**values) if name == "redis" else LocalConfig(**values)
 
 
@@ -163,42 +163,42 @@ def _options(texts: Sequence[str]) -> list[tuple[str, str]]:
     return options
 
 
-def _redis_faults(values: Mapping[str, object]) -> list[str]:
-    faults = []
+def _redis_errors(values: Mapping[str, object]) -> list[str]:
+    errors = []
     url = str(values.get("url", ""))
     if not url and not values.get("host"):
-        faults.append("redis: host or url is required")
+        errors.append("redis: host or url is required")
     if url and values.get("host"):
-        faults.append("redis: host and url exclude each other")
+        errors.append("redis: host and url exclude each other")
     scheme, _, rest = url.partition("://")
     kind, _, variant = scheme.partition("+")
     if url and (kind not in _SCHEMES or (variant and (variant not in _MANY or kind == "unix"))):
-        faults.append(
+        errors.append(
             "redis: url must begin with redis://, rediss://, unix://, or redis or rediss with"
             " +sentinel or +cluster"
         )
     elif variant == "sentinel" and not rest.partition("/")[2].partition("/")[0]:
-        faults.append("redis: the url of sentinels must name the service: …/service")
+        errors.append("redis: the url of sentinels must name the service: …/service")
     elif variant != "sentinel" and (given := _SENTINELS.intersection(values)):
-        faults.append(f"redis: {', '.join(sorted(given))}: needs a url of sentinels")
-    return faults + _tls_faults(values, kind, variant)
+        errors.append(f"redis: {', '.join(sorted(given))}: needs a url of sentinels")
+    return errors + _tls_errors(values, kind, variant)
 
 
-def _tls_faults(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
+def _tls_errors(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
     """Of what the options say of TLS; nobody shall believe to have TLS who has not."""
-    faults = []
+    errors = []
     given = [option for option in _TRITON_NAMES.values() if values.get(option)]
     enabled = kind == "rediss" or bool(values.get("tls_enabled"))
     if kind and not variant and enabled and kind != "rediss":
-        faults.append(f"redis: tls_enabled=true, but url begins with {kind}://, not rediss://")
+        errors.append(f"redis: tls_enabled=true, but url begins with {kind}://, not rediss://")
     if given and not enabled:
-        faults.append(f"redis: {', '.join(given)}: needs tls_enabled=true, or rediss in url")
+        errors.append(f"redis: {', '.join(given)}: needs tls_enabled=true, or rediss in url")
     if variant and values.get("tls_sni"):
-        faults.append("redis: tls_sni is for one server, not for sentinels or a cluster")
+        errors.append("redis: tls_sni is for one server, not for sentinels or a cluster")
     if variant == "cluster" and values.get("tls_cacert_dir"):
-        faults.append("redis: a cluster takes tls_cacert, not tls_cacert_dir")
+        errors.append("redis: a cluster takes tls_cacert, not tls_cacert_dir")
     for option in given:
         path = str(values[option])
         if option != "tls_sni" and not Path(path).exists():
-            faults.append(f"redis: {option}: '{path}' does not exist")
-    return faults
+            errors.append(f"redis: {option}: '{path}' does not exist")
+    return errors

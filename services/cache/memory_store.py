@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MemoryStore:
-    """Fulfils AnswerStore. time_to_live_s: for values that come without their own."""
+    """Fulfils ResponseStore. time_to_live_s: for values that come without their own."""
 
     def __init__(
         self,

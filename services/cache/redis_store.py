@@ -59,7 +59,7 @@ class _Exchange:
 
 
 class RedisStore:
-    """Fulfils AnswerStore over a redis-py client, which it owns from here on."""
+    """Fulfils ResponseStore over a redis-py client, which it owns from here on."""
 
     def __init__(self, client: Any, options: RedisOptions = RedisOptions()) -> None:
         self._client = client
@@ -195,7 +195,7 @@ class RedisStore:
             if exchange.lookups:
                 self.usage.lookup_ns += took_ns * len(exchange.lookups)
                 found = [next(results) for _ in exchange.lookups]
-                failure = self._answer(exchange, found) or failure
+                failure = self._response(exchange, found) or failure
         for exchange in taken:
             if exchange.stores:
                 self.usage.store_ns += took_ns * len(exchange.stores)
@@ -203,7 +203,7 @@ class RedisStore:
                 failure = self._stored(exchange, results_of_it) or failure
         self._tell(failure)
 
-    def _answer(self, exchange: _Exchange, found: list[Any]) -> Exception | None:
+    def _response(self, exchange: _Exchange, found: list[Any]) -> Exception | None:
         failure = None
         findings = []
         for lookup, value in zip(exchange.lookups, found, strict=True):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Call, Link
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.cache.cache_config import CacheConfig, RedisConfig
-    from nereid.services.cache.store import AnswerStore, OnFindings, OnStored
+    from nereid.services.cache.store import OnFindings, OnStored, ResponseStore
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeo
 _USAGE_PAUSE_S: Final = 0.25
 
 
-def make_store(config: CacheConfig) -> AnswerStore:
+def make_store(config: CacheConfig) -> ResponseStore:
     """The store that a configuration describes. Call inside the event loop."""
     if isinstance(config, LocalConfig):
         return MemoryStore(config.size, config.ttl or None)
@@ -64,7 +64,7 @@ def _run_timeout_s(config: RedisConfig) -> float | None:
 class CacheService:
     """One cache. Create it inside the event loop that it shall run in."""
 
-    def __init__(self, store: AnswerStore, tracer: Tracer | None = None) -> None:
+    def __init__(self, store: ResponseStore, tracer: Tracer | None = None) -> None:
         """tracer: where traces are on; it is closed together with the service."""
         self._store = store
         self._tracer = tracer

@@ -37,13 +37,13 @@ class CacheSettings(MeshTlsSettings, TraceSettings, LogSettings):
     metrics_port: int = flag(-1, "a port for the cache's own /metrics; -1: none", own_port)
     metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
 
-    def faults(self) -> list[str]:
+    def errors(self) -> list[str]:
         """What is wrong with these settings, a line each."""
         try:
             self.store_config()
         except ValueError as error:
             return [f"--cache-config: {line}" for line in str(error).splitlines()]
-        return self.mesh_tls_faults([self.cache_listen])
+        return self.mesh_tls_errors([self.cache_listen])
 
     def store_config(self) -> CacheConfig:
         """The store that --cache-config asks for. Raises ValueError."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     OnStored = Callable[[Sequence[bool]], None]
 
 
-class AnswerStore(Protocol):
+class ResponseStore(Protocol):
     """Values by key. Nothing in it raises: a failure is a miss and counts in usage.failures.
 
     Used from one event loop.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
-from nereid.core.messages import Fault, fault_of
+from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.methods import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor import backends
@@ -33,7 +33,7 @@ from nereid.services.executor.backends import (
 )
 from nereid.services.executor.batch.batch_runner import Runner
 from nereid.services.executor.batch.request_runner import RequestRunner
-from nereid.services.executor.segments import Lender
+from nereid.services.executor.shared_tensors import Lender
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import Tracer
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.executor.backends import InstanceSpec, Model
-    from nereid.services.executor.segments import Slabs
+    from nereid.services.executor.shared_tensors import SharedTensors
 
 _log = logging.getLogger(__name__)
 
@@ -77,10 +77,10 @@ class Callbacks:
     """Whom an instance tells of its life; called from its thread."""
 
     loaded: Callable[[], None]
-    ended: Callable[[Fault | None], None]
+    ended: Callable[[ErrorStatus | None], None]
     # A model that serves its stream itself was lost: the last batch that it had begun, and what is
     # to be said of that.
-    lost: Callable[[int, Fault], None]
+    lost: Callable[[int, ErrorStatus], None]
     # Held while a model is loaded, so that not too many are at a time.
     loads: threading.Semaphore = field(default_factory=threading.Semaphore)
     # Takes the spans of sampled requests; None: nothing is traced.
@@ -94,7 +94,7 @@ class Instance:
         self, number: int, spec: InstanceSpec, scheduler: Scheduler, callbacks: Callbacks
     ) -> None:
         self.number = number
-        self._slabs: Slabs | None = None
+        self._shared_tensors: SharedTensors | None = None
         self._lender: Lender | None = None
         self.spec = spec
         self._scheduler = scheduler
@@ -125,10 +125,10 @@ class Instance:
             self._batches = max(self._batches, self._serving.begun)
         return self._batches
 
-    def share(self, slabs: Slabs, *, lending: bool) -> None:
+    def share(self, shared_tensors: SharedTensors, *, lending: bool) -> None:
         """Before the start: read tensors in shared memory; lending: and put answers there."""
-        self._slabs = slabs
-        self._lender = Lender(slabs) if lending else None
+        self._shared_tensors = shared_tensors
+        self._lender = Lender(shared_tensors) if lending else None
 
     def start(self) -> None:
         self._thread.start()
@@ -147,29 +147,29 @@ class Instance:
         if stream is not None and (unanswered or not self._busy):
             stream.close()
 
-    def ask_ready(self, on_answer: Callable[[bool], None]) -> None:
+    def readiness_query(self, on_response: Callable[[bool], None]) -> None:
         """Whether its model calls itself ready. From any thread; there may be no answer."""
         if self._asked is None:
-            on_answer(False)
+            on_response(False)
         else:
-            self._asked.ask_ready(on_answer)
+            self._asked.readiness_query(on_response)
 
     @property
     def _busy(self) -> bool:
         return self._executing or (self._requests is not None and self._requests.busy)
 
     def _run(self) -> None:
-        fault: Fault | None = None
+        error_status: ErrorStatus | None = None
         try:
             self._load_and_serve()
         except NereidError as error:
-            fault = fault_of(error)
+            error_status = error_status_of(error)
         except Exception:
             _log.exception("instance %s failed", self.spec.name)
-            fault = fault_of(Internal(INTERNAL_MESSAGE))
-        if fault is not None:
-            _log.warning("instance %s ended: %s", self.spec.name, fault.message)
-        self._callbacks.ended(fault)
+            error_status = error_status_of(Internal(INTERNAL_MESSAGE))
+        if error_status is not None:
+            _log.warning("instance %s ended: %s", self.spec.name, error_status.message)
+        self._callbacks.ended(error_status)
 
     def _load_and_serve(self) -> None:
         spec = self.spec
@@ -186,7 +186,7 @@ class Instance:
             model.close()
 
     def _serve_batches(self, model: Model) -> None:
-        view = None if self._slabs is None else self._slabs.view
+        view = None if self._shared_tensors is None else self._shared_tensors.view
         runner = Runner(self.spec, model, self._callbacks.tracer, view)
         self._warm_up(runner)
         self._serve_streams(lambda: self._serve(runner))

@@ -15,9 +15,17 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nereid import rpc
-from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, error_of
-from nereid.core.messages import Answer, CachedModels, Cancel, Flow, Release, SharedMemory, fault_of
+from nereid.core.messages import (
+    CachedModels,
+    Cancel,
+    FlowControl,
+    InferResponse,
+    Release,
+    SharedMemory,
+    error_status_of,
+)
 from nereid.core.methods import DOMAIN_KEY, INFER_PATH, SCHEDULER
 from nereid.shm.segments import LostError, exists, read
 
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import FromScheduler, InferRequest, ToScheduler
 
-    OnAnswer = Callable[[Answer], None]
+    OnResponse = Callable[[InferResponse], None]
     OnReply = Callable[[bytes | NereidError], None]
 
 _log = logging.getLogger(__name__)
@@ -41,25 +49,25 @@ _SHORT_CALLS: Final = frozenset({"ModelReady"})
 class _Pending:
     """A request under way."""
 
-    __slots__ = ("answers", "lost", "on_answer", "request", "timer")
+    __slots__ = ("lost", "on_response", "request", "responses", "timer")
 
-    def __init__(self, request: InferRequest, on_answer: OnAnswer) -> None:
+    def __init__(self, request: InferRequest, on_response: OnResponse) -> None:
         self.request = request
-        self.on_answer = on_answer
+        self.on_response = on_response
         # How many it has had; there is more to come.
-        self.answers = 0
+        self.responses = 0
         # How often its answer was lost with the executor that had made it.
         self.lost = 0
         # Rings at the deadline.
         self.timer: asyncio.TimerHandle | None = None
 
-    def end(self, answer: Answer | None) -> None:
+    def end(self, response: InferResponse | None) -> None:
         """The last there is to tell; None: nobody wants to know."""
         if self.timer is not None:
             # Else the request, and its tensors, would stay in memory until then.
             self.timer.cancel()
-        if answer is not None:
-            self.on_answer(answer)
+        if response is not None:
+            self.on_response(response)
 
 
 class _Codec:
@@ -68,7 +76,7 @@ class _Codec:
     def __init__(self) -> None:
         out = RequestCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = AnswerCodec().decode
+        self.decode = ResponseCodec().decode
 
 
 class Mesh:
@@ -94,19 +102,19 @@ class Mesh:
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def infer(self, request: InferRequest, on_answer: OnAnswer) -> Asked:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> Asked:
         """Have a request executed; on_answer hears all its answers."""
         asked = Asked(self, request)
-        self._from_thread(lambda: self._submit(request, on_answer))
+        self._from_thread(lambda: self._submit(request, on_response))
         return asked
 
     def call(self, method: str, message: bytes, on_reply: OnReply) -> None:
         """Call a control method of the scheduler's."""
         self._from_thread(lambda: self._call(method, message, on_reply))
 
-    def give_back(self, slab: str) -> None:
+    def give_back(self, segment_name: str) -> None:
         """Nobody reads the answer that lies in this segment any more."""
-        self._from_thread(lambda: self._release(slab))
+        self._from_thread(lambda: self._release(segment_name))
 
     def close(self) -> None:
         """The stay is over: nobody will answer any more."""
@@ -125,13 +133,13 @@ class Mesh:
 
     # ---- requests
 
-    def _submit(self, request: InferRequest, on_answer: OnAnswer) -> None:
+    def _submit(self, request: InferRequest, on_response: OnResponse) -> None:
         self._last_id += 1
         request.id = self._last_id
         if self._closed:
-            on_answer(Answer(request.id, error=fault_of(Unavailable(_UNREACHABLE))))
+            on_response(InferResponse(request.id, error=error_status_of(Unavailable(_UNREACHABLE))))
             return
-        self._pending[request.id] = pending = _Pending(request, on_answer)
+        self._pending[request.id] = pending = _Pending(request, on_response)
         if request.deadline is not None:
             left_s = max(0.0, request.deadline - time.monotonic())
             pending.timer = self._loop.call_later(left_s, self._expire, request)
@@ -179,47 +187,51 @@ class Mesh:
 
     def _fail_all(self) -> None:
         failed, self._pending = self._pending, {}
-        fault = fault_of(Unavailable(_UNREACHABLE))
+        error_status = error_status_of(Unavailable(_UNREACHABLE))
         for pending in failed.values():
-            pending.end(Answer(pending.request.id, error=fault))
+            pending.end(InferResponse(pending.request.id, error=error_status))
 
     def _on_items(self, items: list[FromScheduler]) -> None:
         for item in items:
-            if isinstance(item, Answer):
-                self._on_answer(item)
+            if isinstance(item, InferResponse):
+                self._on_response(item)
             elif isinstance(item, CachedModels):
                 self._on_greeting(item)
             else:
                 _log.debug("the scheduler told models what only gateways need to know")
 
-    def _on_answer(self, answer: Answer) -> None:
-        pending = self._pending.get(answer.id)
+    def _on_response(self, response: InferResponse) -> None:
+        pending = self._pending.get(response.id)
         if pending is None:
-            if answer.slab:
-                self._release(answer.slab)
+            if response.segment_name:
+                self._release(response.segment_name)
             return
-        if answer.more:
-            pending.answers += 1
-            pending.on_answer(answer)
-        elif not answer.slab or exists(answer.slab) or not self._ask_again(pending, answer.slab):
-            del self._pending[answer.id]
-            pending.end(answer)
+        if response.more:
+            pending.responses += 1
+            pending.on_response(response)
+        elif (
+            not response.segment_name
+            or exists(response.segment_name)
+            or not self._ask_again(pending, response.segment_name)
+        ):
+            del self._pending[response.id]
+            pending.end(response)
 
-    def _ask_again(self, pending: _Pending, slab: str) -> bool:
+    def _ask_again(self, pending: _Pending, segment_name: str) -> bool:
         """The executor died between its answer and our look at it; False: that is the answer."""
         pending.lost += 1
-        if pending.answers or pending.lost > _MOST_LOST:
+        if pending.responses or pending.lost > _MOST_LOST:
             return False
         _log.warning(
             "the answer to a model's request was lost with its executor: it is asked again"
         )
-        self._release(slab)
+        self._release(segment_name)
         self._send(pending.request)
         return True
 
-    def _release(self, slab: str) -> None:
+    def _release(self, segment_name: str) -> None:
         if self._greeted and self._link is not None:
-            self._link.send(Release((slab,)))
+            self._link.send(Release((segment_name,)))
 
     def tell(self, request: InferRequest, kind: str) -> None:
         """What has become of a request at its asker's; on the loop."""
@@ -233,14 +245,16 @@ class Mesh:
             if kind == "cancel":
                 self._link.send(Cancel(request.id))
             else:
-                self._link.send(Flow(request.id, paused=kind == "pause"))
+                self._link.send(FlowControl(request.id, paused=kind == "pause"))
 
     def _expire(self, request: InferRequest) -> None:
         pending = self._pending.get(request.id)
         if pending is not None:
             self.tell(request, "cancel")
-            late = DeadlineExceeded("the deadline of the requests that it is for passed", late=True)
-            pending.on_answer(Answer(request.id, error=fault_of(late)))
+            late = DeadlineExceeded(
+                "the deadline of the requests that it is for passed", accepted=True
+            )
+            pending.on_response(InferResponse(request.id, error=error_status_of(late)))
 
     # ---- calls
 

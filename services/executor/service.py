@@ -19,9 +19,9 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.services.executor import backends, devices, metrics
 from nereid.services.executor.backends.python.supervisor import environments
-from nereid.services.executor.segments import Slabs
 from nereid.services.executor.session import Membership, Surroundings
 from nereid.services.executor.settings import visible_gpus
+from nereid.services.executor.shared_tensors import SharedTensors
 
 if TYPE_CHECKING:
     from nereid.observability.metrics import Page
@@ -64,14 +64,22 @@ class ExecutorService:
         # Large files are read here, one at a time so that memory holds.
         describers = ThreadPoolExecutor(1, "describe")
         loads = threading.Semaphore(self._settings.model_load_thread_count)
-        slabs = Slabs(self._settings.slab_limit_bytes, self._settings.slab_idle_secs)
+        shared_tensors = SharedTensors(self._settings.shm_limit_bytes, self._settings.shm_idle_secs)
         said = hello(self._settings)
-        said.memory_domain, said.process = slabs.domain, slabs.process
+        said.memory_domain, said.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(self._settings, "executor", said.name)
         surroundings = Surroundings(
-            self._settings, said, channel, describers, loads, tracer, tls, slabs, self._batches
+            self._settings,
+            said,
+            channel,
+            describers,
+            loads,
+            tracer,
+            tls,
+            shared_tensors,
+            self._batches,
         )
-        tidying = asyncio.ensure_future(_tidy(slabs))
+        tidying = asyncio.ensure_future(_tidy(shared_tensors))
         try:
             return await self._stays(surroundings)
         finally:
@@ -94,8 +102,8 @@ class ExecutorService:
             if self._leaving.is_set():
                 return await stay.leave(self._settings.exit_timeout_secs)
             await stay.drop(_DROP_TIMEOUT_S, unanswered=True)
-            if surroundings.slabs is not None:
-                surroundings.slabs.forget()
+            if surroundings.shared_tensors is not None:
+                surroundings.shared_tensors.forget()
             if stay.welcomed:
                 pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
                 told = logging.NOTSET, ""
@@ -125,10 +133,10 @@ class ExecutorService:
             await asyncio.sleep(interval_s)
 
 
-async def _tidy(slabs: Slabs) -> None:
+async def _tidy(shared_tensors: SharedTensors) -> None:
     while True:
-        await asyncio.sleep(slabs.pause_s)
-        slabs.tidy()
+        await asyncio.sleep(shared_tensors.pause_s)
+        shared_tensors.tidy()
 
 
 def hello(settings: ExecutorSettings) -> pb.Hello:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.core.codecs import read_log_rules, write_fault
+from nereid.core.codecs import read_log_rules, write_error
 from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
-from nereid.core.messages import fault_of
+from nereid.core.messages import error_status_of
 from nereid.core.methods import JOIN_PATH
 from nereid.observability.logging import follow_log_rules
 from nereid.pb import nereid_pb2 as pb
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from concurrent.futures import Executor as ThreadPool
 
-    from nereid.core.messages import Fault
+    from nereid.core.messages import ErrorStatus
     from nereid.observability.tracing import Tracer
     from nereid.rpc import Channel, RpcError, StreamHandle
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.executor.backends import Description, TensorDescription
-    from nereid.services.executor.segments import Slabs
     from nereid.services.executor.settings import ExecutorSettings
+    from nereid.services.executor.shared_tensors import SharedTensors
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Surroundings:
     # For the instances' streams; None: in clear.
     tls: Tls | None = None
     # None: it shares no memory.
-    slabs: Slabs | None = None
+    shared_tensors: SharedTensors | None = None
     # Batches of instances that are no more, by model and version.
     batches: Counter[tuple[str, int]] = field(default_factory=Counter)
 
@@ -90,7 +90,7 @@ class Membership:
         )
         # When metrics were told last, or will be.
         self._metrics_due_s = 0.0
-        memory = surroundings.settings.slab_limit_bytes, surroundings.settings.slab_idle_secs
+        memory = surroundings.settings.shm_limit_bytes, surroundings.settings.shm_idle_secs
         self._mesh = Mesh(surroundings.channel, surroundings.hello.memory_domain, memory)
         self._send(pb.ExecutorEvent(hello=surroundings.hello))
         METRICS.on_change = lambda: self._from_thread(self._tell_metrics_soon)
@@ -157,10 +157,10 @@ class Membership:
             case "log_rules":
                 follow_log_rules(read_log_rules(command.log_rules))
             case "release":
-                if self._in.slabs is not None:
-                    self._in.slabs.release(command.release)
-            case "ask_ready":
-                self._ask_ready(command.ask_ready)
+                if self._in.shared_tensors is not None:
+                    self._in.shared_tensors.release(command.release)
+            case "readiness_query":
+                self._on_readiness_query(command.readiness_query)
             case _:
                 _log.warning("the scheduler sent an unknown command; is it of a newer release?")
 
@@ -193,18 +193,22 @@ class Membership:
         )
         callbacks = Callbacks(
             loaded=lambda: self._from_thread(_freeze),
-            ended=lambda fault: self._from_thread(lambda: self._on_ended(number, fault)),
-            lost=lambda begun, fault: self._from_thread(
-                lambda: self._tell_lost(number, begun, fault)
+            ended=lambda error_status: self._from_thread(
+                lambda: self._on_ended(number, error_status)
+            ),
+            lost=lambda begun, error_status: self._from_thread(
+                lambda: self._tell_lost(number, begun, error_status)
             ),
             loads=self._in.loads,
             tracer=self._in.tracer,
         )
         scheduler = Scheduler(self._in.settings.scheduler_address, self._in.tls)
         instance = Instance(number, spec, scheduler, callbacks)
-        slabs = self._in.slabs
-        if slabs is not None:
-            instance.share(slabs, lending=slabs.domain == command.memory_domain != "")
+        shared_tensors = self._in.shared_tensors
+        if shared_tensors is not None:
+            instance.share(
+                shared_tensors, lending=shared_tensors.domain == command.memory_domain != ""
+            )
         self._instances[number] = instance
         self._empty.clear()
         instance.start()
@@ -217,18 +221,18 @@ class Membership:
         else:
             instance.stop()
 
-    def _ask_ready(self, asked: pb.AskReady) -> None:
-        told = pb.ToldReady(question=asked.question, instance=asked.instance)
+    def _on_readiness_query(self, asked: pb.ReadinessQuery) -> None:
+        told = pb.ReadinessReport(question=asked.question, instance=asked.instance)
 
         def tell(ready: bool) -> None:
             told.ready = ready
-            self._from_thread(lambda: self._send(pb.ExecutorEvent(told_ready=told)))
+            self._from_thread(lambda: self._send(pb.ExecutorEvent(readiness_report=told)))
 
         instance = self._instances.get(asked.instance)
         if instance is None:
             tell(False)
         else:
-            instance.ask_ready(tell)
+            instance.readiness_query(tell)
 
     def _from_thread(self, callback: Callable[[], None]) -> None:
         try:
@@ -236,12 +240,12 @@ class Membership:
         except RuntimeError:
             _log.debug("an instance outlived the event loop")
 
-    def _tell_lost(self, number: int, begun: int, fault: Fault) -> None:
+    def _tell_lost(self, number: int, begun: int, error_status: ErrorStatus) -> None:
         lost = pb.InstanceLost(instance=number, begun=begun)
-        write_fault(fault, lost.error)
+        write_error(error_status, lost.error)
         self._send(pb.ExecutorEvent(instance_lost=lost))
 
-    def _on_ended(self, number: int, fault: Fault | None) -> None:
+    def _on_ended(self, number: int, error_status: ErrorStatus | None) -> None:
         instance = self._instances.pop(number)
         # A model's own cycles would outlive it among what the collector passes over.
         _freeze()
@@ -249,30 +253,30 @@ class Membership:
         if not self._instances:
             self._empty.set()
         event = pb.ExecutorEvent()
-        if fault is None:
+        if error_status is None:
             event.instance_unloaded.instance = number
         else:
             event.instance_failed.instance = number
-            write_fault(fault, event.instance_failed.error)
+            write_error(error_status, event.instance_failed.error)
         self._send(event)
 
 
 def described(command: pb.Describe, version_path: Path) -> pb.Described:
     """The answer to a Describe; called in a worker thread."""
-    answer = pb.Described(command=command.command)
+    response = pb.Described(command=command.command)
     try:
         backend = backends.get(command.config.backend)
         description: Description = backend.describe(command.config, version_path)
-        answer.inputs.extend(_written(description.inputs))
-        answer.outputs.extend(_written(description.outputs))
+        response.inputs.extend(_written(description.inputs))
+        response.outputs.extend(_written(description.outputs))
         if description.config is not None:
-            answer.config.CopyFrom(description.config)
+            response.config.CopyFrom(description.config)
     except NereidError as error:
-        write_fault(fault_of(error), answer.error)
+        write_error(error_status_of(error), response.error)
     except Exception:
         _log.exception("model %s could not be described", command.config.name)
-        write_fault(fault_of(Internal(INTERNAL_MESSAGE)), answer.error)
-    return answer
+        write_error(error_status_of(Internal(INTERNAL_MESSAGE)), response.error)
+    return response
 
 
 def _written(tensors: Sequence[TensorDescription]) -> list[pb.TensorDescription]:

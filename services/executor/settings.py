@@ -90,9 +90,9 @@ class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSetti
     )
     metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
 
-    def faults(self) -> list[str]:
+    def errors(self) -> list[str]:
         """What is wrong with these settings, a line each."""
-        return self.mesh_tls_faults()
+        return self.mesh_tls_errors()
 
     def offered_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
         """Which of the visible GPUs to offer."""

@@ -36,11 +36,11 @@ def warm_up(
         batch = _batch(config, sample, model_path / "warmup").SerializeToString()
         for _ in range(max(1, sample.count)):
             executed = pb.Executed.FromString(execute(batch))
-            for answer in executed.answers:
-                if answer.HasField("error"):
+            for response in executed.responses:
+                if response.HasField("error"):
                     raise error_of(
-                        answer.error.code,
-                        f"failed to run warmup sample '{sample.name}': {answer.error.message}",
+                        response.error.code,
+                        f"failed to run warmup sample '{sample.name}': {response.error.message}",
                     )
 
 

@@ -24,7 +24,7 @@ async def serve(settings: GatewaySettings) -> int:
     """Serve until a signal says to end; the exit code to leave with."""
     tls = settings.mesh_tls_client(settings.scheduler_address)
     channel = SocketChannel(settings.scheduler_address, ChannelOptions(tls=tls))
-    open_link = dialled(channel, settings.slab_limit_bytes)
+    open_link = dialled(channel, settings.shm_limit_bytes)
     service = GatewayService(settings, open_link=open_link, channel=channel)
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -54,7 +54,7 @@ class Control:
 
     async def server_ready(self) -> bool:
         """Whether the scheduler says so."""
-        answer = await self.call(
+        wire_response = await self.call(
             "ServerReady", kserve_pb2.ServerReadyRequest(), kserve_pb2.ServerReadyResponse
         )
-        return answer.ready
+        return wire_response.ready

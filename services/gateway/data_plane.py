@@ -15,7 +15,7 @@ from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import Answer, InferRequest
+    from nereid.core.messages import InferRequest, InferResponse
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.tracing.request_traces import Tracing
     from nereid.services.gateway.upstream import Upstream
@@ -67,9 +67,11 @@ class DataPlane:
         self.tracing: Tracing | None = None
         # Clients' shared memory; the same for both fronts.
         self.regions: Regions = NO_REGIONS
-        self.slabs = upstream.slabs
+        self.shared_tensors = upstream.shared_tensors
         # Bound once: the hot path of both fronts.
-        self.infer: Callable[[InferRequest, Callable[[Answer], None]], UnderWay] = upstream.submit
+        self.infer: Callable[[InferRequest, Callable[[InferResponse], None]], UnderWay] = (
+            upstream.submit
+        )
 
     @property
     def live(self) -> bool:

@@ -50,13 +50,13 @@ class LoadReports:
 
     async def _ask(self) -> dict[bytes, bytes]:
         try:
-            answer = await self._control.call(
+            response = await self._control.call(
                 "Metrics", pb.MetricsRequest(without_gpu=True), pb.MetricsResponse
             )
         except NereidError:
             # A reply is worth more than its report.
             return {}
-        return lines(answer.exposition)
+        return lines(response.exposition)
 
 
 def lines(page: bytes) -> dict[bytes, bytes]:

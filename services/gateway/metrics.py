@@ -71,11 +71,11 @@ class MetricsFront:
         elif _PATH.fullmatch(call.target) is None:
             call.respond(200, (), _CONTENT_TYPE)
         else:
-            task = asyncio.get_running_loop().create_task(self._answer(call))
+            task = asyncio.get_running_loop().create_task(self._response(call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, call: HttpCall) -> None:
+    async def _response(self, call: HttpCall) -> None:
         try:
             mesh = await self._ask()
             page = metrics.Page()
@@ -88,8 +88,8 @@ class MetricsFront:
 
     async def _ask(self) -> bytes:
         try:
-            answer = await self._control.call("Metrics", self._request, pb.MetricsResponse)
+            response = await self._control.call("Metrics", self._request, pb.MetricsResponse)
         except NereidError as error:
             _log.warning("the scheduler's metrics are missing: %s", error.message)
             return b""
-        return answer.exposition
+        return response.exposition

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from nereid.core.digest import Layout, digest, layout_of
 from nereid.core.messages import SharedMemory
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.segments import tensor_bytes
+from nereid.services.gateway.shared_tensors import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ class Digester:
         layout = self._layouts.get(request.head, _UNKNOWN)
         if layout is _UNKNOWN:
             layout = self._look(request.head)
-        if layout is None or request.fault is not None:
+        if layout is None or request.error_status is not None:
             return b""
         if len(layout.order) != len(request.payloads):
             return b""

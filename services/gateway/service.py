@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
-from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
 from nereid.core.messages import LogRules, TraceRules
 from nereid.core.methods import DOMAIN_KEY, INFER_PATH
@@ -28,7 +28,7 @@ from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_r
 from nereid.services.gateway.policy import restricted_apis
 from nereid.services.gateway.policy.header_forwarding import HeaderForwarding, SpeltConnection
 from nereid.services.gateway.policy.restricted_apis import RestrictedHttp, restricted_grpc
-from nereid.services.gateway.segments import Slabs
+from nereid.services.gateway.shared_tensors import SharedTensors
 from nereid.services.gateway.tracing.request_traces import open_tracing
 from nereid.services.gateway.upstream import Limits, Upstream
 from nereid.shm.segments import memory_domain
@@ -54,12 +54,12 @@ class LinkCodec:
     def __init__(self) -> None:
         out = RequestCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = AnswerCodec().decode
+        self.decode = ResponseCodec().decode
 
 
-def dialled(channel: rpc.Channel, slab_limit_bytes: int = 0) -> OpenLink:
+def dialled(channel: rpc.Channel, shm_limit_bytes: int = 0) -> OpenLink:
     """A link over a channel; it dials again for as long as it is open."""
-    metadata = ((DOMAIN_KEY, memory_domain(slab_limit_bytes)),)
+    metadata = ((DOMAIN_KEY, memory_domain(shm_limit_bytes)),)
 
     def open_link(**callbacks: Any) -> SchedulerLink:
         return rpc.dial_link(channel, INFER_PATH, LinkCodec(), metadata=metadata, **callbacks)
@@ -93,7 +93,7 @@ class GatewayService:
                 settings.reconnect_timeout_secs,
                 settings.max_pending_bytes,
             ),
-            Slabs(settings.slab_limit_bytes, settings.slab_idle_secs),
+            SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs),
         )
         control = Control(channel, settings.control_timeout_secs)
         self._data_plane = DataPlane(self._upstream, control, settings.server_id)

@@ -215,7 +215,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         )
         return Tls(files, server=True)
 
-    def faults(self) -> list[str]:
+    def errors(self) -> list[str]:
         """What no single setting can tell, a line each."""
         found = []
         for name in ("http_restricted_api", "grpc_restricted_protocol"):
@@ -231,10 +231,10 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
                 " say --allow-metrics=false"
             )
         for protocol in _ALPN:
-            found += self._tls_faults(protocol)
-        return found + self.mesh_tls_faults()
+            found += self._tls_errors(protocol)
+        return found + self.mesh_tls_errors()
 
-    def _tls_faults(self, protocol: str) -> list[str]:
+    def _tls_errors(self, protocol: str) -> list[str]:
         mutual = getattr(self, f"{protocol}_use_ssl_mutual")
         if not (mutual or getattr(self, f"{protocol}_use_ssl")):
             return []

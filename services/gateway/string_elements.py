@@ -56,7 +56,7 @@ def check(raw: bytes | memoryview, about: StringInput, request_id: str) -> None:
             raise InvalidArgument(
                 f"incomplete string data for inference input '{about.name}', expecting string of"
                 f" length {length} but only {size - position} bytes available",
-                late=True,
+                accepted=True,
             )
         position += length
     if count != expected:

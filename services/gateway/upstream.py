@@ -15,10 +15,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError, Unavailable
-from nereid.core.messages import Answer, CachedModels, Cancel, Fault, Flow, InferRequest, fault_of
+from nereid.core.messages import (
+    CachedModels,
+    Cancel,
+    ErrorStatus,
+    FlowControl,
+    InferRequest,
+    InferResponse,
+    error_status_of,
+)
 from nereid.observability.logging import about
 from nereid.services.gateway.request_digest import Digester
-from nereid.services.gateway.segments import Slabs
+from nereid.services.gateway.shared_tensors import SharedTensors
 from nereid.shm.segments import THRESHOLD_BYTES, LostError
 
 if TYPE_CHECKING:
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import FromScheduler, Notice, Release, ToScheduler
 
-    OnAnswer = Callable[[Answer], None]
+    OnResponse = Callable[[InferResponse], None]
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +43,7 @@ _UNREACHABLE = "the scheduler cannot be reached"
 _LARGEST_INLINE_BYTES = (1 << 31) - (16 << 20)
 _TOO_LARGE = "{} bytes of tensors are more than a request may have that is not in shared memory"
 _BROKE = "the link to the scheduler broke"
-_ANSWER_LOST = "the executor was lost with its answer"
+_RESPONSE_LOST = "the executor was lost with its answer"
 _MOST_LOST = 2
 
 
@@ -80,16 +88,16 @@ class Limits:
 class Pending:
     """One request under way; whoever started it may cancel it."""
 
-    __slots__ = ("_upstream", "answers", "lost", "on_answer", "request", "size_bytes")
+    __slots__ = ("_upstream", "lost", "on_response", "request", "responses", "size_bytes")
 
-    def __init__(self, upstream: Upstream, request: InferRequest, on_answer: OnAnswer) -> None:
+    def __init__(self, upstream: Upstream, request: InferRequest, on_response: OnResponse) -> None:
         self._upstream = upstream
         self.request = request
-        self.on_answer = on_answer
+        self.on_response = on_response
         # Of the payloads; those in shared memory, which are bounded elsewhere, hardly count.
         self.size_bytes = sum(map(len, request.payloads))
         # How many it has had; there is more to come.
-        self.answers = 0
+        self.responses = 0
         # How often its answer was lost with the executor that had made it.
         self.lost = 0
 
@@ -105,8 +113,10 @@ class Pending:
 class Upstream:
     """The owner of the table and of the link."""
 
-    def __init__(self, open_link: OpenLink, limits: Limits, slabs: Slabs | None = None) -> None:
-        self.slabs = Slabs(0) if slabs is None else slabs
+    def __init__(
+        self, open_link: OpenLink, limits: Limits, shared_tensors: SharedTensors | None = None
+    ) -> None:
+        self.shared_tensors = SharedTensors(0) if shared_tensors is None else shared_tensors
         self._open_link = open_link
         self._limits = limits
         self._pending: dict[int, Pending] = {}
@@ -136,23 +146,23 @@ class Upstream:
     def start(self) -> None:
         """Open the link; call from the event loop."""
         self._watch()
-        self.slabs.start(self._release)
+        self.shared_tensors.start(self._release)
         self._link = self._open_link(
-            on_items=self._on_answers, on_up=self._on_up, on_down=self._on_down
+            on_items=self._on_responses, on_up=self._on_up, on_down=self._on_down
         )
         if self._up:
             # It came up while it was being opened: _on_up could not send yet.
             self._send_all()
 
-    def submit(self, request: InferRequest, on_answer: OnAnswer) -> Pending:
+    def submit(self, request: InferRequest, on_response: OnResponse) -> Pending:
         """Send request on its way; on_answer is called for each answer until one without `more`,
         possibly before this returns.
         """
         self._last_id += 1
         request.id = self._last_id
-        pending = Pending(self, request, on_answer)
+        pending = Pending(self, request, on_response)
         if pending.size_bytes >= THRESHOLD_BYTES:
-            self.slabs.stage(request)
+            self.shared_tensors.stage(request)
             pending.size_bytes = sum(map(len, request.payloads))
             if pending.size_bytes > _LARGEST_INLINE_BYTES and request.lease is None:
                 # A frame that its receiver cannot take would break the link of everybody.
@@ -175,8 +185,8 @@ class Upstream:
         self._pending[request.id] = pending
         if self._digester is not None:
             request.digest = self._digester.digest(request)
-        if request.lease is not None and not self.slabs.shared:
-            self.slabs.bring_in(request)
+        if request.lease is not None and not self.shared_tensors.shared:
+            self.shared_tensors.bring_in(request)
         if self._up and self._link is not None:
             self._link.send(request)
             if len(self._pending) == 1:
@@ -199,7 +209,7 @@ class Upstream:
     def set_flow(self, request_id: int, *, paused: bool) -> None:
         """Let the model hear whether the client keeps up."""
         if request_id in self._pending and self._up and self._link is not None:
-            self._link.send(Flow(request_id, paused))
+            self._link.send(FlowControl(request_id, paused))
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is under way; False when the time ran out first."""
@@ -218,7 +228,7 @@ class Upstream:
         """End the link; what is still under way fails with reason."""
         self._lost = True
         self._unwatch()
-        self.slabs.close()
+        self.shared_tensors.close()
         if self._link is not None:
             self._link.close()
         self._up = False
@@ -240,24 +250,24 @@ class Upstream:
             for pending in self._pending.values():
                 if pending.request.lease is not None:
                     # This scheduler may be another one.
-                    self.slabs.bring_in(pending.request)
+                    self.shared_tensors.bring_in(pending.request)
                 self._link.send(pending.request)
 
     def _on_down(self) -> None:
         if not self._up:
             return
-        self._up = self.slabs.shared = False
+        self._up = self.shared_tensors.shared = False
         self._fail_begun()
         _log.warning("the link to the scheduler broke; %d requests wait", len(self._pending))
         self._watch()
 
     def _fail_begun(self) -> None:
         """Those with an answer cannot be asked again: the client would get the same twice."""
-        for pending in [each for each in self._pending.values() if each.answers]:
+        for pending in [each for each in self._pending.values() if each.responses]:
             del self._pending[pending.request.id]
             self._pending_bytes -= pending.size_bytes
-            text = f"{_BROKE}, {pending.answers} responses into the request"
-            _deliver(pending, _failure(pending.request.id, Unavailable(text, late=True)))
+            text = f"{_BROKE}, {pending.responses} responses into the request"
+            _deliver(pending, _failure(pending.request.id, Unavailable(text, accepted=True)))
         self._check_idle()
 
     def _watch(self) -> None:
@@ -283,50 +293,50 @@ class Upstream:
             _deliver(pending, _failure(pending.request.id, reason))
         self._check_idle()
 
-    def _on_answers(self, answers: Iterable[FromScheduler]) -> None:
+    def _on_responses(self, responses: Iterable[FromScheduler]) -> None:
         table = self._pending
-        for answer in answers:
-            pending = table.pop(answer.id, None)
+        for response in responses:
+            pending = table.pop(response.id, None)
             if pending is not None:
                 # No request has the id 0.
-                if answer.more:  # type: ignore[union-attr]
-                    table[answer.id] = pending
-                    pending.answers += 1
+                if response.more:  # type: ignore[union-attr]
+                    table[response.id] = pending
+                    pending.responses += 1
                 else:
                     self._pending_bytes -= pending.size_bytes
-                if answer.slab or pending.request.lease is not None:  # type: ignore[union-attr]
-                    self._deliver_shared(pending, answer)  # type: ignore[arg-type]
+                if response.segment_name or pending.request.lease is not None:  # type: ignore[union-attr]
+                    self._deliver_shared(pending, response)  # type: ignore[arg-type]
                 else:
-                    _deliver(pending, answer)  # type: ignore[arg-type]
-            elif isinstance(answer, CachedModels):
-                self._digester = Digester(answer.names) if answer.names else None
-                domain = self.slabs.domain
-                self.slabs.shared = bool(domain) and answer.memory_domain == domain
-            elif not isinstance(answer, Answer):
-                self.on_notice(answer)
-            elif answer.slab:
+                    _deliver(pending, response)  # type: ignore[arg-type]
+            elif isinstance(response, CachedModels):
+                self._digester = Digester(response.names) if response.names else None
+                domain = self.shared_tensors.domain
+                self.shared_tensors.shared = bool(domain) and response.memory_domain == domain
+            elif not isinstance(response, InferResponse):
+                self.on_notice(response)
+            elif response.segment_name:
                 # Cancelled in the meantime, its answer has no taker.
-                self.slabs.give_back(answer.slab)
+                self.shared_tensors.give_back(response.segment_name)
         if self._idle is not None:
             self._check_idle()
 
-    def _deliver_shared(self, pending: Pending, answer: Answer) -> None:
+    def _deliver_shared(self, pending: Pending, response: InferResponse) -> None:
         """Deliver an answer that lies in shared memory, or whose request does."""
         request = pending.request
-        if answer.slab:
+        if response.segment_name:
             try:
-                self.slabs.open(answer)
+                self.shared_tensors.open(response)
             except LostError as error:
-                self.slabs.give_back(answer.slab)
+                self.shared_tensors.give_back(response.segment_name)
                 self._lose(pending, error)
                 return
-        if request.lease is not None and not answer.more:
-            if answer.error is None and not pending.answers:
+        if request.lease is not None and not response.more:
+            if response.error is None and not pending.responses:
                 # Else it may be that some executor is still at it.
                 request.lease.free()
             request.lease = None
             request.payloads = []
-        _deliver(pending, answer)
+        _deliver(pending, response)
 
     def _lose(self, pending: Pending, error: LostError) -> None:
         """The executor died between its answer and our look at it: ask again, if that may be."""
@@ -334,9 +344,9 @@ class Upstream:
         pending.lost += 1
         known = about(request.request_id, request.trace_context)
         _log.warning("an answer is lost: %s", error, extra=known)
-        if pending.answers or pending.lost > _MOST_LOST:
+        if pending.responses or pending.lost > _MOST_LOST:
             self.cancel(request.id)  # there may be more to come
-            _deliver(pending, _failure(request.id, Unavailable(_ANSWER_LOST, late=True)))
+            _deliver(pending, _failure(request.id, Unavailable(_RESPONSE_LOST, accepted=True)))
             return
         self._pending[request.id] = pending
         self._pending_bytes += pending.size_bytes
@@ -356,18 +366,18 @@ def _ignore(_notice: Notice) -> None:
     pass
 
 
-def _failure(request_id: int, error: NereidError) -> Answer:
-    return Answer(request_id, error=fault_of(error))
+def _failure(request_id: int, error: NereidError) -> InferResponse:
+    return InferResponse(request_id, error=error_status_of(error))
 
 
-def _deliver(pending: Pending, answer: Answer) -> None:
+def _deliver(pending: Pending, response: InferResponse) -> None:
     """One taker's failure must not keep the others from their answers."""
     try:
-        pending.on_answer(answer)
+        pending.on_response(response)
     except Exception:
         request = pending.request
         known = about(request.request_id, request.trace_context)
         _log.exception("an answer could not be delivered", extra=known)
-        if answer.error is None:
-            fault = Fault(Internal.code, INTERNAL_MESSAGE)
-            _deliver(pending, Answer(answer.id, error=fault, more=answer.more))
+        if response.error is None:
+            error_status = ErrorStatus(Internal.code, INTERNAL_MESSAGE)
+            _deliver(pending, InferResponse(response.id, error=error_status, more=response.more))

@@ -133,21 +133,21 @@ def _fill(setting: kserve_pb2.LogSettingsResponse.SettingValue, value: bool | in
         setting.string_param = value
 
 
-def _handler(request_type: type[Message], answer: Callable[[Any], Message]) -> UnaryHandler:
+def _handler(request_type: type[Message], wire_response: Callable[[Any], Message]) -> UnaryHandler:
     def handle(call: Call, message: bytes) -> None:
         with _told_as_statuses():
-            response = answer(request_type.FromString(message))
+            response = wire_response(request_type.FromString(message))
         call.reply(response.SerializeToString())
 
     return handle
 
 
 def _async_handler(
-    request_type: type[Message], answer: Callable[[Any], Awaitable[Message]]
+    request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
     async def handle(_call: Call, message: bytes) -> bytes:
         with _told_as_statuses():
-            response = await answer(request_type.FromString(message))
+            response = await wire_response(request_type.FromString(message))
         return response.SerializeToString()
 
     return handle

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels
 from nereid.core.methods import DOMAIN_KEY, EXECUTE_PATH, INFER_PATH, JOIN_PATH
@@ -44,7 +44,7 @@ from nereid.services.scheduler.requests.admission import (
     HoldingRoom,
     Intake,
 )
-from nereid.services.scheduler.requests.shared_payloads import Slabs
+from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 from nereid.shm.segments import memory_domain
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SchedulerService:
     def __init__(self, settings: Settings, cache_link: CacheLink | None = None) -> None:
         """cache_link: to a cache in this process; else settings say where one is, if any is."""
         self._settings = settings
-        self._slabs = Slabs(memory_domain(settings.slab_limit_bytes))
+        self._shared_tensors = SharedTensors(memory_domain(settings.shm_limit_bytes))
         self._traces = open_traces(settings)
         self._catalogue = Catalogue()
         self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
@@ -133,7 +133,7 @@ class SchedulerService:
 
     def attach(self, link: Link[FromScheduler]) -> None:
         """Serve a gateway whose link lies in this process. Call before items come in."""
-        session = GatewaySession(self._intake, self._slabs, self._slabs.domain)
+        session = GatewaySession(self._intake, self._shared_tensors, self._shared_tensors.domain)
         link.on_items = session.on_items
         link.on_down = partial(self._gateway_lost, session)
         self._add(session, link)
@@ -175,7 +175,7 @@ class SchedulerService:
             wait.cancel()
         if late:
             _log.warning("requests are still under way after %g s; they fail", timeout_s)
-        error = Unavailable(STOPPING, late=True)
+        error = Unavailable(STOPPING, accepted=True)
         self._room.fail_all(error)
         for model in models:
             model.fail_all(error)
@@ -215,7 +215,7 @@ class SchedulerService:
             metrics,
             self._traces,
             self._cache,
-            self._slabs,
+            self._shared_tensors,
         )
 
     def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
@@ -230,8 +230,8 @@ class SchedulerService:
 
     def _cached_models(self) -> CachedModels:
         if self._cache is None:
-            return CachedModels((), self._slabs.domain)
-        return CachedModels(self._catalogue.cached(), self._slabs.domain)
+            return CachedModels((), self._shared_tensors.domain)
+        return CachedModels(self._catalogue.cached(), self._shared_tensors.domain)
 
     def _models_changed(self) -> None:
         self._intake.models_changed()
@@ -241,7 +241,7 @@ class SchedulerService:
 
     def _accept_gateway(self, call: Call) -> None:
         domain = call.get(DOMAIN_KEY)
-        session = GatewaySession(self._intake, self._slabs, str(domain or ""))
+        session = GatewaySession(self._intake, self._shared_tensors, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
         link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
         self._add(session, link)
@@ -277,7 +277,7 @@ class _GatewayCodec:
     """The scheduler's end of the Infer link: answers out, requests in."""
 
     def __init__(self) -> None:
-        out = AnswerCodec()
+        out = ResponseCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
         self.decode = RequestCodec().decode
 

@@ -15,7 +15,7 @@ from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.tracing import TraceSettings
 from nereid.services.scheduler.observability.latencies import setting
-from nereid.shm.segments import SlabSettings
+from nereid.shm.segments import SegmentPoolSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 
@@ -36,7 +36,7 @@ def _plain_name(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings):
+class Settings(MeshTlsSettings, TraceSettings, SegmentPoolSettings, LogSettings):
     """The scheduler: model repositories, models' lives, queues and batches."""
 
     model_repository: tuple[str, ...] = flag(
@@ -111,18 +111,18 @@ class Settings(MeshTlsSettings, TraceSettings, SlabSettings, LogSettings):
         boolean, bare="true",
     )  # fmt: skip
 
-    def faults(self) -> list[str]:
+    def errors(self) -> list[str]:
         """What is wrong with these settings, a line each."""
-        faults = [
+        errors = [
             f"--model-repository: '{path}': there is no such directory, or it may not be read"
             for path in self.model_repository
             if not (Path(path).is_dir() and os.access(path, os.R_OK | os.X_OK))
         ]
         if self.load_model and self.model_control_mode != "explicit":
-            faults.append("--load-model requires --model-control-mode=explicit as well")
+            errors.append("--load-model requires --model-control-mode=explicit as well")
         if "*" in self.load_model and len(self.load_model) > 1:
-            faults.append("--load-model: '*' must be the only one, if it is given at all")
-        return faults + self.mesh_tls_faults(self.scheduler_address)
+            errors.append("--load-model: '*' must be the only one, if it is given at all")
+        return errors + self.mesh_tls_errors(self.scheduler_address)
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """What --backend-config says for this backend; its own settings win over those for all."""

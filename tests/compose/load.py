@@ -23,15 +23,15 @@ class Load:
     """What came of the requests so far."""
 
     def __init__(self) -> None:
-        self.answered = 0
+        self.responded = 0
         self.failures: list[str] = []
         self._moved = asyncio.Condition()
 
     async def more(self, count: int) -> None:
         """Wait for so many more answers, or for a failure."""
-        goal = self.answered + count
+        goal = self.responded + count
         async with asyncio.timeout(_LIMIT_S), self._moved:
-            await self._moved.wait_for(lambda: self.answered >= goal or self.failures)
+            await self._moved.wait_for(lambda: self.responded >= goal or self.failures)
         assert self.failures == []
 
     async def ask_forever(self, module: Any, client: Any, seed: int) -> None:
@@ -42,7 +42,7 @@ class Load:
                 await ask(module, client, CACHED if cached else PLAIN, value)
             except Exception as error:
                 self.failures.append(f"{module.__name__}: {error!r}")
-            self.answered += 1
+            self.responded += 1
             async with self._moved:
                 self._moved.notify_all()
 

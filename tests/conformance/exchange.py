@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 from tritonclient.grpc import service_pb2
 
-ANSWER_S: Final = 20.0
+RESPONSE_S: Final = 20.0
 _HEADERS: Final = frozenset(
     {
         "content-type",
@@ -39,7 +39,7 @@ _SERVICE: Final = "/inference.GRPCInferenceService/"
 _BROKEN: Final = ("onnect", "Socket closed", "Stream removed", "GOAWAY")
 
 
-class NoAnswerError(Exception):
+class NoResponseError(Exception):
     """The server closed the connection, or said nothing in time."""
 
 
@@ -151,15 +151,15 @@ class Server:
                 return self._page(step)
 
     def _clear(self) -> Any:
-        deadline = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + RESPONSE_S
         request = Http("POST", "/v2/systemsharedmemory/unregister")
-        while (answer := _ask_http(self.http_port, request))["status"] != 200:
+        while (response := _ask_http(self.http_port, request))["status"] != 200:
             if time.monotonic() > deadline:
-                return answer
+                return response
         return {}
 
     def _page(self, page: Page) -> Any:
-        deadline = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + RESPONSE_S
         lines: list[str] = []
         while not any(page.awaited in each for each in lines) and time.monotonic() < deadline:
             text = _ask_http(self.metrics_port, Http(target="/metrics")).get("text", "")
@@ -170,7 +170,7 @@ class Server:
         path = rpc.method if rpc.method.startswith("/") else _SERVICE + rpc.method
         call: Any = self.channel.unary_unary(path)
         try:
-            reply = call(_bytes(rpc.message), ANSWER_S, metadata=rpc.metadata)
+            reply = call(_bytes(rpc.message), RESPONSE_S, metadata=rpc.metadata)
         except grpc.RpcError as error:
             return _status(error)
         return {"code": "OK", "reply": _message(reply, _reply_class(path))}
@@ -180,17 +180,17 @@ class Server:
         replies: list[Any] = []
         try:
             messages = map(_bytes, stream.messages)
-            for reply in call(messages, ANSWER_S, metadata=stream.metadata):
-                answer = _message(reply, service_pb2.ModelStreamInferResponse)
-                replies.append(answer)
+            for reply in call(messages, RESPONSE_S, metadata=stream.metadata):
+                response = _message(reply, service_pb2.ModelStreamInferResponse)
+                replies.append(response)
         except grpc.RpcError as error:
             return {**_status(error), "replies": replies}
         return {"code": "OK", "replies": replies}
 
 
-def dumped(answers: Any) -> str:
+def dumped(responses: Any) -> str:
     """One text for one meaning: NaN is equal to itself, 1 is not 1.0."""
-    return json.dumps(answers, sort_keys=True)
+    return json.dumps(responses, sort_keys=True)
 
 
 def _bytes(message: Message | bytes) -> bytes:
@@ -218,31 +218,31 @@ def _status(error: grpc.RpcError) -> dict[str, Any]:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED or (
         code is grpc.StatusCode.UNAVAILABLE and any(words in details for words in _BROKEN)
     ):
-        raise NoAnswerError(details) from error
+        raise NoResponseError(details) from error
     return {"code": code.name, "details": error.details()}
 
 
 def _ask_http(port: int, request: Http) -> Any:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=RESPONSE_S) as connection:
             connection.sendall(request.content())
-            return _read_answer(connection, request.method)
+            return _read_response(connection, request.method)
     except (OSError, ValueError) as error:
-        raise NoAnswerError(f"{type(error).__name__}: {error}") from error
+        raise NoResponseError(f"{type(error).__name__}: {error}") from error
 
 
-def _read_answer(connection: socket.socket, method: str) -> Any:
+def _read_response(connection: socket.socket, method: str) -> Any:
     with connection.makefile("rb") as stream:
         line = stream.readline()
         if not line.endswith(b"\n"):
-            raise NoAnswerError("closed without an answer")
+            raise NoResponseError("closed without an answer")
         status = int(line.split()[1])
         headers = {}
         while (field := stream.readline()).strip():
             name, _, value = field.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip()
         if not field:
-            raise NoAnswerError("closed within an answer's headers")
+            raise NoResponseError("closed within an answer's headers")
         if method == "HEAD" or status == 204:
             body = b""
         elif headers.get("transfer-encoding") == "chunked":
@@ -250,7 +250,7 @@ def _read_answer(connection: socket.socket, method: str) -> Any:
         elif "content-length" in headers:
             body = stream.read(size := int(headers["content-length"]))
             if len(body) < size:
-                raise NoAnswerError("closed within an answer's body")
+                raise NoResponseError("closed within an answer's body")
         else:
             body = stream.read()
     kept = {name: value for name, value in headers.items() if name in _HEADERS}

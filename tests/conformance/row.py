@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.conformance.differences import Difference, difference_of
-from tests.conformance.exchange import Http, NoAnswerError, Server, Step
+from tests.conformance.exchange import Http, NoResponseError, Server, Step
 
 # What both servers are started with, by name.
 SERVERS: Final[dict[str, tuple[str, ...]]] = {
@@ -71,14 +71,14 @@ class Row:
 
     def ask(self, server: Server) -> Any:
         """The answers of one server; "no answer" is one too."""
-        answers = []
+        responses = []
         for step in self.steps:
             try:
-                answer = server.ask(step)
-            except NoAnswerError:
-                answer = "no answer"
-            answers.append(self.view(answer) if self.view else answer)
-        return answers[0] if len(answers) == 1 else answers
+                response = server.ask(step)
+            except NoResponseError:
+                response = "no answer"
+            responses.append(self.view(response) if self.view else response)
+        return responses[0] if len(responses) == 1 else responses
 
 
 def row(name: str, *steps: Step, **more: Any) -> Row:
@@ -115,10 +115,10 @@ def save_expected(expected: dict[str, dict[str, Any]]) -> None:
 # --- views --------------------------------------------------------------------------------------
 
 
-def without_texts(answer: Any) -> Any:
+def without_texts(response: Any) -> Any:
     """Errors count by their codes; the texts are the backends' own."""
-    if isinstance(answer, dict):
-        answer = {key: each for key, each in answer.items() if key not in {"details", "text"}}
-        if isinstance(answer.get("json"), dict) and "error" in answer["json"]:
-            answer["json"] = "error"
-    return answer
+    if isinstance(response, dict):
+        response = {key: each for key, each in response.items() if key not in {"details", "text"}}
+        if isinstance(response.get("json"), dict) and "error" in response["json"]:
+            response["json"] = "error"
+    return response

@@ -54,7 +54,7 @@ def started(
 
 
 @pytest.mark.slow
-def test_nereid_answers_as_triton(
+def test_nereid_responses_as_triton(
     started: tuple[str, Server], expected: dict[str, dict[str, Any]], subtests: pytest.Subtests
 ) -> None:
     name, server = started
@@ -62,8 +62,8 @@ def test_nereid_answers_as_triton(
         with subtests.test(group):
             wrong = []
             for row in rows:
-                answers = expected[row.name]
-                wanted = dumped(answers.get("nereid", answers.get("triton")))
+                responses = expected[row.name]
+                wanted = dumped(responses.get("nereid", responses.get("triton")))
                 got = dumped(row.ask(server))
                 if got != wanted and not row.missing:
                     wrong.append(f"{row.name}\n  wanted {wanted}\n  got    {got}")

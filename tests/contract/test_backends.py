@@ -25,7 +25,7 @@ from nereid.services.executor import backends
 from nereid.services.executor.backends import UNSTATED, InstanceSpec, Model, RequestModel
 from nereid.services.executor.batch.batch_runner import Runner
 from tests.support.models import openvino_models, torch_models
-from tests.support.models.onnx_models import answer_of, head, member, value, write
+from tests.support.models.onnx_models import head, member, response_of, value, write
 
 
 def save_nothing(directory: Path, _datatype: str) -> None:
@@ -113,9 +113,9 @@ def raw_of(datatype: str, count: int, *, any_bytes: bool = False) -> bytes:
     return np.arange(count).astype(f"{datatype[0].lower()}{SIZE_BYTES[datatype]}".lower()).tobytes()
 
 
-def execute(runner: Runner, *members: pb.BatchMember) -> list[pb.Answer]:
+def execute(runner: Runner, *members: pb.BatchMember) -> list[pb.InferResponse]:
     batch = pb.Batch(id=1, members=members).SerializeToString()
-    return list(pb.Executed.FromString(runner.execute(batch)).answers)
+    return list(pb.Executed.FromString(runner.execute(batch)).responses)
 
 
 @pytest.mark.parametrize("datatype", sorted(NAMES))
@@ -128,12 +128,12 @@ def test_each_member_of_a_batch_gets_its_own(kind: Kind, tmp_path: Path, datatyp
     runner = Runner(spec, model)
     raws = [raw_of(datatype, 2 * rows, any_bytes=kind.takes_any_bytes) for rows in (1, 3)]
     for _ in range(2):
-        answers = execute(
+        responses = execute(
             runner,
             member(head(("INPUT0", datatype, [1, 2])), raws[0]),
             member(head(("INPUT0", datatype, [3, 2])), raws[1]),
         )
-        assert [answer_of(each) for each in answers] == [
+        assert [response_of(each) for each in responses] == [
             [("OUTPUT0", datatype, [1, 2], raws[0])],
             [("OUTPUT0", datatype, [3, 2], raws[1])],
         ]
@@ -148,8 +148,8 @@ def test_a_model_without_batching(kind: Kind, tmp_path: Path, datatype: str) -> 
     spec = spec_of(kind, tmp_path / "1", datatype, 0)
     runner = Runner(spec, loaded(kind, spec))
     raw = raw_of(datatype, 4)
-    (answer,) = execute(runner, member(head(("INPUT0", datatype, [2, 2])), raw))
-    assert answer_of(answer) == [("OUTPUT0", datatype, [2, 2], raw)]
+    (response,) = execute(runner, member(head(("INPUT0", datatype, [2, 2])), raw))
+    assert response_of(response) == [("OUTPUT0", datatype, [2, 2], raw)]
 
 
 def test_a_file_says_the_same_before_and_after_it_is_loaded(kind: Kind, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_configuration_that_does_not_fit_the_file_is_refused(kind: Kind, tmp_p
 
 def test_instances_of_a_model_run_side_by_side(kind: Kind, tmp_path: Path) -> None:
     kind.save(tmp_path / "1", "FP32")
-    faults: list[Any] = []
+    errors: list[Any] = []
 
     def serve(number: int) -> None:
         spec = replace(spec_of(kind, tmp_path / "1"), name=f"m_{number}")
@@ -209,9 +209,9 @@ def test_instances_of_a_model_run_side_by_side(kind: Kind, tmp_path: Path) -> No
         runner = Runner(spec, model)
         for turn in range(50):
             raw = np.full(6, 100 * number + turn, "f4").tobytes()
-            (answer,) = execute(runner, member(head(("INPUT0", "FP32", [3, 2])), raw))
-            if answer.payloads[0].inline != raw:
-                faults.append(answer)
+            (response,) = execute(runner, member(head(("INPUT0", "FP32", [3, 2])), raw))
+            if response.payloads[0].inline != raw:
+                errors.append(response)
         model.close()
 
     threads = [threading.Thread(target=serve, args=(number,)) for number in range(4)]
@@ -219,4 +219,4 @@ def test_instances_of_a_model_run_side_by_side(kind: Kind, tmp_path: Path) -> No
         thread.start()
     for thread in threads:
         thread.join()
-    assert not faults
+    assert not errors

@@ -11,11 +11,11 @@ import pytest
 from nereid.core.cache_messages import Finding, Lookup, Store
 from nereid.services.cache.cache_config import LocalConfig, RedisConfig
 from nereid.services.cache.service import make_store
-from nereid.services.cache.store import AnswerStore
+from nereid.services.cache.store import ResponseStore
 from tests.support.peers.redis_server import RedisServer, redis_server
 from tests.support.peers.response_stores import LIMIT_S, find, patient, put, refuse
 
-MakeStore = Callable[[float], contextlib.AbstractAsyncContextManager[AnswerStore]]
+MakeStore = Callable[[float], contextlib.AbstractAsyncContextManager[ResponseStore]]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def make(request: pytest.FixtureRequest) -> MakeStore:
             return patient(RedisConfig(url=server.url, ttl=ttl))
 
     @contextlib.asynccontextmanager
-    async def open_store(ttl: float = 0.0) -> AsyncIterator[AnswerStore]:
+    async def open_store(ttl: float = 0.0) -> AsyncIterator[ResponseStore]:
         store = make_store(config(ttl))
         try:
             yield store
@@ -74,7 +74,7 @@ async def test_a_lookup_finds_what_is_stored_beside_it(make: MakeStore) -> None:
         assert sorted(found) == [Finding(7, b"1"), Finding(8, None)]
 
 
-async def until_gone(store: AnswerStore, key: bytes) -> None:
+async def until_gone(store: ResponseStore, key: bytes) -> None:
     async with asyncio.timeout(LIMIT_S):
         while await find(store, key) != [None]:
             await asyncio.sleep(0.01)
@@ -129,7 +129,7 @@ async def test_a_closed_store_misses(make: MakeStore) -> None:
         assert await find(store, b"a") == [None]
 
 
-async def test_who_is_answered_may_ask_again_at_once(make: MakeStore) -> None:
+async def test_who_is_responded_may_ask_again_at_once(make: MakeStore) -> None:
     async with make(0.0) as store, asyncio.timeout(LIMIT_S):
         await put(store, Store(b"a", b"1"))
         for _ in range(20):

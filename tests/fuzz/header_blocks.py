@@ -5,7 +5,7 @@ from __future__ import annotations
 import hpack
 
 from nereid.rpc.grpc.request_head import HeadReader
-from nereid.rpc.http2.frames import Code, ConnectionFault, StreamFault
+from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
 from tests.support.rpc.http2_frames import REQUEST, to
 
@@ -40,10 +40,10 @@ def run(data: bytes) -> None:
         block, data = data[1 : 1 + data[0]], data[1 + data[0] :]
         try:
             reader.read(block)
-        except StreamFault:
+        except Http2StreamError:
             pass
-        except ConnectionFault as fault:
-            assert fault.code == Code.COMPRESSION_ERROR
+        except Http2ConnectionError as error_status:
+            assert error_status.code == Code.COMPRESSION_ERROR
         try:
             # The library reads indices and lengths without bounds.
             expected = [tuple(pair) for pair in oracle.decode(block, raw=True)]
@@ -51,8 +51,8 @@ def run(data: bytes) -> None:
             expected = None
         try:
             decoded = decoder.decode(block)
-        except ConnectionFault as fault:
-            assert fault.code == Code.COMPRESSION_ERROR
+        except Http2ConnectionError as error_status:
+            assert error_status.code == Code.COMPRESSION_ERROR
             assert expected is None
             return
         assert decoded.fields == expected

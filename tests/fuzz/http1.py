@@ -107,15 +107,15 @@ def _drive(pieces: list[bytes]) -> tuple[_Seen, list[bytes], bool]:
         if wire.closed:
             break
         connection.data_received(piece)
-    answers = _answers(wire.written)
+    responses = _responses(wire.written)
     ended = wire.closed or connection._ending
     connection.connection_lost(None)
     assert len(told) == 2
     assert not connection.busy
-    return seen, answers, ended
+    return seen, responses, ended
 
 
-def _answers(data: bytes) -> list[bytes]:
+def _responses(data: bytes) -> list[bytes]:
     """The statuses of whole, well-formed answers; nothing else may have been written."""
     statuses = []
     while data:
@@ -143,10 +143,10 @@ async def _check(data: bytes) -> None:
     step = cut % 61 + 1
     pieces = [data[at : at + step] for at in range(0, len(data), step)]
     assert _drive(pieces) == whole
-    seen, answers, _ = whole
-    refused = [status for status in answers if status != b"200"]
+    seen, responses, _ = whole
+    refused = [status for status in responses if status != b"200"]
     assert len(refused) <= 1
-    assert answers[: len(seen)] == [b"200"] * len(seen)
+    assert responses[: len(seen)] == [b"200"] * len(seen)
 
 
 _loop: asyncio.AbstractEventLoop | None = None

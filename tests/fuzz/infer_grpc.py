@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nereid.core.codecs import RequestCodec
 from nereid.core.errors import Internal
-from nereid.core.messages import Answer, InferRequest
+from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
 from tests.fuzz.shown import shown
@@ -59,12 +59,14 @@ def run(data: bytes) -> None:
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert not head.raw_input_contents
     assert not head.id
-    if request.fault is None:
+    if request.error_status is None:
         assert len(head.inputs) == len(request.payloads)
         payloads = [bytes(payload) for payload in request.payloads]  # type: ignore[arg-type]
-        answer = Answer(1, kserve_pb2.ModelInferResponse().SerializeToString(), list(payloads))
-        told = kserve_pb2.ModelInferResponse.FromString(encode(answer, request.request_id))
+        response = InferResponse(
+            1, kserve_pb2.ModelInferResponse().SerializeToString(), list(payloads)
+        )
+        told = kserve_pb2.ModelInferResponse.FromString(encode(response, request.request_id))
         assert list(told.raw_output_contents) == payloads
         assert told.id == request.request_id
     else:
-        assert 0 < request.fault.code < 17
+        assert 0 < request.error_status.code < 17

@@ -60,8 +60,8 @@ def run(data: bytes) -> None:
     assert shown(read) == shown(request)
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert (head.model_name, head.model_version) == ("m", "1")
-    if request.fault is None:
+    if request.error_status is None:
         assert len(head.inputs) == len(request.payloads)
     else:
-        assert 0 < request.fault.code < 17
-        assert request.fault.message
+        assert 0 < request.error_status.code < 17
+        assert request.error_status.message

@@ -9,9 +9,16 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from nereid.core.cache_messages import FromCacheCodec, ToCacheCodec
-from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import NereidError
-from nereid.core.messages import Answer, CachedModels, Cancel, Fault, InferRequest, SharedMemory
+from nereid.core.messages import (
+    CachedModels,
+    Cancel,
+    ErrorStatus,
+    InferRequest,
+    InferResponse,
+    SharedMemory,
+)
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends import Description
 from nereid.services.executor.batch.arrays import gather, split, stack
@@ -24,7 +31,7 @@ input [{ name: "x" data_type: TYPE_FP32 dims: -1 }, { name: "s" data_type: TYPE_
 output [{ name: "y" data_type: TYPE_FP32 dims: -1 }, { name: "t" data_type: TYPE_STRING dims: 1 }]
 """
 _SIGNATURE = signature_of(config(_CONFIG), 1, Description((), ()), bytes_as_text=True)
-_CODECS: list[Any] = [RequestCodec(lambda: 0.0), AnswerCodec(), ToCacheCodec(), FromCacheCodec()]
+_CODECS: list[Any] = [RequestCodec(lambda: 0.0), ResponseCodec(), ToCacheCodec(), FromCacheCodec()]
 
 
 def _batch(*members: pb.BatchMember) -> bytes:
@@ -35,13 +42,19 @@ _HEAD = head(("x", "FP32", [1, 2]), ("s", "BYTES", [1, 1]))
 _REQUEST = InferRequest(
     7, _HEAD, [bytes(8), SharedMemory("slab", 1, 2)], "id", {"a": 1, "b": "c", "d": 1.5, "e": True}
 )
-_LATE = InferRequest(8, _HEAD, [], fault=Fault(3, "no"), timeout_us=5, deadline=2.5, digest=b"d")
+_LATE = InferRequest(
+    8, _HEAD, [], error_status=ErrorStatus(3, "no"), timeout_us=5, deadline=2.5, digest=b"d"
+)
 # The first byte says who reads the rest: one of the codecs, or an executor.
 SEEDS = [
     b"\0" + RequestCodec(lambda: 0.0).encode([_REQUEST, _LATE, Cancel(7)]),
     b"\1"
-    + AnswerCodec().encode(
-        [Answer(7, b"head", [b"abc"]), Answer(8, error=Fault(5, "x", True)), CachedModels(("m",))]
+    + ResponseCodec().encode(
+        [
+            InferResponse(7, b"head", [b"abc"]),
+            InferResponse(8, error=ErrorStatus(5, "x", True)),
+            CachedModels(("m",)),
+        ]
     ),
     b"\4" + _batch(member(_HEAD, bytes(8), b"\x01\0\0\0a")),
     b"\4"
@@ -55,7 +68,7 @@ SEEDS = [
 WORDS = [_HEAD, b"\x0a\x0c", b"\x12\x08", b"\x01\0\0\0a", b"FP32", b"BYTES"]
 
 
-def _answer(data: bytes) -> None:
+def _response(data: bytes) -> None:
     batch = pb.Batch.FromString(data)
     planner = Planner(_SIGNATURE)
     try:
@@ -71,9 +84,9 @@ def _answer(data: bytes) -> None:
         by_name = {"y": inputs["x"], "t": inputs["s"]}
         arrays = [by_name[name] for name in gathered.names]
     executed = pb.Executed.FromString(b"".join(split(_SIGNATURE, gathered, arrays)))
-    assert len(executed.answers) == len(batch.members)
-    for answer, outcome in zip(executed.answers, gathered.outcomes, strict=True):
-        assert answer.HasField("error") == isinstance(outcome, Fault)
+    assert len(executed.responses) == len(batch.members)
+    for response, outcome in zip(executed.responses, gathered.outcomes, strict=True):
+        assert response.HasField("error") == isinstance(outcome, ErrorStatus)
 
 
 def run(data: bytes) -> None:
@@ -82,7 +95,7 @@ def run(data: bytes) -> None:
     reader, data = data[0], data[1:]
     try:
         if reader >= len(_CODECS):
-            _answer(data)
+            _response(data)
             return
         codec = _CODECS[reader]
         codec.decode(data)

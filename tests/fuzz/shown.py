@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
 
-_TOLD = ("head", "payloads", "request_id", "priority", "timeout_us", "fault")
+_TOLD = ("head", "payloads", "request_id", "priority", "timeout_us", "error_status")
 
 
 def shown(request: InferRequest) -> list[object]:

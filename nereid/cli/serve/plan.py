@@ -136,7 +136,7 @@ def main() -> None:
     prepare_environment()
     mesh = _read(argv)
     gateway, edges = mesh.gateway, mesh.edges()
-    flags.refuse(_port_faults([edge for edge in edges.values() if edge], mesh.shared()), _PROGRAM)
+    flags.refuse(_port_errors([edge for edge in edges.values() if edge], mesh.shared()), _PROGRAM)
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     limit_s = mesh.serve.exit_timeout_secs
@@ -187,14 +187,16 @@ def _merged(first: list[str], last: list[str]) -> list[str]:
     return [each for each in first if each.partition("=")[0] not in names] + last
 
 
-def _port_faults(addresses: list[str], shared: set[str]) -> list[str]:
+def _port_errors(addresses: list[str], shared: set[str]) -> list[str]:
     twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
     if twice:
         return [f"cannot listen on {each} twice" for each in sorted(twice)]
-    return [fault for at in addresses for fault in _port_fault(at, reuse=at in shared)]
+    return [
+        error_status for at in addresses for error_status in _port_error(at, reuse=at in shared)
+    ]
 
 
-def _port_fault(address: str, *, reuse: bool) -> list[str]:
+def _port_error(address: str, *, reuse: bool) -> list[str]:
     if unix_path(address) is not None:
         return []
     host, port = host_and_port(address)

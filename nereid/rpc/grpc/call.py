@@ -133,7 +133,7 @@ class Call:
         raise NotImplementedError
 
 
-class Room(Protocol):
+class MessageBuffer(Protocol):
     """Memory that a large message is put together in."""
 
     # As long as the message.
@@ -141,7 +141,7 @@ class Room(Protocol):
 
 
 # Given the size of a message that comes in pieces, and the first of them: where to put it, or None.
-MakeRoom = Callable[[int, memoryview], Room | None]
+AllocateBuffer = Callable[[int, memoryview], MessageBuffer | None]
 # With a Room in the place of the bytes where its path has rooms and the message came in one.
 UnaryHandler = Callable[[Call, Any], None]
 AsyncUnaryHandler = Callable[[Call, bytes], Awaitable[bytes]]
@@ -160,4 +160,4 @@ class Handlers:
     # Methods whose answers are worth compressing, where the server's options ask for it.
     compressible: frozenset[str] = frozenset()
     # For unary paths whose large messages shall not be put together in bytes.
-    rooms: Mapping[str, MakeRoom] = field(default_factory=dict)
+    rooms: Mapping[str, AllocateBuffer] = field(default_factory=dict)

@@ -202,27 +202,27 @@ class SocketChannel:
         return block
 
     async def _unary(self, block: bytes, message: bytes) -> bytes:
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         received: list[bytes] = []
 
         def closed(error: RpcError | None) -> None:
-            if answer.done():
+            if response.done():
                 return
             if error is not None:
-                answer.set_exception(error)
+                response.set_exception(error)
             elif len(received) != 1:
-                answer.set_exception(
+                response.set_exception(
                     RpcError(Status.UNIMPLEMENTED, f"{len(received)} answers to a unary call")
                 )
             else:
-                answer.set_result(received[0])
+                response.set_result(received[0])
 
         stream = ClientStream(block, received.append, closed)
         stream.send(message)
         stream.half_close()
         self._submit(stream)
         try:
-            return await answer
+            return await response
         except asyncio.CancelledError:
             stream.cancel()
             raise

@@ -24,7 +24,7 @@ from nereid.rpc.grpc.status import (
 )
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.connection import Connection
-from nereid.rpc.http2.frames import Code, ConnectionFault, StreamFault
+from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import Field, HeaderDecoder
 from nereid.rpc.http2.sender import Outbound, Stream
 
@@ -231,8 +231,8 @@ class ClientConnection(Connection[ClientStream]):
 
     def lost_streams(self, because: str = "") -> None:
         """The transport is gone."""
-        fault = self.dead
-        why = f"connection lost{because}" if fault is None else fault.message
+        error_status = self.dead
+        why = f"connection lost{because}" if error_status is None else error_status.message
         for stream in self.lost():
             stream.close(RpcError(Status.UNAVAILABLE, why))
 
@@ -269,7 +269,7 @@ class ClientConnection(Connection[ClientStream]):
             before = self._decoder.generation
             decoded = self._decoder.decode(block)
             if decoded.oversized:
-                raise StreamFault(Code.INTERNAL_ERROR, "the answer's metadata is too large")
+                raise Http2StreamError(Code.INTERNAL_ERROR, "the answer's metadata is too large")
             fields = decoded.fields
             if self._decoder.generation != before or len(self._blocks) >= _CACHED_BLOCKS:
                 self._blocks.clear()
@@ -282,17 +282,17 @@ class ClientConnection(Connection[ClientStream]):
         fields = self._fields(block)
         if stream is None:
             if self._is_idle(stream_id):
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an idle stream")
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an idle stream")
             return
         if stream.remote_closed:
-            raise StreamFault(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
+            raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
         if not stream.opened:
             self._on_response(stream, fields, ended)
         elif ended:
             stream.outcome = outcome_of(fields)
             stream.assembly = None
         else:
-            raise StreamFault(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
+            raise Http2StreamError(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
         if ended:
             self._end(stream)
 

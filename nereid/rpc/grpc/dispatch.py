@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.rpc.grpc.call import (
+        AllocateBuffer,
         AsyncUnaryHandler,
         Call,
         Handlers,
-        MakeRoom,
         StreamHandler,
         UnaryHandler,
     )
@@ -45,7 +45,7 @@ class Route:
         self.stream = stream
         self.compressible = False
         # Where its large messages are put together; None: in bytes.
-        self.room: MakeRoom | None = None
+        self.room: AllocateBuffer | None = None
 
 
 def routes_of(handlers: Handlers) -> dict[str, Route]:
@@ -83,7 +83,7 @@ class Tasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(_answer(call, handler, message))
+        task = asyncio.get_running_loop().create_task(_response(call, handler, message))
         call.on_cancel = lambda: _cancel(task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -99,7 +99,7 @@ def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
 
 
-async def _answer(call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
+async def _response(call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
     try:
         call.reply(await handler(call, message))
     except asyncio.CancelledError:

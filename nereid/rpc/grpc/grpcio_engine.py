@@ -160,15 +160,15 @@ class _Methods(grpc.GenericRpcHandler):
 
             return grpc.stream_stream_rpc_method_handler(converse)
 
-        async def answer(message: bytes, context: Any) -> bytes:
+        async def response(message: bytes, context: Any) -> bytes:
             call = GrpcioCall(path, context)
             if route.unary is not None:
                 guarded(call, route.unary, call, message)
             elif route.coroutine is not None:
                 self._tasks.spawn(call, route.coroutine, message)
-            return await _answer(call)
+            return await _response(call)
 
-        return grpc.unary_unary_rpc_method_handler(answer)
+        return grpc.unary_unary_rpc_method_handler(response)
 
 
 class GrpcioCall(Call):
@@ -276,7 +276,7 @@ class GrpcioCall(Call):
         self._wake.set()
 
 
-async def _answer(call: GrpcioCall) -> bytes:
+async def _response(call: GrpcioCall) -> bytes:
     """Wait for a unary call's answer."""
     try:
         message = b""

@@ -272,16 +272,16 @@ class LocalChannel:
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         received: list[bytes] = []
 
         def closed(error: RpcError | None) -> None:
-            if answer.done():
+            if response.done():
                 return
             if error is not None:
-                answer.set_exception(error)
+                response.set_exception(error)
             else:
-                answer.set_result(b"".join(received))
+                response.set_result(b"".join(received))
 
         call, stream = self._open(path, tuple(metadata), received.append, closed)
         if timeout_s is not None:
@@ -290,7 +290,7 @@ class LocalChannel:
         stream.half_close()
         try:
             async with asyncio.timeout(timeout_s):
-                return await answer
+                return await response
         except TimeoutError:
             raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
         finally:

@@ -12,7 +12,7 @@ from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2.frames import MESSAGE_HEAD
 
 if TYPE_CHECKING:
-    from nereid.rpc.grpc.call import MakeRoom, Room
+    from nereid.rpc.grpc.call import AllocateBuffer, MessageBuffer
 
 _HEAD_BYTES = MESSAGE_HEAD.size
 # A bytes object costs some 40 bytes beside its content; crumbs smaller than this are copied
@@ -34,10 +34,10 @@ class Assembly:
         "compressed",
     )
 
-    def __init__(self, max_bytes: int, make_room: MakeRoom | None = None) -> None:
+    def __init__(self, max_bytes: int, make_room: AllocateBuffer | None = None) -> None:
         """make_room: says where a message may go instead of into bytes."""
         self._make_room = make_room
-        self._room: Room | None = None
+        self._room: MessageBuffer | None = None
         self._size = 0
         self._head = b""
         self._max_bytes = max_bytes
@@ -84,7 +84,7 @@ class Assembly:
     def complete(self) -> bool:
         return self._missing == 0
 
-    def message(self) -> bytes | Room:
+    def message(self) -> bytes | MessageBuffer:
         return b"".join(self._pieces) if self._room is None else self._room
 
 

@@ -21,7 +21,7 @@ from nereid.rpc.grpc.metadata import (
     parse_timeout_s,
 )
 from nereid.rpc.grpc.status import RpcError, Status
-from nereid.rpc.http2.frames import Code, StreamFault
+from nereid.rpc.http2.frames import Code, Http2StreamError
 
 if TYPE_CHECKING:
     from nereid.rpc.http2.header_decoder import Decoded, Field, HeaderDecoder
@@ -143,7 +143,12 @@ class HeadReader:
         self._blocks: dict[bytes, RequestHead] = {}
 
     def read(self, block: bytes) -> RequestHead:
-        """The head of a request; StreamFault when malformed, ConnectionFault when undecodable."""
+        """The head of a request.
+
+        Raises:
+            Http2StreamError: it is malformed.
+            Http2ConnectionError: it cannot be decoded.
+        """
         head = self._blocks.get(block)
         if head is not None:
             return head
@@ -218,9 +223,9 @@ def parse_head(fields: tuple[Field | None, ...]) -> RequestHead:
             name, value = field
             if name[:1] == b":":
                 if only_regular or name not in _PSEUDO or name in pseudo:
-                    raise StreamFault(Code.PROTOCOL_ERROR, "misplaced pseudo-header")
+                    raise Http2StreamError(Code.PROTOCOL_ERROR, "misplaced pseudo-header")
                 if _VALUE.match(value) is None:
-                    raise StreamFault(Code.PROTOCOL_ERROR, "malformed pseudo-header")
+                    raise Http2StreamError(Code.PROTOCOL_ERROR, "malformed pseudo-header")
                 pseudo[name] = value
                 continue
             only_regular = True
@@ -228,7 +233,7 @@ def parse_head(fields: tuple[Field | None, ...]) -> RequestHead:
             if name not in _RESERVED:
                 metadata.extend(decode_pairs(name, value))
             elif name == b"content-length" and regular.get(name, value) != value:
-                raise StreamFault(Code.PROTOCOL_ERROR, "contradictory content-length")
+                raise Http2StreamError(Code.PROTOCOL_ERROR, "contradictory content-length")
             else:
                 regular[name] = value
     except RpcError as error:
@@ -241,18 +246,18 @@ def parse_head(fields: tuple[Field | None, ...]) -> RequestHead:
 
 def _check_regular(name: bytes, value: bytes) -> None:
     if _NAME.match(name) is None or name in _CONNECTION_ONLY or _VALUE.match(value) is None:
-        raise StreamFault(Code.PROTOCOL_ERROR, "malformed header field")
+        raise Http2StreamError(Code.PROTOCOL_ERROR, "malformed header field")
     if name == b"te" and value != b"trailers":
-        raise StreamFault(Code.PROTOCOL_ERROR, "te other than trailers")
+        raise Http2StreamError(Code.PROTOCOL_ERROR, "te other than trailers")
 
 
 def _read_pseudo(head: RequestHead, pseudo: dict[bytes, bytes]) -> None:
     method, path = pseudo.get(b":method"), pseudo.get(b":path", b"")
     if method == b"CONNECT":
         if not pseudo.get(b":authority") or len(pseudo) > 2:
-            raise StreamFault(Code.PROTOCOL_ERROR, "malformed CONNECT")
+            raise Http2StreamError(Code.PROTOCOL_ERROR, "malformed CONNECT")
     elif not method or not path or not pseudo.get(b":scheme"):
-        raise StreamFault(Code.PROTOCOL_ERROR, "missing pseudo-header")
+        raise Http2StreamError(Code.PROTOCOL_ERROR, "missing pseudo-header")
     head.path = path.decode("latin-1")
     if method != b"POST":
         head.refusal = Refusal(405, Status.INTERNAL, "gRPC calls are POST requests")
@@ -262,7 +267,7 @@ def _read_regular(head: RequestHead, regular: dict[bytes, bytes]) -> None:
     length = regular.get(b"content-length")
     if length is not None:
         if _NUMBER.match(length) is None:
-            raise StreamFault(Code.PROTOCOL_ERROR, "malformed content-length")
+            raise Http2StreamError(Code.PROTOCOL_ERROR, "malformed content-length")
         head.content_length = int(length)
     kind = regular.get(b"content-type", b"")
     if kind[:16] != b"application/grpc" or kind[16:17] not in {b"", b"+", b";"}:

@@ -17,7 +17,7 @@ from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, Refusal, Request
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.connection import Connection
-from nereid.rpc.http2.frames import Code, ConnectionFault, StreamFault
+from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
 from nereid.rpc.http2.sender import Stream
 from nereid.rpc.net.stall_detection import ProgressWatch, StallWatch
@@ -25,7 +25,7 @@ from nereid.rpc.net.stall_detection import ProgressWatch, StallWatch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nereid.rpc.grpc.call import MakeRoom
+    from nereid.rpc.grpc.call import AllocateBuffer
     from nereid.rpc.grpc.server_context import Service
     from nereid.rpc.http2.control_frames import Limits
 
@@ -34,11 +34,11 @@ HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 
 # HEADERS whole, then the heads of DATA and of its message.
-_ANSWER = Struct(f">BHBBI{len(HEAD_BLOCK)}sBHBBIBI")
+_RESPONSE = Struct(f">BHBBI{len(HEAD_BLOCK)}sBHBBIBI")
 # Walking a block of thousands of fields costs milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
-_pack_answer = _ANSWER.pack
+_pack_response = _RESPONSE.pack
 _OK_TAIL = Struct(f">BHBBI{len(_OK_BLOCK)}s")
 _pack_ok_tail = _OK_TAIL.pack
 _HEAD_SIZE = len(HEAD_BLOCK)
@@ -111,7 +111,7 @@ class ServerCall(Stream, Call):
         if not connection.out:
             connection.wake()
         connection.out += (
-            _pack_answer(
+            _pack_response(
                 *(0, _HEAD_SIZE, 1, 4, stream_id, HEAD_BLOCK),
                 *(0, size, 0, 0, stream_id, 0, size - 5),
             ),
@@ -305,7 +305,7 @@ class ServerConnection(Connection[ServerCall]):
     def _admit(self, stream_id: int, block: bytes) -> RequestHead | None:
         """The head of a new request, or None for one to be refused unseen."""
         if not stream_id & 1:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
         if self.refusing:
             # Above the last id that GOAWAY named: never processed.
             self._heads.skip(block)
@@ -323,16 +323,16 @@ class ServerConnection(Connection[ServerCall]):
         call = self.streams.get(stream_id)
         if call is None:
             if not stream_id & 1:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
             self._heads.skip(block)
             if stream_id not in self._reset_here:
-                raise ConnectionFault(Code.STREAM_CLOSED, "HEADERS on a closed stream")
+                raise Http2ConnectionError(Code.STREAM_CLOSED, "HEADERS on a closed stream")
             return
         self._heads.trailers(block)
         if call.remote_closed:
-            raise StreamFault(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
+            raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
         if not ended:
-            raise StreamFault(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
+            raise Http2StreamError(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
         self._end(call)
 
     def _set_deadline(self, call: ServerCall, timeout_s: float) -> None:
@@ -341,7 +341,7 @@ class ServerConnection(Connection[ServerCall]):
         if service.deadlines.add(call, call.deadline):
             service.arm()
 
-    def _room_for(self, stream: ServerCall) -> MakeRoom | None:
+    def _room_for(self, stream: ServerCall) -> AllocateBuffer | None:
         return None if stream.done or stream.route is None else stream.route.room
 
     def _on_message(self, stream: ServerCall, message: bytes) -> None:

@@ -18,11 +18,11 @@ from nereid.rpc.grpc.message_reader import Assembly, check_head
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.control_frames import Control, Limits
-from nereid.rpc.http2.frames import Code, ConnectionFault, StreamFault
+from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.sender import S
 
 if TYPE_CHECKING:
-    from nereid.rpc.grpc.call import MakeRoom
+    from nereid.rpc.grpc.call import AllocateBuffer
 
 _unpack_frame_head = frames.FRAME_HEAD.unpack_from
 _unpack_message_head = frames.MESSAGE_HEAD.unpack_from
@@ -70,7 +70,7 @@ class Connection(Control[S]):
     def _on_message(self, stream: S, message: bytes) -> None:
         raise NotImplementedError
 
-    def _room_for(self, _stream: S) -> MakeRoom | None:
+    def _room_for(self, _stream: S) -> AllocateBuffer | None:
         """Where messages that come in pieces are put together; None: in bytes."""
         return None
 
@@ -92,13 +92,13 @@ class Connection(Control[S]):
                 data = self._take_preface(data)
             if not self._preface:
                 self._parse(data)
-        except ConnectionFault as fault:
-            self.fail(fault)
+        except Http2ConnectionError as error_status:
+            self.fail(error_status)
 
     def lost(self) -> list[S]:
         """The transport is gone. Returns the streams that went with it."""
         if self.dead is None:
-            self.dead = ConnectionFault(Code.CONNECT_ERROR, "connection lost")
+            self.dead = Http2ConnectionError(Code.CONNECT_ERROR, "connection lost")
         streams = list(self.streams.values())
         for stream in streams:
             self._forget(stream)
@@ -125,7 +125,7 @@ class Connection(Control[S]):
         self._rest = b""
         preface = self._preface
         if not data.startswith(preface[: len(data)]):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "not HTTP/2")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "not HTTP/2")
         if len(data) < len(preface):
             self._rest = data
             return b""
@@ -145,7 +145,7 @@ class Connection(Control[S]):
             start = pos + 9
             stop = start + size
             if size > self._max_frame_bytes:
-                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "frame too large")
+                raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "frame too large")
             # The two frames that make up nearly all requests; everything else is looked at whole.
             if kind == 0 and not flags & 8 and self._settled and not self._header_stream:
                 pos = self._data_frame(stream_id & 0x7FFFFFFF, flags & 1, data, start, stop)
@@ -172,45 +172,45 @@ class Connection(Control[S]):
         """Refuse what would only be buffered to be refused."""
         if kind in {frames.HEADERS, frames.CONTINUATION}:
             if size > self._largest_block_bytes:
-                raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
+                raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
         elif frames.DATA < kind <= frames.CONTINUATION and size > _LARGEST_CONTROL_BYTES:
-            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "control frame too large")
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "control frame too large")
 
     def _whole_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._header_stream and (
             kind != frames.CONTINUATION or stream_id != self._header_stream
         ):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame inside a header block")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "a frame inside a header block")
         if not self._settled and kind != frames.SETTINGS:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         handle = self._control.get(kind)
         if handle is None:
             self._spend()
             return
         try:
             handle(flags, stream_id, payload)
-        except StreamFault as fault:
-            self._stream_fault(stream_id, fault)
+        except Http2StreamError as error_status:
+            self._stream_error(stream_id, error_status)
 
-    def _stream_fault(self, stream_id: int, fault: StreamFault) -> None:
+    def _stream_error(self, stream_id: int, error_status: Http2StreamError) -> None:
         self._spend()
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self.reset(stream, fault.code)
-            self._on_reset(stream, fault.code)
+            self.reset(stream, error_status.code)
+            self._on_reset(stream, error_status.code)
         elif self._is_idle(stream_id):
             # Of such a stream nothing may be said.
-            raise ConnectionFault(fault.code, fault.message)
+            raise Http2ConnectionError(error_status.code, error_status.message)
         else:
             self._remember_reset(stream_id)
-            self.write(frames.rst_stream(stream_id, fault.code))
+            self.write(frames.rst_stream(stream_id, error_status.code))
 
     # --- DATA
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         """A padded frame; its padding counts for windows but is nobody's content."""
         if not payload or payload[0] >= len(payload):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "padding longer than its frame")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "padding longer than its frame")
         start, stop = 1, len(payload) - payload[0]
         if start == stop and not flags & frames.END_STREAM:
             self._spend()
@@ -256,7 +256,7 @@ class Connection(Control[S]):
         self._unacked += size
         if self._unacked >= self._half_window:
             if self._unacked > self._window:
-                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "connection window exceeded")
+                raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "connection window exceeded")
             if not self._withheld:
                 self._give_back_connection()
         stream = self.streams.get(stream_id)
@@ -266,8 +266,8 @@ class Connection(Control[S]):
         stream.unacked += size
         if stream.unacked >= self._half_stream_window:
             if stream.unacked > self._stream_window:
-                self._stream_fault(
-                    stream_id, StreamFault(Code.FLOW_CONTROL_ERROR, "stream window exceeded")
+                self._stream_error(
+                    stream_id, Http2StreamError(Code.FLOW_CONTROL_ERROR, "stream window exceeded")
                 )
                 return None
             self._give_back(stream)
@@ -284,10 +284,10 @@ class Connection(Control[S]):
 
     def _data_on_closed(self, stream_id: int) -> None:
         if stream_id == 0 or self._is_idle(stream_id):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on an idle stream")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "DATA on an idle stream")
         if stream_id not in self._reset_here:
-            self._stream_fault(
-                stream_id, StreamFault(Code.STREAM_CLOSED, "DATA on a closed stream")
+            self._stream_error(
+                stream_id, Http2StreamError(Code.STREAM_CLOSED, "DATA on a closed stream")
             )
 
     def _take_data(self, stream: S, data: bytes, start: int, stop: int) -> None:
@@ -340,8 +340,8 @@ class Connection(Control[S]):
 
     def _ended(self, stream: S) -> None:
         if stream.expected_bytes:
-            self._stream_fault(
-                stream.id, StreamFault(Code.PROTOCOL_ERROR, "content-length does not match")
+            self._stream_error(
+                stream.id, Http2StreamError(Code.PROTOCOL_ERROR, "content-length does not match")
             )
         elif stream.assembly is not None:
             self._on_bad_message(stream, RpcError(Status.INTERNAL, "a cut-off message"))
@@ -355,19 +355,21 @@ class Connection(Control[S]):
     def _headers(self, stream_id: int, block: bytes, ended: int) -> None:
         try:
             self._on_headers(stream_id, block, ended)
-        except StreamFault as fault:
-            self._stream_fault(stream_id, fault)
+        except Http2StreamError as error_status:
+            self._stream_error(stream_id, error_status)
 
     def _on_headers_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         start, stop = 0, len(payload)
         if flags & frames.PADDED:
             if not payload or payload[0] >= stop:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "padding longer than its frame")
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "padding longer than its frame")
             start, stop = 1, stop - payload[0]
         itself = False
         if flags & frames.PRIORITY_FLAG:
             if stop - start < 5:
-                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS too short for a priority")
+                raise Http2ConnectionError(
+                    Code.FRAME_SIZE_ERROR, "HEADERS too short for a priority"
+                )
             itself = int.from_bytes(payload[start : start + 4]) & 0x7FFFFFFF == stream_id
             start += 5
         self._header_stream = stream_id
@@ -375,22 +377,22 @@ class Connection(Control[S]):
         self._header_pieces = [payload[start:stop]]
         self._header_bytes = stop - start
         if itself:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "a stream depends on itself")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "a stream depends on itself")
         if stream_id == 0:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on stream 0")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on stream 0")
         if flags & frames.END_HEADERS:
             self._finish_headers()
 
     def _on_continuation(self, flags: int, _stream_id: int, payload: bytes) -> None:
         if not self._header_stream:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._header_bytes += len(payload)
         self._header_pieces.append(payload)
         if (
             self._header_bytes > self._largest_block_bytes
             or len(self._header_pieces) > _LARGEST_CONTINUATIONS
         ):
-            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
         if flags & frames.END_HEADERS:
             self._finish_headers()
 

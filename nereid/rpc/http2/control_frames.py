@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nereid.rpc.http2 import frames
-from nereid.rpc.http2.frames import Code, ConnectionFault, StreamFault
+from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.sender import Outbound, S
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Control(Outbound[S]):
     def __init__(self, limits: Limits) -> None:
         super().__init__()
         self.limits = limits
-        self.dead: ConnectionFault | None = None
+        self.dead: Http2ConnectionError | None = None
         self.peer_max_streams = frames.LARGEST_STREAM_ID
         self.last_peer_stream_id = 0
         self.draining = False
@@ -118,12 +118,12 @@ class Control(Outbound[S]):
 
     # --- ends
 
-    def fail(self, fault: ConnectionFault) -> None:
+    def fail(self, error_status: Http2ConnectionError) -> None:
         """Say why and give up: the shell writes what is left and closes."""
         if self.dead is None:
-            self.dead = fault
-            debug = fault.message.encode("ascii", "replace")
-            self.write(frames.goaway(self.last_peer_stream_id, fault.code, debug))
+            self.dead = error_status
+            debug = error_status.message.encode("ascii", "replace")
+            self.write(frames.goaway(self.last_peer_stream_id, error_status.code, debug))
 
     def reset(self, stream: S, code: int) -> None:
         """End one stream at once, from here."""
@@ -165,14 +165,14 @@ class Control(Outbound[S]):
             return
         self._calm -= cost
         if self._calm < 0:
-            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many control frames or resets")
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "too many control frames or resets")
 
     def write(self, data: bytes) -> None:
         super().write(data)
         if self._blocked and self.dead is None:
             self._unread_bytes += len(data)
             if self._unread_bytes > _LARGEST_UNREAD_BYTES:
-                self.fail(ConnectionFault(Code.ENHANCE_YOUR_CALM, "answers are not read"))
+                self.fail(Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "answers are not read"))
 
     def set_blocked(self, blocked: bool) -> None:
         self._unread_bytes = 0
@@ -206,18 +206,18 @@ class Control(Outbound[S]):
 
     def _on_priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id == 0:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY on stream 0")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "PRIORITY on stream 0")
         self._spend()
         if len(payload) != 5:
-            raise StreamFault(Code.FRAME_SIZE_ERROR, "PRIORITY of a wrong size")
+            raise Http2StreamError(Code.FRAME_SIZE_ERROR, "PRIORITY of a wrong size")
         if int.from_bytes(payload[:4]) & 0x7FFFFFFF == stream_id:
-            raise StreamFault(Code.PROTOCOL_ERROR, "a stream depends on itself")
+            raise Http2StreamError(Code.PROTOCOL_ERROR, "a stream depends on itself")
 
     def _on_rst_stream(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
+            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
         if stream_id == 0 or self._is_idle(stream_id):
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
         self._spend(_RESET_COST)
         stream = self.streams.get(stream_id)
         if stream is not None:
@@ -226,16 +226,16 @@ class Control(Outbound[S]):
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id != 0:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS on a stream")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "SETTINGS on a stream")
         if flags & frames.ACK:
             if payload:
-                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS ack with content")
+                raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS ack with content")
             if not self._settled:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS ack before SETTINGS")
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "SETTINGS ack before SETTINGS")
             self._spend()
             return
         if len(payload) % 6:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         self._spend(1 + len(payload) // 60)
         for key, value in frames.parse_settings(payload):
             self._set(key, value)
@@ -247,11 +247,11 @@ class Control(Outbound[S]):
     def _set(self, key: int, value: int) -> None:
         if key == frames.INITIAL_WINDOW_SIZE:
             if value > frames.LARGEST_WINDOW_BYTES:
-                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "initial window too large")
+                raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "initial window too large")
             self._change_initial_window(value)
         elif key == frames.MAX_FRAME_SIZE:
             if not _SMALLEST_FRAME_LIMIT <= value <= frames.LARGEST_FRAME_BYTES:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "frame size limit out of range")
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "frame size limit out of range")
             self.peer_frame_bytes = value
             self._set_quick()
         elif key == frames.MAX_CONCURRENT_STREAMS:
@@ -264,16 +264,16 @@ class Control(Outbound[S]):
             self._block_prefix = _NO_TABLE
             self._set_quick()
         elif key == frames.ENABLE_PUSH and value > self._most_push:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE where push is off")
+        raise Http2ConnectionError(Code.PROTOCOL_ERROR, "PUSH_PROMISE where push is off")
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id != 0:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "PING on a stream")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != 8:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
+            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
         self._spend()
         if not flags & frames.ACK:
             self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
@@ -282,30 +282,30 @@ class Control(Outbound[S]):
 
     def _on_goaway_frame(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id != 0:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "GOAWAY on a stream")
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "GOAWAY on a stream")
         if len(payload) < 8:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
+            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
         self._spend()
         last = int.from_bytes(payload[:4]) & 0x7FFFFFFF
         self._on_goaway(last, int.from_bytes(payload[4:8]), payload[8:])
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+            raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
         increment = int.from_bytes(payload) & 0x7FFFFFFF
         if stream_id == 0:
             if increment == 0:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
             self._grow_connection_window(increment)
             return
         stream = self.streams.get(stream_id)
         if stream is None:
             if self._is_idle(stream_id):
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
             return
         if increment == 0:
-            raise StreamFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
+            raise Http2StreamError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
         stream.send_window += increment
         if stream.send_window > frames.LARGEST_WINDOW_BYTES:
-            raise StreamFault(Code.FLOW_CONTROL_ERROR, "stream window overflow")
+            raise Http2StreamError(Code.FLOW_CONTROL_ERROR, "stream window overflow")
         self._make_ready(stream)

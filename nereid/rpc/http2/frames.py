@@ -66,7 +66,7 @@ class Code(IntEnum):
     HTTP_1_1_REQUIRED = 0xD
 
 
-class ConnectionFault(Exception):
+class Http2ConnectionError(Exception):
     """The peer broke a rule that ends the whole connection."""
 
     def __init__(self, code: Code, message: str) -> None:
@@ -75,7 +75,7 @@ class ConnectionFault(Exception):
         self.message = message
 
 
-class StreamFault(Exception):
+class Http2StreamError(Exception):
     """The peer broke a rule that ends one stream."""
 
     def __init__(self, code: Code, message: str) -> None:

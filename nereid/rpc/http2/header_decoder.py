@@ -12,7 +12,7 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from nereid.rpc.http2.frames import Code, ConnectionFault
+from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
 Field = tuple[bytes, bytes]
 
@@ -50,7 +50,7 @@ class HeaderDecoder:
         try:
             return self._decode(block)
         except (IndexError, HPACKError) as error:
-            raise ConnectionFault(Code.COMPRESSION_ERROR, "a damaged header block") from error
+            raise Http2ConnectionError(Code.COMPRESSION_ERROR, "a damaged header block") from error
 
     def _decode(self, block: bytes) -> Decoded:
         decoded = Decoded()
@@ -68,13 +68,13 @@ class HeaderDecoder:
                     index = first & 0x7F
                     pos += 1
                 if index == 0:
-                    raise ConnectionFault(Code.COMPRESSION_ERROR, "header index 0")
+                    raise Http2ConnectionError(Code.COMPRESSION_ERROR, "header index 0")
                 entry = (
                     _STATIC[index] if index < _FIRST_DYNAMIC else dynamic[index - _FIRST_DYNAMIC]
                 )
             elif first & 0x60 == 0x20:
                 if not may_resize:
-                    raise ConnectionFault(Code.COMPRESSION_ERROR, "a late table size update")
+                    raise Http2ConnectionError(Code.COMPRESSION_ERROR, "a late table size update")
                 pos = self._resize(block, pos)
                 continue
             else:
@@ -95,7 +95,7 @@ class HeaderDecoder:
     def _resize(self, block: bytes, pos: int) -> int:
         size, pos = _integer(block, pos, 0x1F)
         if size > self._max_table_bytes:
-            raise ConnectionFault(Code.COMPRESSION_ERROR, "header table larger than allowed")
+            raise Http2ConnectionError(Code.COMPRESSION_ERROR, "header table larger than allowed")
         self._table.maxsize = size
         self.generation += 1
         return pos
@@ -123,7 +123,7 @@ def _integer(block: bytes, pos: int, mask: int) -> tuple[int, int]:
         number += (byte & 0x7F) << shift
         if byte < 0x80:
             return number, pos
-    raise ConnectionFault(Code.COMPRESSION_ERROR, "an endless header integer")
+    raise Http2ConnectionError(Code.COMPRESSION_ERROR, "an endless header integer")
 
 
 def _string(block: bytes, pos: int) -> tuple[bytes, int]:
@@ -135,6 +135,6 @@ def _string(block: bytes, pos: int) -> tuple[bytes, int]:
         pos += 1
     stop = pos + size
     if stop > len(block):
-        raise ConnectionFault(Code.COMPRESSION_ERROR, "a cut-off header block")
+        raise Http2ConnectionError(Code.COMPRESSION_ERROR, "a cut-off header block")
     text = block[pos:stop]
     return (decode_huffman(text) if huffman else text), stop

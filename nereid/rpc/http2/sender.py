@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nereid.rpc.http2 import frames
-from nereid.rpc.http2.frames import Code, ConnectionFault
+from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -256,7 +256,7 @@ class Outbound(Generic[S]):
     def _grow_connection_window(self, increment: int) -> None:
         self.send_window += increment
         if self.send_window > frames.LARGEST_WINDOW_BYTES:
-            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "connection window overflow")
+            raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "connection window overflow")
         if self._ready and not self._blocked:
             self.wake()
 
@@ -266,5 +266,5 @@ class Outbound(Generic[S]):
         for stream in self.streams.values():
             stream.send_window += change
             if stream.send_window > frames.LARGEST_WINDOW_BYTES:
-                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "stream window overflow")
+                raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "stream window overflow")
             self._make_ready(stream)

@@ -28,11 +28,17 @@ if TYPE_CHECKING:
 
     from nereid.core.classification import Classification
     from nereid.core.errors import NereidError
-    from nereid.core.messages import Answer, Fault, InferRequest, Parameter, SharedMemory
+    from nereid.core.messages import (
+        ErrorStatus,
+        InferRequest,
+        InferResponse,
+        Parameter,
+        SharedMemory,
+    )
     from nereid.core.tensors import Array
     from nereid.observability.tracing import Tracer
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.segments import Lender
+    from nereid.services.executor.shared_tensors import Lender
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +134,7 @@ class Response(NamedTuple):
     member: int
     # Another will follow. A last one may have neither fault nor head.
     more: bool
-    fault: Fault | None = None
+    error_status: ErrorStatus | None = None
     head: bytes = b""
     # All of them in the request's room, or none.
     tensors: Sequence[bytes | memoryview | SharedMemory] = ()
@@ -159,12 +165,12 @@ class Mesh(Protocol):
     # seconds it keeps what is free; None: it can share none.
     memory: tuple[int, float] | None
 
-    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
+    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> Asked:
         """Have a request executed; on_answer hears all its answers. Who gets one that lies in a
         segment gives that back.
         """
 
-    def give_back(self, slab: str) -> None:
+    def give_back(self, segment_name: str) -> None:
         """Nobody reads the answer that lies in this segment any more."""
 
     def call(
@@ -181,7 +187,7 @@ class AskedModel(Protocol):
     def tells_ready(self) -> bool:
         """Whether it does, as it is loaded now."""
 
-    def ask_ready(self, on_answer: Callable[[bool], None]) -> None:
+    def readiness_query(self, on_response: Callable[[bool], None]) -> None:
         """From any thread; on_answer is called from any, or never if the model does not answer."""
 
 
@@ -242,7 +248,7 @@ class Errand:
     stopping: Callable[[], bool]
     forsaken: Callable[[], bool]
     # Told when it is lost: the last batch that it had begun, and what is to be said of that.
-    on_lost: Callable[[int, Fault], None]
+    on_lost: Callable[[int, ErrorStatus], None]
     # None: it has no shared memory to put answers in; nothing is traced.
     lender: Lender | None
     tracer: Tracer | None

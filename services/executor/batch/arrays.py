@@ -17,11 +17,17 @@ import numpy as np
 from nereid.core import datatypes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unimplemented
-from nereid.core.messages import Fault, SharedMemory, fault_of
+from nereid.core.messages import ErrorStatus, SharedMemory, error_status_of
 from nereid.core.tensors import NUMPY_TYPE, Array, split_bytes, to_raw
 from nereid.services.executor.batch.classification import classify
 from nereid.services.executor.batch.request_plan import fits, substitute
-from nereid.services.executor.batch.responses import Form, answer, answer_head, failure, prefixes
+from nereid.services.executor.batch.responses import (
+    Form,
+    failure,
+    prefixes,
+    response_head,
+    wire_response,
+)
 from nereid.services.executor.model_file_check import show
 from nereid.shm.segments import THRESHOLD_BYTES
 
@@ -48,7 +54,7 @@ class Gathered(NamedTuple):
     """A batch's members, sorted out."""
 
     # For each member its plan, or why it has none.
-    outcomes: list[Plan | Fault]
+    outcomes: list[Plan | ErrorStatus]
     # The planned members' input tensors.
     tensors: list[list[Raw]]
     # The first plan (others have the same columns); None: there are only faults.
@@ -72,7 +78,7 @@ def gather(
     """
     signature = planner.signature
     known = planner.plans
-    outcomes: list[Plan | Fault] = []
+    outcomes: list[Plan | ErrorStatus] = []
     tensors: list[list[Raw]] = []
     first: Plan | None = None
     rows = 0
@@ -99,7 +105,7 @@ def gather(
                     raise _unlike(signature)
                 outputs.update(plan.outputs)
         except NereidError as error:
-            outcomes.append(fault_of(error))
+            outcomes.append(error_status_of(error))
             continue
         outcomes.append(plan)
         tensors.append(raws)
@@ -213,7 +219,7 @@ def split(
     append = pieces.append
     row = 0
     for plan in gathered.outcomes:
-        if isinstance(plan, Fault):
+        if isinstance(plan, ErrorStatus):
             append(failure(plan))
             continue
         form = plan.forms.get(key) or _make_form(signature, plan, key)
@@ -224,11 +230,11 @@ def split(
                 _raw(signature, plan, told, arrays[place][rows])
                 for told, place in zip(plan.told, form.places, strict=True)
             ]
-            append(answer(form.head, (lend and lend(raws)) or raws))
+            append(wire_response(form.head, (lend and lend(raws)) or raws))
         elif form.size_bytes >= THRESHOLD_BYTES and (
             lent := lend and lend([_rows(views[place], row, end) for place in form.places])
         ):
-            append(answer(form.head, lent))
+            append(wire_response(form.head, lent))
         else:
             for prefix, place in form.parts:
                 view, size = views[place]
@@ -317,7 +323,7 @@ def _make_form(
         shapes.append((plan.rows, *shape) if signature.batching else shape)
         size = datatypes.byte_size(spec.datatype, row) if classes is None else None
         sizes.append(None if size is None else plan.rows * size)
-    head = answer_head(signature, plan.told, shapes)
+    head = response_head(signature, plan.told, shapes)
     fixed = [size for size in sizes if size is not None]
     parts = None
     if sizes and len(fixed) == len(sizes):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.classification import read_labels
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.observability.logging import about
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather, split, stack
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import Tracer
     from nereid.services.executor.backends import InstanceSpec, Model
     from nereid.services.executor.batch.arrays import Gathered, Piece, View
-    from nereid.services.executor.segments import Lender
+    from nereid.services.executor.shared_tensors import Lender
 
 _log = logging.getLogger(__name__)
 
@@ -120,6 +120,6 @@ class Runner:
                 known = about(member.request_id, member.trace_context)
                 _log.error("a request failed with its batch on %s", self._name, extra=known)
             error = Internal(INTERNAL_MESSAGE)
-        fault = Fault(error.code, error.message, late=True)
-        outcomes = gathered.outcomes if gathered else [fault] * len(members)
-        return [failure(one if isinstance(one, Fault) else fault) for one in outcomes]
+        error_status = ErrorStatus(error.code, error.message, accepted=True)
+        outcomes = gathered.outcomes if gathered else [error_status] * len(members)
+        return [failure(one if isinstance(one, ErrorStatus) else error_status) for one in outcomes]

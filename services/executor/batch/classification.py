@@ -12,7 +12,7 @@ import numpy as np
 from nereid.core.classification import read_labels
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import InvalidArgument
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.core.tensors import NUMPY_TYPE, join_bytes
 from nereid.pb import kserve_pb2
 
@@ -76,8 +76,10 @@ class Classes:
             dtype = NUMPY_TYPE.get(output.datatype)
             if dtype is None or output.datatype in _UNORDERED:
                 text = "class result not available for output due to unsupported type"
-                fault = Fault(InvalidArgument.code, f"{text} '{output.datatype}'", late=True)
-                return response._replace(fault=fault, head=b"", tensors=())
+                error_status = ErrorStatus(
+                    InvalidArgument.code, f"{text} '{output.datatype}'", accepted=True
+                )
+                return response._replace(error_status=error_status, head=b"", tensors=())
             # Whoever wants classes gave the model no room in shared memory for its outputs.
             elements = np.frombuffer(cast("bytes | memoryview", tensors[place]), dtype)
             count = output.shape[0] if self._batching and output.shape else 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nereid.core.codecs import write_fault, write_payloads
+from nereid.core.codecs import write_error, write_payloads
 from nereid.core.messages import SharedMemory
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.executor.backends import Response
-    from nereid.services.executor.segments import Lender
+    from nereid.services.executor.shared_tensors import Lender
 
 
 class Rooms:
@@ -39,23 +39,25 @@ class Rooms:
     def free(self, room: SharedMemory | None) -> None:
         """Nothing was put there, and nothing will be."""
         if room is not None and self.lender is not None:
-            self.lender.free(room.slab)
+            self.lender.free(room.segment_name)
 
-    def fill(self, answer: pb.Answer, response: Response, room: SharedMemory | None) -> None:
+    def fill(
+        self, wire_response: pb.InferResponse, response: Response, room: SharedMemory | None
+    ) -> None:
         """Write a response into an answer. room: where its outputs may be."""
         tensors: Sequence[Any] = response.tensors
         if room is not None and tensors and type(tensors[0]) is SharedMemory:
-            answer.head = response.head
-            write_payloads(tensors, answer.payloads)
+            wire_response.head = response.head
+            write_payloads(tensors, wire_response.payloads)
             return
         self.free(room)
-        if response.fault is not None:
-            write_fault(response.fault, answer.error)
+        if response.error_status is not None:
+            write_error(response.error_status, wire_response.error)
         elif response.head:
-            answer.head = response.head
-            self._lend(tensors, answer)
+            wire_response.head = response.head
+            self._lend(tensors, wire_response)
 
-    def _lend(self, tensors: Sequence[Any], answer: pb.Answer) -> None:
+    def _lend(self, tensors: Sequence[Any], wire_response: pb.InferResponse) -> None:
         """Put tensors in shared memory if they are large; the next ones may go there directly."""
         lent = None
         self.expected_bytes = 0
@@ -64,4 +66,4 @@ class Rooms:
             self.lender.lent.clear()
         if lent and self._foreseen:
             self.expected_bytes = lent[-1].offset + lent[-1].size_bytes
-        write_payloads(lent or [*map(bytes, tensors)], answer.payloads)
+        write_payloads(lent or [*map(bytes, tensors)], wire_response.payloads)

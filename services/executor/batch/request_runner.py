@@ -14,15 +14,15 @@ from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from nereid.core.codecs import write_fault
+from nereid.core.codecs import write_error
 from nereid.core.errors import Internal, NereidError
-from nereid.core.messages import Fault, SharedMemory, fault_of
+from nereid.core.messages import ErrorStatus, SharedMemory, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends import LostError
 from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import Rooms
 from nereid.services.executor.batch.requests import Requests
-from nereid.services.executor.batch.response_writer import AnswerWriter
+from nereid.services.executor.batch.response_writer import ResponseWriter
 from nereid.services.executor.batch.responses import failure, put
 from nereid.services.executor.tracing import Run, record, sampled
 
@@ -53,7 +53,7 @@ class _Running:
     started_ns: int
     begun_ns: int
     # By member, in pieces; None: nothing yet. A decoupled model's are gone once they are sent.
-    answers: list[Sequence[Piece] | None]
+    responses: list[Sequence[Piece] | None]
     # The model's members, which are those without a defect: their places in the batch.
     places: list[int]
     # Of the model's members.
@@ -85,7 +85,7 @@ class RequestRunner:
         self._tracer = tracer
         self._classes = Classes(spec.config, spec.version_path.parent)
         self._requests = Requests(tuple(tensor.name for tensor in spec.config.output))
-        self._answers = AnswerWriter(self.rooms)
+        self._responses = ResponseWriter(self.rooms)
         # By the model's number for it: the scheduler's may come again with a new stream.
         self._running: dict[int, _Running] = {}
         self._numbers = 0
@@ -184,7 +184,7 @@ class RequestRunner:
                 requests.append(read(members[place], room))
                 places.append(place)
             except NereidError as error:
-                running.answers[place] = (failure(fault_of(error)),)
+                running.responses[place] = (failure(error_status_of(error)),)
                 self.rooms.free(room)
         running.open.update(range(len(places)))
         if batch.traced and self._tracer is not None:
@@ -218,7 +218,7 @@ class RequestRunner:
         self._current = self._until = None
         self._free_rooms(running)
         for place in running.places:
-            running.answers[place] = (failure(fault_of(error)),)
+            running.responses[place] = (failure(error_status_of(error)),)
         running.places.clear()
         return self._defects(running)
 
@@ -287,16 +287,16 @@ class RequestRunner:
 
     def _keep(self, running: _Running, responses: Sequence[Response]) -> None:
         """Until all of the batch is answered."""
-        places, answers = running.places, running.answers
+        places, encoded = running.places, running.responses
         for response in responses:
             member = response.member
             room = running.rooms.pop(member, None) if running.rooms else None
-            answers[places[member]] = self._answers.write(response, room)
+            encoded[places[member]] = self._responses.write(response, room)
 
     def _executed(self, running: _Running, arrived_ns: int = 0) -> bytes:
         """The one message that answers a whole batch."""
         times = self._times(running, arrived_ns or perf_counter_ns())
-        pieces = [*chain.from_iterable(filter(None, running.answers)), times.SerializeToString()]
+        pieces = [*chain.from_iterable(filter(None, running.responses)), times.SerializeToString()]
         return b"".join(pieces)
 
     def _defects(self, running: _Running) -> bytes:
@@ -309,7 +309,7 @@ class RequestRunner:
         """Those answers to a batch that there are."""
         executed = self._times(running, arrived_ns)
         executed.partial, executed.busy = True, busy
-        for place, told in enumerate(running.answers):
+        for place, told in enumerate(running.responses):
             if told is not None:
                 put(executed, place, told)
         return executed.SerializeToString()
@@ -319,8 +319,8 @@ class RequestRunner:
         executed = self._times(running, arrived_ns)
         executed.partial = True
         for response in responses:
-            answer = executed.answers.add(id=running.places[response.member])
-            self.rooms.fill(answer, response, running.rooms.pop(response.member, None))
+            wire_response = executed.responses.add(id=running.places[response.member])
+            self.rooms.fill(wire_response, response, running.rooms.pop(response.member, None))
         return executed.SerializeToString()
 
     def _partial(
@@ -333,8 +333,8 @@ class RequestRunner:
         running.told = True
         for response in responses:
             place = running.places[response.member]
-            answer = executed.answers.add(id=place, more=response.more)
-            self.rooms.fill(answer, response, None)
+            wire_response = executed.responses.add(id=place, more=response.more)
+            self.rooms.fill(wire_response, response, None)
         return executed.SerializeToString()
 
     def _times(self, running: _Running, arrived_ns: int) -> pb.Executed:
@@ -380,25 +380,25 @@ class RequestRunner:
         text = f"Stub process '{self._name}' is not healthy."
         if overdue:
             text = f"Failed to process the request(s) for model '{self._name}', message: {why}"
-        fault = Fault(Internal.code, text, late=True)
+        error_status = ErrorStatus(Internal.code, text, accepted=True)
         for number, batch in running.items():
             self._free_rooms(batch)
             if not self._model.began(number):
                 continue
-            batch.failed = fault.message
+            batch.failed = error_status.message
             if self._model.decoupled or batch.late:
                 executed = self._times(batch, perf_counter_ns())
                 executed.partial = True
                 for member in sorted(batch.open):
-                    write_fault(fault, executed.answers.add(id=batch.places[member]).error)
+                    write_error(error_status, executed.responses.add(id=batch.places[member]).error)
                 yield executed.SerializeToString()
             else:
-                batch.answers = [each or (failure(fault),) for each in batch.answers]
+                batch.responses = [each or (failure(error_status),) for each in batch.responses]
                 yield self._executed(batch)
             self._tell(batch, perf_counter_ns())
 
 
 def _is_failure(running: _Running, responses: Sequence[Response]) -> bool:
-    if [response.member for response in responses] != [*range(len(running.answers))]:
+    if [response.member for response in responses] != [*range(len(running.responses))]:
         return False
-    return all(response.fault is not None and not response.more for response in responses)
+    return all(response.error_status is not None and not response.more for response in responses)

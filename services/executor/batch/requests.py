@@ -80,4 +80,4 @@ def _tensor(payload: pb.Payload) -> bytes | SharedMemory:
         data: bytes = payload.inline
         return data
     memory = payload.shared_memory
-    return SharedMemory(memory.slab, memory.offset, memory.size_bytes)
+    return SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)

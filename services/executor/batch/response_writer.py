@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_HEADS: Final = 1024
 
 
-class AnswerWriter:
+class ResponseWriter:
     """Writes one model's answers; rooms: where large outputs go."""
 
     def __init__(self, rooms: Rooms) -> None:
@@ -36,8 +36,13 @@ class AnswerWriter:
         """The pieces of an Executed message that holds just this answer; room: where its outputs
         may be.
         """
-        _, _, fault, head, tensors = response
-        if fault is not None or not tensors or room is not None or self._rooms.expected_bytes:
+        _, _, error_status, head, tensors = response
+        if (
+            error_status is not None
+            or not tensors
+            or room is not None
+            or self._rooms.expected_bytes
+        ):
             return self._any(response, room)
         sizes = [*map(len, tensors)]
         if sum(sizes) >= THRESHOLD_BYTES:
@@ -54,5 +59,5 @@ class AnswerWriter:
 
     def _any(self, response: Response, room: SharedMemory | None) -> Sequence[Piece]:
         executed = pb.Executed()
-        self._rooms.fill(executed.answers.add(), response, room)
+        self._rooms.fill(executed.responses.add(), response, room)
         return (executed.SerializeToString(),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.core.codecs import write_fault, write_payloads
+from nereid.core.codecs import write_error, write_payloads
 from nereid.core.datatypes import BYTES
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nereid.core.classification import Classification
-    from nereid.core.messages import Fault, Payload
+    from nereid.core.messages import ErrorStatus, Payload
     from nereid.services.executor.batch.arrays import Piece
     from nereid.services.executor.batch.request_plan import Signature
 
@@ -40,7 +40,7 @@ class Form(NamedTuple):
     size_bytes: int = 0
 
 
-def answer_head(
+def response_head(
     signature: Signature,
     outputs: Sequence[tuple[int, Classification | None]],
     shapes: Sequence[Sequence[int]],
@@ -59,21 +59,21 @@ def answer_head(
 def prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
     """What an answer in an Executed message has before each of its outputs' bytes (one or more)."""
     payloads = []
-    length = len(_field(pb.Answer.HEAD_FIELD_NUMBER, len(head))) + len(head)
+    length = len(_field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head))) + len(head)
     for size in sizes:
         inline = _field(pb.Payload.INLINE_FIELD_NUMBER, size)
-        payload = _field(pb.Answer.PAYLOADS_FIELD_NUMBER, len(inline) + size) + inline
+        payload = _field(pb.InferResponse.PAYLOADS_FIELD_NUMBER, len(inline) + size) + inline
         payloads.append(payload)
         length += len(payload) + size
-    start = _field(pb.Executed.ANSWERS_FIELD_NUMBER, length)
-    start += _field(pb.Answer.HEAD_FIELD_NUMBER, len(head)) + head
+    start = _field(pb.Executed.RESPONSES_FIELD_NUMBER, length)
+    start += _field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head)) + head
     return [start + payloads[0], *payloads[1:]]
 
 
-def answer(head: bytes, payloads: Sequence[Payload]) -> bytes:
+def wire_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
     """An Executed message that holds just this answer."""
     executed = pb.Executed()
-    message = executed.answers.add(head=head)
+    message = executed.responses.add(head=head)
     write_payloads(payloads, message.payloads)
     return executed.SerializeToString()
 
@@ -81,13 +81,13 @@ def answer(head: bytes, payloads: Sequence[Payload]) -> bytes:
 def put(executed: pb.Executed, place: int, told: Iterable[Piece]) -> None:
     """Add to an Executed message in parts the answer, in pieces, of the member in this place."""
     executed.MergeFromString(b"".join(told))
-    executed.answers[-1].id = place
+    executed.responses[-1].id = place
 
 
-def failure(fault: Fault) -> bytes:
+def failure(error_status: ErrorStatus) -> bytes:
     """An Executed message that holds just this fault."""
     executed = pb.Executed()
-    write_fault(fault, executed.answers.add().error)
+    write_error(error_status, executed.responses.add().error)
     return executed.SerializeToString()
 
 

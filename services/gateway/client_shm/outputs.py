@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Internal, NereidError
-from nereid.core.messages import Answer, fault_of
+from nereid.core.messages import InferResponse, error_status_of
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.client_shm.regions import Placement, Regions
     from nereid.services.gateway.data_plane import UnderWay
 
-    OnAnswer = Callable[[Answer], None]
+    OnResponse = Callable[[InferResponse], None]
 
 _MOST_HEADS: Final = 2048
 _LARGEST_REMEMBERED_HEAD_BYTES: Final = 8192
@@ -29,18 +29,18 @@ class Outputs:
     """The way to the mesh, for requests of which some may want outputs in shared memory."""
 
     def __init__(
-        self, regions: Regions, infer: Callable[[InferRequest, OnAnswer], UnderWay]
+        self, regions: Regions, infer: Callable[[InferRequest, OnResponse], UnderWay]
     ) -> None:
         self._regions = regions
         self._infer = infer
         self._names: dict[bytes, tuple[str, ...]] = {}
 
-    def infer(self, request: InferRequest, on_answer: OnAnswer) -> UnderWay:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> UnderWay:
         """As DataPlane.infer."""
         if not request.placements:
-            return self._infer(request, on_answer)
-        placed = _Placed(self, request, on_answer)
-        placed.under_way = self._infer(request, placed.on_answer)
+            return self._infer(request, on_response)
+        placed = _Placed(self, request, on_response)
+        placed.under_way = self._infer(request, placed.on_response)
         return placed
 
     def names(self, head: bytes) -> tuple[str, ...]:
@@ -65,26 +65,26 @@ class _Placed:
     answer overwrites the one before.
     """
 
-    __slots__ = ("_on_answer", "_outputs", "_placements", "under_way")
+    __slots__ = ("_on_response", "_outputs", "_placements", "under_way")
 
-    def __init__(self, outputs: Outputs, request: InferRequest, on_answer: OnAnswer) -> None:
+    def __init__(self, outputs: Outputs, request: InferRequest, on_response: OnResponse) -> None:
         self._outputs = outputs
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._placements: list[Placement] = request.placements or []
         self.under_way: UnderWay | None = None
         for _, region, _ in self._placements:
             region.users += 1
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_response(self, response: InferResponse) -> None:
         try:
-            if answer.error is None and answer.head:
-                answer = self._write(answer)
+            if response.error is None and response.head:
+                response = self._write(response)
         except NereidError as error:
-            answer = Answer(answer.id, error=fault_of(error), more=answer.more)
+            response = InferResponse(response.id, error=error_status_of(error), more=response.more)
         finally:
-            if not answer.more:
+            if not response.more:
                 self._release()
-        self._on_answer(answer)
+        self._on_response(response)
 
     def cancel(self) -> None:
         """Nobody waits for the answer: nothing will be written."""
@@ -100,10 +100,10 @@ class _Placed:
         placements, self._placements = self._placements, []
         self._outputs.release(placements)
 
-    def _write(self, answer: Answer) -> Answer:
-        names = self._outputs.names(answer.head)
+    def _write(self, response: InferResponse) -> InferResponse:
+        names = self._outputs.names(response.head)
         # The list may be another's as well: identical requests share one answer.
-        payloads: list[Any] = list(answer.payloads)
+        payloads: list[Any] = list(response.payloads)
         for name, region, place in self._placements:
             if name not in names:
                 continue
@@ -114,8 +114,8 @@ class _Placed:
                     f"shared memory size specified with the request for output '{name}'"
                     f" ({place.size_bytes} bytes) should be at least {size_bytes} bytes to hold"
                     " the results",
-                    late=True,
+                    accepted=True,
                 )
             region.write(place, payloads[position])
             payloads[position] = b""
-        return Answer(answer.id, answer.head, payloads, more=answer.more)
+        return InferResponse(response.id, response.head, payloads, more=response.more)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from nereid.core.messages import Answer, InferRequest
+    from nereid.core.messages import InferRequest, InferResponse
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
-    from nereid.services.gateway.segments import Room
+    from nereid.services.gateway.shared_tensors import MessageBuffer
 
     Respond = Callable[[bytes], Awaitable[bytes]]
 
@@ -92,17 +92,17 @@ class GrpcFront:
 
     # --- infer ----------------------------------------------------------------------------------
 
-    def _room(self, size_bytes: int, beginning: memoryview) -> Room | None:
+    def _room(self, size_bytes: int, beginning: memoryview) -> MessageBuffer | None:
         """Where a message goes that comes in pieces."""
         header_bytes = wire_format.first_tensor(beginning)
-        return self._data_plane.slabs.room(size_bytes, header_bytes)
+        return self._data_plane.shared_tensors.room(size_bytes, header_bytes)
 
-    def _decode(self, message: bytes | Room) -> InferRequest:
+    def _decode(self, message: bytes | MessageBuffer) -> InferRequest:
         if isinstance(message, bytes):
             return self._decoder.decode(message)
         return self._decoder.decode_room(message)
 
-    def _infer(self, call: Call, message: bytes | Room) -> None:
+    def _infer(self, call: Call, message: bytes | MessageBuffer) -> None:
         data_plane, statuses = self._data_plane, self.statuses
         if data_plane.draining:
             statuses[Status.UNAVAILABLE] += 1
@@ -124,20 +124,20 @@ class GrpcFront:
             if self._forwarding is not None:
                 self._forwarding.add(request, call.metadata)
 
-        def on_answer(answer: Answer) -> None:
-            fault = answer.error
-            if fault is None:
+        def on_response(response: InferResponse) -> None:
+            error_status = response.error
+            if error_status is None:
                 statuses[0] += 1
-                _reply(call, answer, request.request_id)
+                _reply(call, response, request.request_id)
             else:
-                statuses[fault.code] += 1
-                rpc = "ModelInfer RPC " if fault.message == DECOUPLED else ""
-                call.fail(Status(fault.code), rpc + fault.message)
+                statuses[error_status.code] += 1
+                rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
+                call.fail(Status(error_status.code), rpc + error_status.message)
 
         if tracing is None:
-            give_up = data_plane.infer(request, on_answer).cancel
+            give_up = data_plane.infer(request, on_response).cancel
         else:
-            give_up = tracing.infer(request, on_answer, "grpc", received_ns).cancel
+            give_up = tracing.infer(request, on_response, "grpc", received_ns).cancel
 
         def on_cancel() -> None:
             statuses[_early_end(call)] += 1
@@ -161,7 +161,7 @@ class GrpcFront:
     def _guard(self, respond: Respond) -> Callable[[Call, bytes], Awaitable[bytes]]:
         """respond, refused while the server ends, with errors in gRPC's terms."""
 
-        async def answer(message: bytes) -> bytes:
+        async def response(message: bytes) -> bytes:
             if self._data_plane.draining:
                 raise RpcError(Status.UNAVAILABLE, _SHUTTING_DOWN)
             try:
@@ -171,7 +171,7 @@ class GrpcFront:
 
         async def handle(call: Call, message: bytes) -> bytes:
             try:
-                reply = await answer(message)
+                reply = await response(message)
             except asyncio.CancelledError:
                 self.statuses[_early_end(call)] += 1
                 raise
@@ -221,8 +221,8 @@ def _check(kind: type[Message], message: bytes) -> None:
         raise RpcError(Status.INTERNAL, "Unable to parse request") from error
 
 
-def _reply(call: Call, answer: Answer, request_id: str) -> None:
-    if answer.slab:
-        call.reply_parts(infer_codec.parts_of(answer, request_id))
+def _reply(call: Call, response: InferResponse, request_id: str) -> None:
+    if response.segment_name:
+        call.reply_parts(infer_codec.parts_of(response, request_id))
     else:
-        call.reply(infer_codec.encode(answer, request_id))
+        call.reply(infer_codec.encode(response, request_id))

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import DecodeError
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.core.messages import InferRequest, Parameter, fault_of
+from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.grpc import shared_memory, typed_contents, wire_format
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
-from nereid.services.gateway.segments import tensor_bytes
+from nereid.services.gateway.shared_tensors import tensor_bytes
 
 if TYPE_CHECKING:
-    from nereid.core.messages import Answer
-    from nereid.services.gateway.segments import Room
+    from nereid.core.messages import InferResponse
+    from nereid.services.gateway.shared_tensors import MessageBuffer
 
     Message = kserve_pb2.ModelInferRequest
 
@@ -70,7 +70,7 @@ class GrpcDecoder:
             message.ClearField("raw_input_contents")
         return self._take(message, InferRequest(0, b"", payloads))
 
-    def decode_room(self, room: Room) -> InferRequest:
+    def decode_room(self, room: MessageBuffer) -> InferRequest:
         """As decode, of a large message; its tensors stay where they are.
 
         Raises:
@@ -111,7 +111,7 @@ class GrpcDecoder:
         except NereidError as error:
             request.head = request_head.naming(message.model_name, message.model_version)
             request.payloads = []
-            request.fault = fault_of(error)
+            request.error_status = error_status_of(error)
         return request
 
     def _check(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
@@ -216,18 +216,18 @@ _RAW_TAG: Final = b"\x32"
 _SHORT: Final = [_RAW_TAG + varint(size) for size in range(16384)]
 
 
-def encode(answer: Answer, request_id: str) -> bytes:
+def encode(response: InferResponse, request_id: str) -> bytes:
     """The ModelInferResponse that tells answer."""
-    return b"".join(parts_of(answer, request_id))
+    return b"".join(parts_of(response, request_id))
 
 
-def parts_of(answer: Answer, request_id: str) -> list[Any]:
+def parts_of(response: InferResponse, request_id: str) -> list[Any]:
     """encode()'s bytes in pieces: concatenated protobuf messages are merged."""
-    parts: list[Any] = [answer.head]
+    parts: list[Any] = [response.head]
     if request_id:
         text = request_id.encode()
         parts += (_ID_TAG, varint(len(text)), text)
-    for payload in answer.payloads:
+    for payload in response.payloads:
         size = len(payload)
         parts.append(_SHORT[size] if size < 16384 else _RAW_TAG + varint(size))
         parts.append(payload)

@@ -19,7 +19,7 @@ from nereid.services.gateway.tracing import trace_context
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-    from nereid.core.messages import Answer, InferRequest
+    from nereid.core.messages import InferRequest, InferResponse
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane, UnderWay
     from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
@@ -85,23 +85,23 @@ class _Exchange(Turn):
         self._decoupled = False
         self.under_way: UnderWay | None = None
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_response(self, response: InferResponse) -> None:
         """One answer of the model, or its bare word whether there are more to come."""
         stream, request = self._stream, self._request
         if stream.ended:
             return
-        fault = answer.error
-        if fault is not None or answer.head:
-            stream.statuses[0 if fault is None else fault.code] += 1
-            if fault is not None and answer.head and stream.wants_status:
-                stream.fail(Status(fault.code), fault.message)
+        error_status = response.error
+        if error_status is not None or response.head:
+            stream.statuses[0 if error_status is None else error_status.code] += 1
+            if error_status is not None and response.head and stream.wants_status:
+                stream.fail(Status(error_status.code), error_status.message)
                 return
-            reply = reply_to(answer, request.request_id, not answer.more)
-        elif request.empty_final and not answer.more:
+            reply = reply_to(response, request.request_id, not response.more)
+        elif request.empty_final and not response.more:
             reply = empty_final_reply(request.head, request.request_id)
         else:
             reply = b""
-        if answer.more:
+        if response.more:
             self._decoupled = True
             stream.tell(self, reply)
             return
@@ -251,7 +251,7 @@ class _InferStream:
             # What is no request at all has no id to answer with.
             self.end((Status(error.code), error.message))
             return
-        request.takes_many = True
+        request.accepts_many = True
         request.deadline = self._call.deadline
         request.trace_context = self._trace_context
         if owner.forwarding is not None:
@@ -259,9 +259,9 @@ class _InferStream:
         exchange = _Exchange(self, request)
         self.order.enter(exchange)
         if tracing is None:
-            exchange.under_way = data_plane.infer(request, exchange.on_answer)
+            exchange.under_way = data_plane.infer(request, exchange.on_response)
         else:
-            exchange.under_way = tracing.infer(request, exchange.on_answer, "grpc", received_ns)
+            exchange.under_way = tracing.infer(request, exchange.on_response, "grpc", received_ns)
 
     def _is_full(self, most: int = MOST_UNANSWERED) -> bool:
         return len(self.order.turns) >= most or self._call.buffered_bytes > _MOST_UNREAD_BYTES

@@ -15,7 +15,7 @@ from nereid.services.gateway.grpc import infer_codec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import Answer
+    from nereid.core.messages import InferResponse
 
 _Inner = kserve_pb2.ModelInferResponse
 _FINAL: Final = "triton_final_response"
@@ -32,20 +32,20 @@ def _told_final(final: bool) -> bytes:
 _TOLD_FINAL: Final = {final: _told_final(final) for final in (False, True)}
 
 
-def reply_to(answer: Answer, request_id: str, final: bool = True) -> bytes:
+def reply_to(response: InferResponse, request_id: str, final: bool = True) -> bytes:
     """One reply of a model; a fault's is told in error_message, and the stream goes on.
 
     A fault found before the request was accepted names nothing but the request's id, as on Triton.
     """
-    if answer.error is not None:
-        inner = _Inner.FromString(answer.head)
+    if response.error is not None:
+        inner = _Inner.FromString(response.head)
         inner.id = request_id
-        if answer.head:
+        if response.head:
             inner.parameters[_FINAL].bool_param = final
         return kserve_pb2.ModelStreamInferResponse(
-            error_message=answer.error.message, infer_response=inner
+            error_message=response.error.message, infer_response=inner
         ).SerializeToString()
-    parts = infer_codec.parts_of(answer, request_id)
+    parts = infer_codec.parts_of(response, request_id)
     parts.append(_TOLD_FINAL[final])
     size = sum(map(len, parts))
     return b"".join((_TAG, infer_codec.varint(size), *parts))

@@ -37,9 +37,9 @@ def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
     if encoding == b"identity":
         return body
     if encoding not in _WINDOW_BITS:
-        raise Unimplemented(UNSUPPORTED_MESSAGE, late=True)
+        raise Unimplemented(UNSUPPORTED_MESSAGE, accepted=True)
     if not body:
-        raise InvalidArgument("nothing to be decompressed", late=True)
+        raise InvalidArgument("nothing to be decompressed", accepted=True)
     stream = zlib.decompressobj(_EITHER)
     parts: list[bytes] = []
     room = limit_bytes

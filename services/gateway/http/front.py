@@ -13,7 +13,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unimplemented, http_status
-from nereid.core.messages import DECOUPLED, Fault, InferRequest, fault_of
+from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head
 from nereid.services.gateway.http import content_coding
@@ -37,10 +37,10 @@ from nereid.services.gateway.tracing import trace_context
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from nereid.core.messages import Answer
+    from nereid.core.messages import InferResponse
     from nereid.services.gateway.data_plane import DataPlane, UnderWay
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
-    from nereid.services.gateway.segments import Room
+    from nereid.services.gateway.shared_tensors import MessageBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class HttpFront:
             return
         route = resolve(call.target)
         if route.kind in _GENERATE and call.method == b"POST":
-            self._spawn(call, self._generate.answer(call, route))
+            self._spawn(call, self._generate.response(call, route))
         elif route.kind is not Kind.INFER:
             self._control.dispatch(call, route, self._spawn)
         elif call.method != b"POST":
@@ -121,16 +121,16 @@ class HttpFront:
     def _submit_infer(self, call: HttpCall, request: InferRequest, form: ReplyForm) -> None:
         """Send the request on its way, and its answer back."""
 
-        def on_answer(answer: Answer) -> None:
-            if answer.error is not None:
-                _fail_infer(call, answer.error)
+        def on_response(wire_response: InferResponse) -> None:
+            if wire_response.error is not None:
+                _fail_infer(call, wire_response.error)
             else:
-                self._reply(call, answer, request.request_id, form)
+                self._reply(call, wire_response, request.request_id, form)
 
-        self._submit(call, request, on_answer)
+        self._submit(call, request, on_response)
 
     def _submit(
-        self, call: HttpCall, request: InferRequest, on_answer: Callable[[Answer], None]
+        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> UnderWay:
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
@@ -139,9 +139,9 @@ class HttpFront:
             self.forwarding.add(request, call.headers.spelt.items())
         tracing = self._data_plane.tracing
         if tracing is None:
-            under_way = self._data_plane.infer(request, on_answer)
+            under_way = self._data_plane.infer(request, on_response)
         else:
-            under_way = tracing.infer(request, on_answer, "http", call.received_ns)
+            under_way = tracing.infer(request, on_response, "http", call.received_ns)
         if not call.done:
             call.on_cancel = under_way.cancel
         # What the connection holds on to while the answer is awaited needs no body.
@@ -149,7 +149,7 @@ class HttpFront:
         call.room = None
         return under_way
 
-    def room(self, call: HttpCall, size_bytes: int) -> Room | None:
+    def room(self, call: HttpCall, size_bytes: int) -> MessageBuffer | None:
         """Where to put the body of a request that begins; None: in bytes."""
         if b"content-encoding" in call.headers:
             return None
@@ -160,13 +160,15 @@ class HttpFront:
         # All JSON, or nothing but a tensor: these are read as bytes.
         if not 0 < length < size_bytes:
             return None
-        return self._data_plane.slabs.room(size_bytes, length)
+        return self._data_plane.shared_tensors.room(size_bytes, length)
 
-    def _reply(self, call: HttpCall, answer: Answer, request_id: str, form: ReplyForm) -> None:
+    def _reply(
+        self, call: HttpCall, wire_response: InferResponse, request_id: str, form: ReplyForm
+    ) -> None:
         try:
-            content_type, extra, body = self._encoder.encode(answer, request_id, form)
+            content_type, extra, body = self._encoder.encode(wire_response, request_id, form)
         except NereidError as error:
-            _fail_infer(call, fault_of(error))
+            _fail_infer(call, error_status_of(error))
             return
         load_form = call.headers.get(FORMAT_HEADER)
         if load_form is None:
@@ -216,7 +218,7 @@ class HttpFront:
                 kserve_pb2.ModelConfigResponse,
             )
         except NereidError as error:
-            _fail_infer(call, Fault(error.code, error.message, late=True))
+            _fail_infer(call, ErrorStatus(error.code, error.message, accepted=True))
             return
         try:
             tensor, payload = raw_request.deduce(response.config, call.body)
@@ -257,14 +259,15 @@ async def _reply_compressed(call: HttpCall, reply: _Reply, encoding: bytes) -> N
     call.respond(200, (packed,), content_type, extra)
 
 
-def _fail_infer(call: HttpCall, fault: Fault) -> None:
+def _fail_infer(call: HttpCall, error_status: ErrorStatus) -> None:
     unsupported = (
-        fault.code == Unimplemented.code and fault.message == content_coding.UNSUPPORTED_MESSAGE
+        error_status.code == Unimplemented.code
+        and error_status.message == content_coding.UNSUPPORTED_MESSAGE
     )
-    point = "HTTP end point " if fault.message == DECOUPLED else ""
+    point = "HTTP end point " if error_status.message == DECOUPLED else ""
     call.fail(
-        http_status(fault.code),
-        point + fault.message,
-        TEXT if fault.late else JSON,
+        http_status(error_status.code),
+        point + error_status.message,
+        TEXT if error_status.accepted else JSON,
         content_coding.SUPPORTED if unsupported else b"",
     )

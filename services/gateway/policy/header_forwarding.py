@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import InvalidArgument
-from nereid.core.messages import fault_of
+from nereid.core.messages import error_status_of
 from nereid.services.gateway.http.server.connection import HttpConnection
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class HeaderForwarding:
         if not given:
             return
         for name in given:
-            if name.startswith("triton_") and request.fault is None:
-                request.fault = fault_of(
+            if name.startswith("triton_") and request.error_status is None:
+                request.error_status = error_status_of(
                     InvalidArgument(
                         f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
                     )

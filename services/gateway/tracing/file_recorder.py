@@ -18,18 +18,24 @@ from nereid.observability.tracing import (
     outputs_shown,
     with_tensors,
 )
-from nereid.services.gateway.segments import tensor_bytes
+from nereid.services.gateway.shared_tensors import tensor_bytes
 from nereid.services.gateway.tracing.file_format import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.messages import Answer, InferRequest, TracedModel, TracedTensor, TraceRules
+    from nereid.core.messages import (
+        InferRequest,
+        InferResponse,
+        TracedModel,
+        TracedTensor,
+        TraceRules,
+    )
     from nereid.observability.tracing import Sampler
     from nereid.services.gateway.data_plane import UnderWay
     from nereid.services.gateway.tracing.sampling import Sampling
 
-    OnAnswer = Callable[[Answer], None]
+    OnResponse = Callable[[InferResponse], None]
 
 _now_ns = time.monotonic_ns
 _RECEIVED: Final = {
@@ -42,7 +48,7 @@ _SENT: Final = {
 }
 _COMPLETE: Final = "INFER_RESPONSE_COMPLETE"
 # A trace shows so many of a request's answers.
-_MOST_ANSWERS: Final = 128
+_MOST_RESPONSES: Final = 128
 
 
 class Files(Protocol):
@@ -65,7 +71,7 @@ class FileTracing:
         self,
         files: Files,
         sampling: Sampling,
-        infer: Callable[[InferRequest, OnAnswer], UnderWay],
+        infer: Callable[[InferRequest, OnResponse], UnderWay],
     ) -> None:
         self._files = files
         self._sampling = sampling
@@ -73,17 +79,17 @@ class FileTracing:
         self.close = files.close
 
     def infer(
-        self, request: InferRequest, on_answer: OnAnswer, protocol: str, received_ns: int
+        self, request: InferRequest, on_response: OnResponse, protocol: str, received_ns: int
     ) -> UnderWay:
         sampler = self._sampling.sampler_of(request)
         if not sampler.takes_next():
             context = request.trace_context
             if context and is_sampled(context):
                 request.trace_context = context[:25] + bytes((context[25] & 0xFE,))
-            return self._infer(request, on_answer)
-        trace = _Traced(self._files, sampler, request, on_answer)
+            return self._infer(request, on_response)
+        trace = _Traced(self._files, sampler, request, on_response)
         trace.receive(protocol, received_ns)
-        trace.under_way = self._infer(request, trace.on_answer)
+        trace.under_way = self._infer(request, trace.on_response)
         return trace
 
     def follow(self, rules: TraceRules) -> None:
@@ -98,7 +104,7 @@ class _Traced:
         "_done",
         "_files",
         "_moments",
-        "_on_answer",
+        "_on_response",
         "_request",
         "_sampler",
         "_sent",
@@ -108,12 +114,12 @@ class _Traced:
     )
 
     def __init__(
-        self, files: Files, sampler: Sampler, request: InferRequest, on_answer: OnAnswer
+        self, files: Files, sampler: Sampler, request: InferRequest, on_response: OnResponse
     ) -> None:
         self._files = files
         self._sampler = sampler
         self._request = request
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._moments: list[tuple[str, int]] = []
         self._tensors: list[TracedTensor] = []
         self._sent: tuple[str, str] = ("", "")
@@ -135,21 +141,21 @@ class _Traced:
         self._sent = _SENT[protocol]
         self._moments += ((start, received_ns), (end, self._sent_ns))
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_response(self, response: InferResponse) -> None:
         """Hand the answer on, then, if it is the last, tell the trace."""
         now_ns = _now_ns()
-        shown = bool(answer.head or answer.error or not answer.more)
-        shown = shown and (not answer.more or len(self._moments) < 3 * _MOST_ANSWERS)
-        if shown and answer.head and self._sampler.rule.tensors and answer.error is None:
-            self._tensors += outputs_shown(answer.head, map(_copy, answer.payloads))
+        shown = bool(response.head or response.error or not response.more)
+        shown = shown and (not response.more or len(self._moments) < 3 * _MOST_RESPONSES)
+        if shown and response.head and self._sampler.rule.tensors and response.error is None:
+            self._tensors += outputs_shown(response.head, map(_copy, response.payloads))
         try:
-            self._on_answer(answer)
+            self._on_response(response)
         finally:
             if shown:
                 start, end = self._sent
                 self._moments += ((_COMPLETE, now_ns), (start, now_ns), (end, _now_ns()))
-            if not answer.more:
-                self._end(answer.trace, now_ns)
+            if not response.more:
+                self._end(response.trace, now_ns)
 
     def cancel(self) -> None:
         """The client went before its answer came."""
@@ -161,29 +167,29 @@ class _Traced:
         if self.under_way is not None:
             self.under_way.set_flow(paused=paused)
 
-    def _end(self, models: tuple[TracedModel, ...], answered_ns: int) -> None:
+    def _end(self, models: tuple[TracedModel, ...], responded_ns: int) -> None:
         if self._done:
             return
         self._done = True
         trace = None
         if models:
-            models = moved(models, self._sent_ns, answered_ns)
+            models = moved(models, self._sent_ns, responded_ns)
             trace = Trace(models, self._moments, self._tensors)
         # Else it was refused, or given up: Triton does not tell of it, either.
         self._files.take(self._sampler, trace)
 
 
 def moved(
-    models: tuple[TracedModel, ...], sent_ns: int, answered_ns: int
+    models: tuple[TracedModel, ...], sent_ns: int, responded_ns: int
 ) -> tuple[TracedModel, ...]:
     """The times by this host's clock. Those of another host do not fit into the time that the
     request took, unless by chance: they are put into its middle.
     """
     times = models[0].times
     first_ns, last_ns = times[0][1], times[-1][1]
-    if sent_ns <= first_ns and last_ns <= answered_ns:
+    if sent_ns <= first_ns and last_ns <= responded_ns:
         return models
-    offset_ns = (sent_ns + answered_ns - first_ns - last_ns) // 2
+    offset_ns = (sent_ns + responded_ns - first_ns - last_ns) // 2
     return tuple(
         model._replace(times=tuple((name, ns + offset_ns) for name, ns in model.times))
         for model in models

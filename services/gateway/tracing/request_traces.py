@@ -27,11 +27,11 @@ from nereid.services.gateway.tracing.sampling import Sampling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import Answer, InferRequest, TraceRules
+    from nereid.core.messages import InferRequest, InferResponse, TraceRules
     from nereid.observability.tracing import Tracer, TraceSettings
     from nereid.services.gateway.data_plane import UnderWay
 
-    OnAnswer = Callable[[Answer], None]
+    OnResponse = Callable[[InferResponse], None]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Tracing(Protocol):
     """The way to the mesh for requests, with a look at each whether it is to be traced."""
 
     def infer(
-        self, request: InferRequest, on_answer: OnAnswer, protocol: str, received_ns: int
+        self, request: InferRequest, on_response: OnResponse, protocol: str, received_ns: int
     ) -> UnderWay:
         """As DataPlane.infer, for a request that came by http or grpc and that its front had whole
         at that time.
@@ -57,7 +57,7 @@ class Tracing(Protocol):
 
 
 def open_tracing(
-    settings: TraceSettings, infer: Callable[[InferRequest, OnAnswer], UnderWay]
+    settings: TraceSettings, infer: Callable[[InferRequest, OnResponse], UnderWay]
 ) -> Tracing | None:
     """As the settings say. None: no request is traced."""
     config = parse_trace_config(settings.trace_config)
@@ -78,7 +78,7 @@ class SpanTracing:
         self,
         tracer: Tracer,
         sampling: Sampling,
-        infer: Callable[[InferRequest, OnAnswer], UnderWay],
+        infer: Callable[[InferRequest, OnResponse], UnderWay],
     ) -> None:
         self._tracer = tracer
         self._sampling = sampling
@@ -87,13 +87,13 @@ class SpanTracing:
         self.close = tracer.close
 
     def infer(
-        self, request: InferRequest, on_answer: OnAnswer, protocol: str, received_ns: int
+        self, request: InferRequest, on_response: OnResponse, protocol: str, received_ns: int
     ) -> UnderWay:
         if not self._sampling.sampler_of(request).wants(request.trace_context):
-            return self._infer(request, on_answer)
-        trace = _Trace(self._tracer, request, on_answer)
+            return self._infer(request, on_response)
+        trace = _Trace(self._tracer, request, on_response)
         trace.protocol, trace.received_ns = protocol, received_ns
-        trace.under_way = self._infer(request, trace.on_answer)
+        trace.under_way = self._infer(request, trace.on_response)
         return trace
 
 
@@ -103,7 +103,7 @@ class _Trace:
     __slots__ = (
         "_context",
         "_done",
-        "_on_answer",
+        "_on_response",
         "_parent",
         "_request",
         "_sent_ns",
@@ -113,10 +113,10 @@ class _Trace:
         "under_way",
     )
 
-    def __init__(self, tracer: Tracer, request: InferRequest, on_answer: OnAnswer) -> None:
+    def __init__(self, tracer: Tracer, request: InferRequest, on_response: OnResponse) -> None:
         self._tracer = tracer
         self._request = request
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._done = False
         self._parent = request.trace_context
         self._context = request.trace_context = child_of(request.trace_context)
@@ -125,18 +125,18 @@ class _Trace:
         self.received_ns = 0
         self.under_way: UnderWay | None = None
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_response(self, response: InferResponse) -> None:
         """Hand the answer on, then, if it is the last, tell the spans."""
-        if answer.more:
-            self._on_answer(answer)
+        if response.more:
+            self._on_response(response)
             return
-        answered_ns = _now_ns()
+        responded_ns = _now_ns()
         try:
-            self._on_answer(answer)
+            self._on_response(response)
         finally:
-            fault = answer.error
-            error = None if fault is None else fault.message
-            self._record(error, answered_ns)
+            error_status = response.error
+            error = None if error_status is None else error_status.message
+            self._record(error, responded_ns)
 
     def cancel(self) -> None:
         """The client went before its answer came."""
@@ -148,7 +148,7 @@ class _Trace:
         if self.under_way is not None:
             self.under_way.set_flow(paused=paused)
 
-    def _record(self, error: str | None, answered_ns: int | None) -> None:
+    def _record(self, error: str | None, responded_ns: int | None) -> None:
         if self._done:
             return
         self._done = True
@@ -168,8 +168,8 @@ class _Trace:
             ),
             self._part("receive", received_ns, sent_ns),
         ]
-        if answered_ns is not None:
-            spans.append(self._part("send", answered_ns + offset_ns, ended_ns))
+        if responded_ns is not None:
+            spans.append(self._part("send", responded_ns + offset_ns, ended_ns))
         self._tracer.record(*spans)
 
     def _part(self, name: str, start_ns: int, end_ns: int) -> Span:

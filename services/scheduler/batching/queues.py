@@ -33,12 +33,12 @@ def queue_full(entry: Entry) -> Unavailable:
 
 
 def timeout_expired() -> Unavailable:
-    return Unavailable("Request timeout expired", late=True)
+    return Unavailable("Request timeout expired", accepted=True)
 
 
 def deadline_passed(model_name: str) -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"deadline exceeded while the request was queued for model '{model_name}'", late=True
+        f"deadline exceeded while the request was queued for model '{model_name}'", accepted=True
     )
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
-from nereid.core.codecs import read_answer, write_answer
+from nereid.core.codecs import read_response, write_response
 from nereid.core.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable
-from nereid.core.messages import Answer, payload_bytes
+from nereid.core.messages import InferResponse, payload_bytes
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.batching.queues import deadline_passed, queue_full
 from nereid.services.scheduler.caching.cache_keys import CacheKeys
@@ -53,7 +53,7 @@ class Owner(Protocol):
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raises Unavailable when the queue is full."""
 
-    def finish(self, entry: Entry, answer: Answer) -> None:
+    def finish(self, entry: Entry, response: InferResponse) -> None:
         """The end of an entry that waited here: tell its answer."""
 
     def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
@@ -211,12 +211,12 @@ class ResponseCache:
         if passage is None:
             return  # all its members have given up
         now_ns = _now_ns()
-        answer = None if value is None else _read(value)
-        if answer is None:
+        response = None if value is None else _read(value)
+        if response is None:
             self._queue(flight.leader, passage, now_ns)
         else:
             members = [flight.leader, *self._flights.land(flight)]
-            self._share(members, answer, passage.revision, now_ns)
+            self._share(members, response, passage.revision, now_ns)
 
     def _queue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
         if entry.trace is not None:
@@ -248,12 +248,12 @@ class ResponseCache:
 
     # ---- the end
 
-    def takes(self, passage: Passage, answer: Answer) -> bool:
+    def takes(self, passage: Passage, response: InferResponse) -> bool:
         """Whether others are told this answer, or it is kept; then it has to be inline."""
-        size_bytes = sum(map(payload_bytes, answer.payloads))
+        size_bytes = sum(map(payload_bytes, response.payloads))
         return bool(passage.flight.followers) or self._client.has_room(size_bytes)
 
-    def ended(self, entry: Entry, answer: Answer | None) -> None:
+    def ended(self, entry: Entry, response: InferResponse | None) -> None:
         """An entry that came by here has been told its answer, or, without one, was given up."""
         passage, entry.passage = entry.passage, None
         assert passage is not None, "it did not come by here"
@@ -265,25 +265,27 @@ class ResponseCache:
         flight = passage.flight
         if entry is not flight.leader:
             self._flights.leave(flight, entry)
-        elif answer is None or (answer.error is not None and answer.error.code in _ITS_OWN):
+        elif response is None or (response.error is not None and response.error.code in _ITS_OWN):
             heir = self._flights.leave(flight, entry)
             if heir is not None and heir.passage is not None and not was_waiting:
                 self._queue(heir, heir.passage, _now_ns())
-        elif answer.error is not None and entry.retries and answer.error.code == Unavailable.code:
+        elif (
+            response.error is not None and entry.retries and response.error.code == Unavailable.code
+        ):
             # Instances died with it, again and again: those like it would take more of them along.
             now_ns = _now_ns()
             for follower in self._flights.land(flight):
-                error = Unavailable(answer.error.message, late=True)
+                error = Unavailable(response.error.message, accepted=True)
                 self._owner.fail(follower, error, now_ns)
-        elif answer.error is not None:
+        elif response.error is not None:
             self._scatter(flight)
         else:
-            if answer.slab:
+            if response.segment_name:
                 # It was not taken, so that who has come since cannot have it either.
                 self._scatter(flight)
             elif followers := self._flights.land(flight):
-                self._share(followers, answer, entry.revision, _now_ns())
-            self._keep(entry, passage, answer)
+                self._share(followers, response, entry.revision, _now_ns())
+            self._keep(entry, passage, response)
 
     def _scatter(self, flight: Flight[Entry]) -> None:
         """The leader failed: the others try for themselves, together rather than in a row."""
@@ -294,7 +296,7 @@ class ResponseCache:
                 self._queue(entry, entry.passage, now_ns)
 
     def _share(
-        self, entries: Sequence[Entry], answer: Answer, revision: bytes, now_ns: int
+        self, entries: Sequence[Entry], response: InferResponse, revision: bytes, now_ns: int
     ) -> None:
         """Answer entries that waited with one answer, of this revision: all of them are hits."""
         for entry in entries:
@@ -309,19 +311,19 @@ class ResponseCache:
                 entry.trace.end_lookup(entry.received_ns, now_ns, hit=True)
             entry.revision = revision
             self._owner.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
-            self._owner.finish(entry, Answer(0, answer.head, list(answer.payloads)))
+            self._owner.finish(entry, InferResponse(0, response.head, list(response.payloads)))
 
-    def _keep(self, entry: Entry, passage: Passage, answer: Answer) -> None:
+    def _keep(self, entry: Entry, passage: Passage, response: InferResponse) -> None:
         """Store what was computed, unless an instance of another revision computed it."""
         started_ns = _now_ns()
-        size_bytes = sum(map(payload_bytes, answer.payloads))
+        size_bytes = sum(map(payload_bytes, response.payloads))
         valid = entry.revision == passage.revision
         if valid and not self._client.has_room(size_bytes):
             # To write it in vain would take as long.
             self._client.failures += 1
-        elif valid and all(isinstance(payload, bytes) for payload in answer.payloads):
-            message = pb.Answer()
-            write_answer(answer, message)
+        elif valid and all(isinstance(payload, bytes) for payload in response.payloads):
+            message = pb.InferResponse()
+            write_response(response, message)
             context = b"" if entry.trace is None else entry.trace.lookup
             self._client.store(passage.key, message.SerializeToString(), context)
         self._owner.statistics.record_cache_miss(passage.waited_ns, _now_ns() - started_ns)
@@ -336,11 +338,11 @@ class ResponseCache:
             passage.timer = None
 
 
-def _read(value: bytes) -> Answer | None:
+def _read(value: bytes) -> InferResponse | None:
     """The answer that was kept; None: the store holds something else."""
     try:
-        answer = read_answer(pb.Answer.FromString(value))
+        response = read_response(pb.InferResponse.FromString(value))
     except DecodeError:
         _log.warning("the cache holds a value that is no answer; it is taken for a miss")
         return None
-    return answer if answer.error is None and answer.head else None
+    return response if response.error is None and response.head else None

@@ -183,10 +183,10 @@ def _failure(name: str, versions: Iterable[ServedVersion]) -> str:
     if any(is_ensemble(each.draft) for each in versions):
         reason = "; ".join(life.reason for _, life in lives)
         return f"is not valid. Model '{name}' failed with error: {reason}"
-    faults = (
+    errors = (
         f"version {number} is at {life.state.value} state: {life.reason};" for number, life in lives
     )
-    return f"has no loaded version. Model '{name}' loading failed with error: {''.join(faults)}"
+    return f"has no loaded version. Model '{name}' loading failed with error: {''.join(errors)}"
 
 
 def _configure(served: ServedVersion, *, decoupled: bool) -> None:

@@ -22,7 +22,7 @@ from nereid.core.errors import (
     Unavailable,
     error_of,
 )
-from nereid.core.messages import Answer, InferRequest, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse, SharedMemory
 from nereid.observability.metrics import CANCELED, OTHER
 from nereid.services.scheduler.batching.queues import request_prefix
 from nereid.services.scheduler.ensembles.ensemble_run import Run
@@ -31,14 +31,14 @@ from nereid.services.scheduler.models.decoupled_version import DecoupledVersion,
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.observability.statistics import Execution
 from nereid.services.scheduler.requests.entry import about, tell
-from nereid.services.scheduler.requests.shared_payloads import inline
+from nereid.services.scheduler.requests.shared_tensors import inline
 from nereid.shm.segments import LostError, exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from nereid.services.scheduler.ensembles.graph import Call, Moves, Step
-    from nereid.services.scheduler.models.model_version import OnAnswer
+    from nereid.services.scheduler.models.model_version import OnResponse
     from nereid.services.scheduler.requests.entry import Batch, Entry
     from nereid.services.scheduler.requests.nested_calls import Lineage
 
@@ -78,9 +78,11 @@ class EnsembleVersion(ModelVersion):
         wanted = self.config.proto.ensemble_scheduling.max_inflight_requests
         self._most_calls = wanted or _MOST_CALLS
 
-    def submit(self, request: InferRequest, on_answer: OnAnswer, *, at_once: bool = False) -> Entry:
+    def submit(
+        self, request: InferRequest, on_response: OnResponse, *, at_once: bool = False
+    ) -> Entry:
         check_taker(self.config, request)
-        return super().submit(request, on_answer, at_once=at_once)
+        return super().submit(request, on_response, at_once=at_once)
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """The entry's client cannot keep up with the answers, or it can again."""
@@ -162,9 +164,9 @@ class EnsembleVersion(ModelVersion):
             run.trace,
             caller=asked.caller,
             depth=asked.depth,
-            takes_many=True,
+            accepts_many=True,
         )
-        entry = form.model.submit(request, partial(self._answered, run, call))
+        entry = form.model.submit(request, partial(self._responded, run, call))
         run.calls[call] = form, entry
         if request.caller and self.lineage is not None:
             # A model that asked the ensemble waits for its steps.
@@ -172,56 +174,56 @@ class EnsembleVersion(ModelVersion):
 
     # ---- from the steps to the answer
 
-    def _answered(self, run: Run, call: Call[Tensor], answer: Answer) -> None:
+    def _responded(self, run: Run, call: Call[Tensor], response: InferResponse) -> None:
         if self._runs.get(run.entry) is not run:
-            self.slabs.unwanted(answer)
+            self.shared_tensors.unwanted(response)
             return
         form, entry = run.calls[call]
-        if not answer.more:
+        if not response.more:
             del run.calls[call]
-        if answer.error is not None:
+        if response.error is not None:
             if self._has_lost(run, call.tensors.values()):
                 self._begin_again(run)
             else:
-                self._give_up(run, answer.error.code, answer.error.message)
+                self._give_up(run, response.error.code, response.error.message)
             return
-        if not answer.more:
+        if not response.more:
             run.add(entry, form.model.revision)
             self._let_go(run, call.tensors.values())
         try:
-            outputs = form.outputs(answer) if answer.head else None
+            outputs = form.outputs(response) if response.head else None
         except NereidError as error:
-            self.slabs.unwanted(answer)
+            self.shared_tensors.unwanted(response)
             self._give_up(run, error.code, error.message)
             return
-        if answer.slab and outputs is not None:
+        if response.segment_name and outputs is not None:
             self._borrow(run, outputs.values())
-        if outputs is not None or not answer.more:
+        if outputs is not None or not response.more:
             # Else it says no more than that there may be several.
-            self._go_on(run, run.graph.answered(call, outputs, last=not answer.more))
+            self._go_on(run, run.graph.responded(call, outputs, last=not response.more))
         if self.config.decoupled:
             self._keep_pace(run, call)
 
-    def _reply(self, run: Run, tensors: Sequence[Tensor]) -> Answer:
+    def _reply(self, run: Run, tensors: Sequence[Tensor]) -> InferResponse:
         """The answer with these outputs; raises LostError."""
         told = run.asked.told(tensors)
         head = self.heads.reply(run.asked, told, run.entry.request.parameters)
-        answer = Answer(0, head, [tensor.payload for tensor in told])
-        if any(isinstance(each, SharedMemory) for each in answer.payloads):
-            self._lend(run, answer, tensors)
-        return answer
+        response = InferResponse(0, head, [tensor.payload for tensor in told])
+        if any(isinstance(each, SharedMemory) for each in response.payloads):
+            self._lend(run, response, tensors)
+        return response
 
-    def _tell(self, run: Run, answer: Answer) -> None:
+    def _tell(self, run: Run, response: InferResponse) -> None:
         """An answer that is not the last."""
-        answer.more = True
-        self._count(run, answer)
-        tell(run.entry, answer)
+        response.more = True
+        self._count(run, response)
+        tell(run.entry, response)
 
     def _finish(self, run: Run, replies: Sequence[Sequence[Tensor]]) -> None:
         """The last of them ends the request; without any, nothing more than its end is told."""
         for reply in replies[:-1]:
             self._tell(run, self._reply(run, reply))
-        answer = self._reply(run, replies[-1]) if replies else Answer(0)
+        response = self._reply(run, replies[-1]) if replies else InferResponse(0)
         entry = run.entry
         revision = b"" if run.stale else self.revision
         epoch_ms = time.time_ns() // 1_000_000
@@ -232,15 +234,15 @@ class EnsembleVersion(ModelVersion):
         if self.config.decoupled:
             if not run.told:
                 # Says what kind of model this is: its answers wait for no other request's.
-                tell(entry, Answer(0, more=True))
-            self._count(run, answer)
-        self._close(entry, answer)
+                tell(entry, InferResponse(0, more=True))
+            self._count(run, response)
+        self._close(entry, response)
 
-    def _count(self, run: Run, answer: Answer) -> None:
+    def _count(self, run: Run, response: InferResponse) -> None:
         now_ns = _now_ns()
-        self.statistics.record_response(run.told, answer, now_ns - run.told_ns)
+        self.statistics.record_response(run.told, response, now_ns - run.told_ns)
         if run.entry.trace is not None:
-            run.entry.trace.responded(answer, now_ns)
+            run.entry.trace.responded(response, now_ns)
         run.told += 1
         run.told_ns = now_ns
 
@@ -264,14 +266,14 @@ class EnsembleVersion(ModelVersion):
                 form.model.set_flow(entry, paused=run.paused or call in run.held)
 
     def _give_up(self, run: Run, code: int, message: str) -> None:
-        error = error_of(code, f"in ensemble '{self.name}', {message}", late=True)
+        error = error_of(code, f"in ensemble '{self.name}', {message}", accepted=True)
         self._fail(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
 
-    def _close(self, entry: Entry, answer: Answer | None) -> None:
+    def _close(self, entry: Entry, response: InferResponse | None) -> None:
         run = self._runs.pop(entry, None)
         if run is not None:
             self._drop(run)
-        super()._close(entry, answer)
+        super()._close(entry, response)
 
     def _drop(self, run: Run) -> None:
         """Nobody wants to know any more what comes of it."""
@@ -282,7 +284,7 @@ class EnsembleVersion(ModelVersion):
             run.calls.clear()
         if run.loans:
             # Steps under way may be reading them.
-            self.slabs.give_back({loan.slab for loan in run.loans}, discard=True)
+            self.shared_tensors.give_back({loan.segment_name for loan in run.loans}, discard=True)
 
     # ---- tensors in executors' memory
 
@@ -306,9 +308,9 @@ class EnsembleVersion(ModelVersion):
 
     def _end(self, run: Run, loan: Loan) -> None:
         run.loans.discard(loan)
-        self.slabs.give_back((loan.slab,))
+        self.shared_tensors.give_back((loan.segment_name,))
 
-    def _lend(self, run: Run, answer: Answer, reply: Sequence[Tensor]) -> None:
+    def _lend(self, run: Run, response: InferResponse, reply: Sequence[Tensor]) -> None:
         """Hand on what lies in shared memory: as it is, if all of it is in one segment.
 
         Raises:
@@ -319,9 +321,9 @@ class EnsembleVersion(ModelVersion):
         if loan is not None and not loans and run.entry.passage is None:
             # From here on it is the gateway that gives it back.
             run.loans.discard(loan)
-            answer.slab = loan.slab
+            response.segment_name = loan.segment_name
             return
-        answer.payloads = inline(answer.payloads)
+        response.payloads = inline(response.payloads)
         self._let_go(run, reply)
 
     def _has_lost(self, run: Run, tensors: Iterable[Tensor]) -> bool:
@@ -329,7 +331,7 @@ class EnsembleVersion(ModelVersion):
         if run.told or run.entry.retries >= self._limits.max_retries:
             return False
         loans = {tensor.loan for tensor in tensors}
-        return any(loan is not None and not exists(loan.slab) for loan in loans)
+        return any(loan is not None and not exists(loan.segment_name) for loan in loans)
 
     def _begin_again(self, run: Run) -> None:
         entry = run.entry

@@ -128,7 +128,7 @@ class Call(Generic[T]):
     step: Step
     tensors: dict[str, T]
     branch: _Branch[T]
-    answers: int = 0
+    responses: int = 0
     below: int = 0
 
     def above(self) -> Iterator[Call[T]]:
@@ -177,7 +177,7 @@ class EnsembleRun(Generic[T]):
         """The request's own tensors; None for optional ones that it leaves out."""
         return self._set(self._trunk, tensors)
 
-    def answered(
+    def responded(
         self, call: Call[T], outputs: Mapping[str, T] | None, *, last: bool = True
     ) -> Moves[T]:
         """A call has brought these tensors, by the model's names; None: it says only its last."""
@@ -190,10 +190,10 @@ class EnsembleRun(Generic[T]):
         moves: Moves[T] = Moves([], [])
         if outputs is not None:
             # One answer and no more: no fork.
-            if call.answers or not last:
+            if call.responses or not last:
                 branch = _Branch(call)
                 call.branch.children.append(branch)
-            call.answers += 1
+            call.responses += 1
             tensors = {tensor: outputs.get(name) for name, tensor in call.step.outputs}
             moves = self._set(branch, tensors)
         _prune(branch)

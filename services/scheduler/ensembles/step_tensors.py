@@ -20,7 +20,7 @@ from nereid.services.scheduler.ensembles.graph import Plan, steps_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
-    from nereid.core.messages import Answer, Parameter, Payload
+    from nereid.core.messages import InferResponse, Parameter, Payload
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.ensembles.graph import Step
     from nereid.services.scheduler.models.model_version import ModelVersion
@@ -37,10 +37,10 @@ _Described = tuple[str, str, tuple[int, ...]]
 class Loan:
     """An executor's segment that tensors lie in. uses: how often these will still be taken."""
 
-    __slots__ = ("slab", "uses")
+    __slots__ = ("segment_name", "uses")
 
-    def __init__(self, slab: str, uses: int) -> None:
-        self.slab = slab
+    def __init__(self, segment_name: str, uses: int) -> None:
+        self.segment_name = segment_name
         self.uses = uses
 
 
@@ -159,7 +159,7 @@ class EnsembleHeads:
                 raise Unimplemented(
                     f"class result not available for output '{name}' of ensemble"
                     f" '{self._config.name}', which is one of its inputs",
-                    late=True,
+                    accepted=True,
                 )
         return plan
 
@@ -260,30 +260,30 @@ class StepForm:
                 classify_output(output, self._classes[name])
         return request.SerializeToString()
 
-    def outputs(self, answer: Answer) -> dict[str, Tensor]:
+    def outputs(self, wire_response: InferResponse) -> dict[str, Tensor]:
         """The tensors that an answer without an error brings, by the model's names.
 
         Raises:
             Internal: it makes no sense.
         """
         try:
-            return self._read(answer)
+            return self._read(wire_response)
         except (DecodeError, ValueError) as error:
             text = "the executor's answer cannot be understood"
-            raise Internal(text, late=True) from error
+            raise Internal(text, accepted=True) from error
 
-    def _read(self, answer: Answer) -> dict[str, Tensor]:
-        described = self._outputs.get(answer.head)
+    def _read(self, wire_response: InferResponse) -> dict[str, Tensor]:
+        described = self._outputs.get(wire_response.head)
         if described is None:
-            described = _described(answer.head)
+            described = _described(wire_response.head)
             _make_room(self._outputs)
-            self._outputs[answer.head] = described
+            self._outputs[wire_response.head] = described
         loan = None
-        if answer.slab:
+        if wire_response.segment_name:
             names = {name for name, _, _ in described}
-            loan = Loan(answer.slab, sum(self._uses.get(name, 0) for name in names))
+            loan = Loan(wire_response.segment_name, sum(self._uses.get(name, 0) for name in names))
         tensors: dict[str, Tensor] = {}
-        for (name, datatype, shape), payload in zip(described, answer.payloads, strict=True):
+        for (name, datatype, shape), payload in zip(described, wire_response.payloads, strict=True):
             tensor = Tensor(datatype, shape, payload, loan)
             if datatype == BYTES and name in self._beside and name in tensors:
                 tensor = tensors[name]._replace(classes=tensor)

@@ -15,7 +15,7 @@ from nereid.core.errors import error_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nereid.core.messages import Fault
+    from nereid.core.messages import ErrorStatus
     from nereid.services.scheduler.executors.sessions import Placed, Session
 
 
@@ -24,7 +24,7 @@ class Fate(NamedTuple):
 
     # The last batch that its model had begun with.
     begun: int
-    fault: Fault
+    error_status: ErrorStatus
 
 
 class Fates:
@@ -74,6 +74,6 @@ def _settle(placed: Placed, cause: str, fate: Fate | None) -> None:
     if runtime is None:
         return
     if fate is not None:
-        error = error_of(fate.fault.code, fate.fault.message, late=True)
+        error = error_of(fate.error_status.code, fate.error_status.message, accepted=True)
         runtime.fail_begun(placed.instance, fate.begun, error)
     runtime.lose_instance(placed.instance, cause)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from nereid.core.codecs import read_fault
+from nereid.core.codecs import read_error
 from nereid.core.methods import CONTROLS_KEY, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
@@ -90,21 +90,21 @@ class _Join:
             self._loader.described(session, event.described)
         elif kind == "instance_failed":
             failed = event.instance_failed
-            self._loader.instance_failed(session, failed.instance, read_fault(failed.error))
+            self._loader.instance_failed(session, failed.instance, read_error(failed.error))
         elif kind == "instance_unloaded":
             unloaded = event.instance_unloaded.instance
             _log.debug("executor '%s' unloaded %d", session.name, unloaded)
             self._loader.fates.told(session, unloaded)
         elif kind == "instance_lost":
             lost = event.instance_lost
-            fate = Fate(lost.begun, read_fault(lost.error))
+            fate = Fate(lost.begun, read_error(lost.error))
             self._loader.fates.told(session, lost.instance, fate)
         elif kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":
             session.custom_metrics = event.custom_metrics
-        elif kind == "told_ready":
-            told = event.told_ready
+        elif kind == "readiness_report":
+            told = event.readiness_report
             heard(self._loader.instances.placed.get(told.instance), session, told)
         elif kind == "leaving":
             self._loader.leaving(session)

@@ -14,7 +14,7 @@ from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability.statistics import Execution
 from nereid.services.scheduler.requests.deferred_responses import check_places
-from nereid.services.scheduler.requests.shared_payloads import inline_if_there
+from nereid.services.scheduler.requests.shared_tensors import inline_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,8 +58,8 @@ class Running:
         members = len(self.batch.entries)
         if reply.partial:
             check_places(reply, range(members))
-        elif len(reply.answers) != members:
-            raise ValueError(f"{len(reply.answers)} answers to {members} requests")
+        elif len(reply.responses) != members:
+            raise ValueError(f"{len(reply.responses)} answers to {members} requests")
         return reply
 
     def execution(self, reply: pb.Executed, finished_ns: int) -> Execution:

@@ -46,7 +46,7 @@ class Instances:
             if instance.gpu_uuid and served.runtime is not None:
                 # Makes the share, so that it is told of from now on.
                 served.runtime.statistics.gpus[instance.gpu_uuid]
-            instance.shares = self._rules.slabs.shared_with(session.hello.memory_domain)
+            instance.shares = self._rules.shared_tensors.shared_with(session.hello.memory_domain)
             added.append(Placed(instance, served, session, slot))
             session.parts[served].instances[instance.id] = instance
             self.placed[instance.id] = added[-1]

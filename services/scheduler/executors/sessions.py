@@ -36,7 +36,7 @@ class Part:
     awaited: set[int] = field(default_factory=set)
     surplus: set[int] = field(default_factory=set)
     # Why the last one that was awaited did not come.
-    fault: str = ""
+    error_status: str = ""
 
     @property
     def ready(self) -> int:

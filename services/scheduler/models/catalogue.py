@@ -199,17 +199,17 @@ class Catalogue:
         prefix = f"Request for unknown model: '{name}'"
         model = self._models.get(name)
         if model is None:
-            raise NotFound(f"{prefix} is not found", late=True)
+            raise NotFound(f"{prefix} is not found", accepted=True)
         if number == _LATEST:
             ready = [v for v in model.versions.values() if v.life.state is VersionState.READY]
             if not ready:
-                raise NotFound(f"{prefix} has no available versions", late=True)
+                raise NotFound(f"{prefix} has no available versions", accepted=True)
             return max(ready, key=lambda served: served.number)
         served = model.versions.get(number)
         if served is None:
-            raise NotFound(f"{prefix} version {number} is not found", late=True)
+            raise NotFound(f"{prefix} version {number} is not found", accepted=True)
         if served.life.state is not VersionState.READY:
-            raise Unavailable(f"{prefix} version {number} is not at ready state", late=True)
+            raise Unavailable(f"{prefix} version {number} is not at ready state", accepted=True)
         return served
 
 
@@ -223,7 +223,7 @@ def parse_version(text: str) -> int:
         raise InvalidArgument(
             f"failed to get model version from specified version string '{text}' (details: stol),"
             " version should be an integral value > 0",
-            late=True,
+            accepted=True,
         )
     if number < 0:
         raise InvalidArgument(

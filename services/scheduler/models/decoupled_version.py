@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nereid.core.codecs import read_answer
+from nereid.core.codecs import read_response
 from nereid.core.errors import Internal, Unavailable, Unimplemented
-from nereid.core.messages import DECOUPLED, Answer
+from nereid.core.messages import DECOUPLED, InferResponse
 from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import control_message
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.executors.instance import Instance, Running
-    from nereid.services.scheduler.models.model_version import OnAnswer
+    from nereid.services.scheduler.models.model_version import OnResponse
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 _log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ _now_ns = time.monotonic_ns
 
 def check_taker(config: ModelConfig, request: InferRequest) -> None:
     """Raise if the model is decoupled and whoever asks takes one answer only."""
-    if config.decoupled and not request.takes_many:
-        raise Unimplemented(DECOUPLED, late=True)
+    if config.decoupled and not request.accepts_many:
+        raise Unimplemented(DECOUPLED, accepted=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +51,8 @@ class _Member:
     entry: Entry
     given: _Given
     place: int
-    answers: int = 0
-    answered_ns: int = 0
+    responses: int = 0
+    responded_ns: int = 0
     ended_ns: int = 0
     failed: bool = False
 
@@ -80,9 +80,11 @@ class DecoupledVersion(ModelVersion):
 
     # ---- requests
 
-    def submit(self, request: InferRequest, on_answer: OnAnswer, *, at_once: bool = False) -> Entry:
+    def submit(
+        self, request: InferRequest, on_response: OnResponse, *, at_once: bool = False
+    ) -> Entry:
         check_taker(self.config, request)
-        return super().submit(request, on_answer, at_once=at_once)
+        return super().submit(request, on_response, at_once=at_once)
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """The entry's client cannot keep up with the answers, or it can again."""
@@ -90,12 +92,12 @@ class DecoupledVersion(ModelVersion):
         if member is not None:
             _tell_instance(member, pb.MemberControl.PAUSE if paused else pb.MemberControl.RESUME)
 
-    def _close(self, entry: Entry, answer: Answer | None) -> None:
+    def _close(self, entry: Entry, response: InferResponse | None) -> None:
         member = self._members.pop(entry, None)
         if member is not None:
             # It ends before its last answer.
             _tell_instance(member, pb.MemberControl.CANCEL)
-        super()._close(entry, answer)
+        super()._close(entry, response)
 
     # ---- instances
 
@@ -105,7 +107,7 @@ class DecoupledVersion(ModelVersion):
         if running is not None:
             given = _Given(instance, running, open=len(batch.entries))
             for place, entry in enumerate(batch.entries):
-                member = _Member(entry, given, place, answered_ns=now_ns)
+                member = _Member(entry, given, place, responded_ns=now_ns)
                 given.members.append(member)
                 self._members[entry] = member
             instance.open_members += given.open
@@ -127,11 +129,11 @@ class DecoupledVersion(ModelVersion):
                         self._count(member, _unknown(given.running, now_ns))
                     continue
                 self._members.pop(member.entry, None)  # there is nobody to tell that it ends
-                if not member.answers:
+                if not member.responses:
                     again.append(member.entry)
-                elif member.entry.state is not State.ANSWERED:
-                    text = f"{cause}, {member.answers} responses into the request"
-                    self._fail(member.entry, Unavailable(text, late=True), now_ns)
+                elif member.entry.state is not State.RESPONDED:
+                    text = f"{cause}, {member.responses} responses into the request"
+                    self._fail(member.entry, Unavailable(text, accepted=True), now_ns)
         self._run_again(again, cause, now_ns)
 
     def executed(self, instance: Instance, message: bytes) -> None:
@@ -143,16 +145,16 @@ class DecoupledVersion(ModelVersion):
             if given is None:
                 _log.error("%s answered a batch that it does not have", instance.name)
                 return
-            answers = list(_answers(given, frame))
+            responses = list(_responses(given, frame))
         except Exception:
             _log.exception("the answer of instance %s makes no sense", instance.name)
-            error = Internal("the executor's answer cannot be understood", late=True)
+            error = Internal("the executor's answer cannot be understood", accepted=True)
             self._give_up(instance, error, now_ns)
             return
         if given.execution is None and not frame.busy:
             self._release(given, frame, now_ns)
-        for member, answer in answers:
-            self._take(member, answer, now_ns)
+        for member, response in responses:
+            self._take(member, response, now_ns)
         if not given.open and given.execution is not None:
             del self._given[instance][frame.id]
         if not instance.at_work:
@@ -180,19 +182,19 @@ class DecoupledVersion(ModelVersion):
             if member.ended_ns:
                 self._count(member, execution)
 
-    def _take(self, member: _Member, answer: Answer, now_ns: int) -> None:
+    def _take(self, member: _Member, response: InferResponse, now_ns: int) -> None:
         entry, given = member.entry, member.given
-        wanted = entry.state is not State.ANSWERED
-        if wanted and not member.answers and not answer.more:
+        wanted = entry.state is not State.RESPONDED
+        if wanted and not member.responses and not response.more:
             # Says what kind of model this is: its answers wait for no other request's.
-            self._tell(entry, Answer(0, more=True))
-        if answer.head or answer.error is not None or not answer.more:
-            self._count_answer(member, answer, now_ns)
+            self._tell(entry, InferResponse(0, more=True))
+        if response.head or response.error is not None or not response.more:
+            self._count_response(member, response, now_ns)
         if not wanted:
-            self.slabs.unwanted(answer)
-        if answer.more:
+            self.shared_tensors.unwanted(response)
+        if response.more:
             if wanted:
-                self._tell(entry, answer)
+                self._tell(entry, response)
             return
         member.ended_ns = now_ns
         given.open -= 1
@@ -201,24 +203,24 @@ class DecoupledVersion(ModelVersion):
             self._count(member, given.execution)
         if wanted:
             del self._members[entry]
-            self._close(entry, answer)
+            self._close(entry, response)
 
-    def _tell(self, entry: Entry, answer: Answer) -> None:
+    def _tell(self, entry: Entry, response: InferResponse) -> None:
         if self._order is None:
-            tell(entry, answer)
+            tell(entry, response)
         else:
-            for one, held in self._order.add(entry, (entry, answer)):
+            for one, held in self._order.add(entry, (entry, response)):
                 tell(one, held)
 
-    def _count_answer(self, member: _Member, answer: Answer, now_ns: int) -> None:
+    def _count_response(self, member: _Member, response: InferResponse, now_ns: int) -> None:
         statistics, entry = self.statistics, member.entry
-        statistics.record_response(member.answers, answer, now_ns - member.answered_ns)
-        if not member.answers and statistics.latencies is not None:
+        statistics.record_response(member.responses, response, now_ns - member.responded_ns)
+        if not member.responses and statistics.latencies is not None:
             statistics.latencies.record_first_response(now_ns - entry.received_ns)
         if entry.trace is not None:
-            entry.trace.responded(answer, now_ns)
-        member.answers += 1
-        member.answered_ns = now_ns
+            entry.trace.responded(response, now_ns)
+        member.responses += 1
+        member.responded_ns = now_ns
 
     def _count(self, member: _Member, execution: Execution) -> None:
         """A member has ended, and how its batch went is known."""
@@ -247,23 +249,23 @@ def _unknown(running: Running, now_ns: int) -> Execution:
     return Execution(running.started_ns, now_ns, 0, 0, 0, 0, gpu_uuid=running.gpu_uuid)
 
 
-def _answers(given: _Given, frame: pb.Executed) -> Iterator[tuple[_Member, Answer]]:
+def _responses(given: _Given, frame: pb.Executed) -> Iterator[tuple[_Member, InferResponse]]:
     """What a frame says of a batch's members. Raises ValueError if it can be about none."""
-    if not frame.partial and len(frame.answers) != len(given.members):
-        raise ValueError(f"{len(frame.answers)} answers to {len(given.members)} requests")
+    if not frame.partial and len(frame.responses) != len(given.members):
+        raise ValueError(f"{len(frame.responses)} answers to {len(given.members)} requests")
     ended = {member.place for member in given.members if member.ended_ns}
     freed = given.execution is None and not frame.busy
-    for index, message in enumerate(frame.answers):
+    for index, message in enumerate(frame.responses):
         place = message.id if frame.partial else index
         if place >= len(given.members) or place in ended:
             raise ValueError(f"an answer to member {place}, which awaits none")
         member = given.members[place]
-        answer = read_answer(message)
-        if not answer.more:
+        response = read_response(message)
+        if not response.more:
             ended.add(place)
             # Not the model's word, but its failure: it raised, or died.
-            member.failed = answer.error is not None and freed
-        yield member, answer
+            member.failed = response.error is not None and freed
+        yield member, response
 
 
 def _tell_instance(member: _Member, kind: pb.MemberControl.Kind) -> None:

@@ -23,7 +23,7 @@ from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.warmup_validation import check_samples
 from nereid.services.scheduler.observability.latencies import MetricsConfig
-from nereid.services.scheduler.requests.shared_payloads import Slabs
+from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class LoadRules:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     traces: Traces | None = None
     cache: CacheClient | None = None
-    slabs: Slabs = field(default_factory=Slabs)
+    shared_tensors: SharedTensors = field(default_factory=SharedTensors)
 
     def make_runtime(self, served: ServedVersion, described: pb.Described | None) -> ModelVersion:
         """A version's queue, once its configuration is whole.
@@ -84,7 +84,7 @@ class LoadRules:
             runtime.heads.labels = read_labels(config.proto, Path(served.path).parent)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
-        runtime.slabs = self.slabs
+        runtime.shared_tensors = self.shared_tensors
         runtime.statistics.latencies = self.metrics.latencies_of(config)
         return runtime
 
@@ -101,7 +101,7 @@ class LoadRules:
             kind=slot.kind,
             device_id=slot.device_id,
             backend_settings=self.backend_settings(config.backend),
-            memory_domain=self.slabs.domain,
+            memory_domain=self.shared_tensors.domain,
         )
         return pb.ExecutorCommand(load=load)
 

@@ -36,7 +36,7 @@ from nereid.services.scheduler.requests.nested_calls import Lineage
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable
 
-    from nereid.core.messages import Fault
+    from nereid.core.messages import ErrorStatus
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.executors.instance import BatchStream
     from nereid.services.scheduler.executors.placement import Slot
@@ -107,9 +107,9 @@ class Loader:
             self._show(served, session)
             self._resizing.begin(served, session, slots)
 
-    def resize_fault(self, served: ServedVersion) -> str:
+    def resize_error(self, served: ServedVersion) -> str:
         """Why an instance that a resize asked for did not come; empty: all came."""
-        return resizing.fault_of(self.sessions, served)
+        return resizing.error_status_of(self.sessions, served)
 
     def retire(self, served: ServedVersion) -> Coroutine[None, None, None]:
         """Have a version take nothing new from now on; await the rest: all it has is answered."""
@@ -138,7 +138,7 @@ class Loader:
             session.parts.pop(served, None)
         runtime, served.runtime = served.runtime, None
         if runtime is not None:
-            runtime.fail_all(Unavailable(f"model {served} was unloaded", late=True))
+            runtime.fail_all(Unavailable(f"model {served} was unloaded", accepted=True))
             runtime.close()
         served.keeper = None
         self.settle(served, served.life.end_unload)
@@ -160,7 +160,7 @@ class Loader:
         self._sessions[session.name] = session
         for command in self.greeting():
             session.send(command)
-        self._rules.slabs.joined(session)
+        self._rules.shared_tensors.joined(session)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
         for served in list(self._versions):
@@ -182,7 +182,7 @@ class Loader:
         """Its control stream is at its end; so is the executor, unless it was leaving in peace."""
         if not (session.leaving or self._stopped):
             _log.warning("executor '%s' is gone", session.name)
-        self._rules.slabs.left(session)
+        self._rules.shared_tensors.left(session)
         self._forget(session)
         session.gone = True
         self.fates.left(session)
@@ -246,13 +246,13 @@ class Loader:
         elif part.completed and not part.ready and part.instances:
             self._report(served, session, Standing.LOADING)
 
-    def instance_failed(self, session: Session, number: int, fault: Fault) -> None:
+    def instance_failed(self, session: Session, number: int, error_status: ErrorStatus) -> None:
         """An instance could not be loaded, or ended for good."""
         placed = self.instances.placed.get(number)
         if placed is None or placed.session is not session:
             return
         served, part = placed.served, session.parts[placed.served]
-        reason = reason_of(fault.code, fault.message)
+        reason = reason_of(error_status.code, error_status.message)
         _log.warning("executor '%s' has no %s: %s", session.name, placed.instance.name, reason)
         self.instances.drop(part, placed.instance, f"instance '{placed.instance.name}' failed")
         if session.leaving:
@@ -376,7 +376,9 @@ class Loader:
         failed = life.state is VersionState.UNAVAILABLE and not life.unloaded
         _log.log(logging.ERROR if failed else logging.INFO, "model %s is %s", served, told)
         if failed and served.runtime is not None:
-            served.runtime.fail_all(Unavailable(f"model {served} failed: {life.reason}", late=True))
+            served.runtime.fail_all(
+                Unavailable(f"model {served} failed: {life.reason}", accepted=True)
+            )
         self._ensembles.changed(served.name)
         self._on_change()
 

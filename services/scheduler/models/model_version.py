@@ -11,9 +11,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from nereid.core.codecs import read_answer
+from nereid.core.codecs import read_response
 from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavailable
-from nereid.core.messages import Answer, fault_of
+from nereid.core.messages import InferResponse, error_status_of
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.executors.executor_wait import Patience
@@ -21,10 +21,10 @@ from nereid.services.scheduler.executors.instance import withdraw
 from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.observability.statistics import ModelStatistics
-from nereid.services.scheduler.requests.deferred_responses import LateAnswers, lose
+from nereid.services.scheduler.requests.deferred_responses import LateResponses, lose
 from nereid.services.scheduler.requests.entry import Entry, State, about, tell
 from nereid.services.scheduler.requests.response_order import ReplyOrder
-from nereid.services.scheduler.requests.shared_payloads import Slabs
+from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 from nereid.services.scheduler.requests.validation import Validator
 from nereid.services.scheduler.timer import Alarm
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.observability.request_traces import Traces
     from nereid.services.scheduler.requests.entry import Batch
 
-    OnAnswer = Callable[[Answer], None]
+    OnResponse = Callable[[InferResponse], None]
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
@@ -63,9 +63,9 @@ class ModelVersion:
         self.number = number
         self.name = config.name
         self.statistics = ModelStatistics()
-        self._late = LateAnswers(self.statistics, self._answer)
+        self._late = LateResponses(self.statistics, self._response)
         self.cache: ResponseCache | None = None  # set where it may answer requests
-        self.slabs = Slabs()
+        self.shared_tensors = SharedTensors()
         self.revision = b""  # what it is at present, where there is a cache
         self._limits = limits
         self._traces = traces  # None: no request is traced
@@ -73,7 +73,7 @@ class ModelVersion:
         self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
         self._router: Router[Instance] = Router()
         keeps_order = config.batching is not None and config.batching.preserve_ordering
-        self._order = ReplyOrder[tuple[Entry, Answer]]() if keeps_order else None
+        self._order = ReplyOrder[tuple[Entry, InferResponse]]() if keeps_order else None
         self._open: dict[Entry, None] = {}  # accepted and not answered, in order of arrival
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -96,7 +96,9 @@ class ModelVersion:
 
     # ---- requests
 
-    def submit(self, request: InferRequest, on_answer: OnAnswer, *, at_once: bool = False) -> Entry:
+    def submit(
+        self, request: InferRequest, on_response: OnResponse, *, at_once: bool = False
+    ) -> Entry:
         """Accept a request; on_answer is called once, after this has returned.
 
         at_once: nothing else is coming in this loop turn that it could share a batch with.
@@ -105,11 +107,11 @@ class ModelVersion:
             NereidError: it was refused, and on_answer will not be called.
         """
         now_ns = _now_ns()
-        entry = self._validator.accept(request, on_answer, now_ns)
+        entry = self._validator.accept(request, on_response, now_ns)
         if self._traces is not None and request.trace_context:
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
-            raise DeadlineExceeded("the deadline passed before the request arrived", late=True)
+            raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
         try:
             if self.cache is None:
                 self._batcher.add(entry, now_ns)
@@ -131,7 +133,7 @@ class ModelVersion:
 
     def cancel(self, entry: Entry) -> None:
         """Nobody waits for this entry any more. Its batchmates never notice."""
-        if entry.state is State.ANSWERED:
+        if entry.state is State.RESPONDED:
             return
         if self._batcher.remove(entry) or entry.state is State.WAITING:
             self.statistics.record_failure(entry, _now_ns(), CANCELED)
@@ -147,9 +149,9 @@ class ModelVersion:
         self._batcher.add(entry, now_ns)
         self.wake()
 
-    def finish(self, entry: Entry, answer: Answer) -> None:
+    def finish(self, entry: Entry, response: InferResponse) -> None:
         """Answer an entry that was not queued."""
-        self._close(entry, answer)
+        self._close(entry, response)
 
     def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
         """Fail an entry that no instance has."""
@@ -198,7 +200,7 @@ class ModelVersion:
     def _run_again(self, entries: Iterable[Entry], cause: str, now_ns: int) -> None:
         again = []
         for entry in entries:
-            if entry.state is State.ANSWERED:
+            if entry.state is State.RESPONDED:
                 continue
             if entry.retries < self._limits.max_retries:
                 entry.retries += 1
@@ -210,7 +212,7 @@ class ModelVersion:
             else:
                 attempts = entry.retries + 1
                 text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
-                self._fail(entry, Unavailable(text, late=True), now_ns)
+                self._fail(entry, Unavailable(text, accepted=True), now_ns)
         if again:
             self._batcher.put_back(again)
             for entry in again:
@@ -239,7 +241,7 @@ class ModelVersion:
             _log.exception("the answer of instance %s makes no sense", instance.name)
             self._fail_open(running.batch.entries, _senseless(), finished_ns)
         else:
-            self._answer_batch(instance, running, reply, finished_ns)
+            self._response_batch(instance, running, reply, finished_ns)
         if not instance.at_work:
             instance.on_idle()
 
@@ -258,7 +260,7 @@ class ModelVersion:
         now_ns = _now_ns()
         for entry in list(self._open):
             # One that led others may have taken them along.
-            if entry.state is not State.ANSWERED:
+            if entry.state is not State.RESPONDED:
                 self._batcher.remove(entry)
                 self._fail(entry, error, now_ns)
 
@@ -314,7 +316,7 @@ class ModelVersion:
         except Exception:
             _log.exception("a batch of %r cannot be sent", self)
             self._router.release(instance)
-            error = Internal("the batch cannot be sent to an executor", late=True)
+            error = Internal("the batch cannot be sent to an executor", accepted=True)
             # Later: who submits one of them right now does not know yet that it is under way.
             self._loop.call_soon(self._fail_open, batch.entries, error, now_ns)
         return instance
@@ -325,7 +327,7 @@ class ModelVersion:
 
     # ---- answers
 
-    def _answer_batch(
+    def _response_batch(
         self, instance: Instance, running: Running, reply: pb.Executed, finished_ns: int
     ) -> None:
         execution = running.execution(reply, finished_ns)
@@ -333,47 +335,51 @@ class ModelVersion:
             self._late.begin(instance, running, reply, execution)
             return
         entries = running.batch.entries
-        answers = list(map(read_answer, reply.answers))
-        failed = [entry for entry, answer in zip(entries, answers, strict=True) if answer.error]
+        responses = list(map(read_response, reply.responses))
+        failed = [
+            entry for entry, response in zip(entries, responses, strict=True) if response.error
+        ]
         self.statistics.record_batch(running.batch, execution, failed)
-        for entry, answer in zip(entries, answers, strict=True):
+        for entry, response in zip(entries, responses, strict=True):
             entry.execution = execution
-            self._answer(entry, answer, running)
+            self._response(entry, response, running)
 
-    def _answer(self, entry: Entry, answer: Answer, running: Running) -> None:
-        if entry.state is State.ANSWERED:
-            self.slabs.unwanted(answer)  # cancelled while it ran: there is nobody to tell
+    def _response(self, entry: Entry, response: InferResponse, running: Running) -> None:
+        if entry.state is State.RESPONDED:
+            self.shared_tensors.unwanted(
+                response
+            )  # cancelled while it ran: there is nobody to tell
         elif entry.passage is None or self.cache is None:
-            self._close(entry, answer)
+            self._close(entry, response)
         else:
             entry.revision = running.revision
-            inline = self.cache.takes(entry.passage, answer)
-            self._close(entry, self.slabs.bring_in(answer) if inline else answer)
+            inline = self.cache.takes(entry.passage, response)
+            self._close(entry, self.shared_tensors.bring_in(response) if inline else response)
 
     def _fail_open(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
         for entry in entries:
-            if entry.state is not State.ANSWERED:
+            if entry.state is not State.RESPONDED:
                 self._fail(entry, error, now_ns)
 
     def _fail(self, entry: Entry, error: NereidError, now_ns: int, reason: str = OTHER) -> None:
         self.statistics.record_failure(entry, now_ns, reason)
         _log.debug("a request of %r failed: %s", self, error.message, extra=about(entry))
-        self._close(entry, Answer(0, error=fault_of(error)))
+        self._close(entry, InferResponse(0, error=error_status_of(error)))
 
-    def _close(self, entry: Entry, answer: Answer | None) -> None:
+    def _close(self, entry: Entry, response: InferResponse | None) -> None:
         """The entry's end: its answer goes out, or, without one, it is dropped."""
-        entry.state = State.ANSWERED
+        entry.state = State.RESPONDED
         del self._open[entry]
         if entry.trace is not None:
-            entry.trace.end(entry, (self.name, self.number), answer, _now_ns())
+            entry.trace.end(entry, (self.name, self.number), response, _now_ns())
         if self._order is not None:
-            told = None if answer is None else (entry, answer)
+            told = None if response is None else (entry, response)
             for earlier, held in self._order.settle(entry, told):
                 tell(earlier, held)
-        elif answer is not None:
-            tell(entry, answer)
+        elif response is not None:
+            tell(entry, response)
         if self.cache is not None and entry.passage is not None:
-            self.cache.ended(entry, answer)
+            self.cache.ended(entry, response)
         if self._idle is not None and not self._open:
             self._idle.set_result(None)
             self._idle = None
@@ -386,15 +392,15 @@ class ModelVersion:
 
     def _forsake(self, entry: Entry) -> None:
         """It has waited long enough for an instance."""
-        if entry.state is State.ANSWERED:
+        if entry.state is State.RESPONDED:
             return
         self._batcher.remove(entry)
         text = (
             f"no executor has model '{self.name}' version {self.number}; waited"
             f" {self._limits.no_executor_timeout_s:g} s for one"
         )
-        self._fail(entry, Unavailable(text, late=True), _now_ns())
+        self._fail(entry, Unavailable(text, accepted=True), _now_ns())
 
 
 def _senseless() -> Internal:
-    return Internal("the executor's answer cannot be understood", late=True)
+    return Internal("the executor's answer cannot be understood", accepted=True)

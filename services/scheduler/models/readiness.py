@@ -31,7 +31,7 @@ class Question:
 
     number: int
     stream: BatchStream
-    answer: asyncio.Future[bool]
+    response: asyncio.Future[bool]
 
 
 class Readiness:
@@ -68,35 +68,35 @@ class Readiness:
             part = session.parts.get(served)
             if part is None or not part.completed or not part.ready:
                 continue
-            answers = [
-                self._answer_of(session, each, each.stream)
+            responses = [
+                self._response_of(session, each, each.stream)
                 for each in part.instances.values()
                 if each.tells_ready and each.stream is not None
             ]
-            asked = asked or bool(answers)
-            party.append(answers)
+            asked = asked or bool(responses)
+            party.append(responses)
         return party if asked else []
 
-    def _answer_of(
+    def _response_of(
         self, session: Session, instance: Instance, stream: BatchStream
     ) -> asyncio.Future[bool]:
         known = instance.question
-        if known is not None and known.stream is stream and not known.answer.done():
-            return known.answer
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        question = instance.question = Question(next(self._numbers), stream, answer)
-        ask = pb.AskReady(question=question.number, instance=instance.id)
-        session.send(pb.ExecutorCommand(ask_ready=ask))
-        return answer
+        if known is not None and known.stream is stream and not known.response.done():
+            return known.response
+        response: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        question = instance.question = Question(next(self._numbers), stream, response)
+        ask = pb.ReadinessQuery(question=question.number, instance=instance.id)
+        session.send(pb.ExecutorCommand(readiness_query=ask))
+        return response
 
 
-def heard(placed: Placed | None, session: Session, told: pb.ToldReady) -> None:
+def heard(placed: Placed | None, session: Session, told: pb.ReadinessReport) -> None:
     """An executor has an answer. To what is not asked any more, it is nobody's."""
     question = None if placed is None else placed.instance.question
     if placed is None or placed.session is not session or question is None:
         return
-    if question.number == told.question and not question.answer.done():
-        question.answer.set_result(told.ready)
+    if question.number == told.question and not question.response.done():
+        question.response.set_result(told.ready)
 
 
 def _verdict_on(parties: Iterable[list[list[asyncio.Future[bool]]]]) -> bool | None:

@@ -41,7 +41,7 @@ class Replacement:
         """Do it; what failed, in Triton's words for each version."""
         for number in change.load:
             self._load(number)
-        faults = self._resize(change.resize)
+        errors = self._resize(change.resize)
         resized = [self._serving[number] for number in change.resize]
         for attempts_left in range(retries, -1, -1):
             await self._loader.verdicts.wait([*self._new.values(), *resized], patience_s)
@@ -51,15 +51,15 @@ class Replacement:
             for served in failed:
                 self._loader.discard(served)
                 self._load(served.number)
-        faults += [_fault(each) for each in self._new.values() if not _is_up(each)]
+        errors += [_error_status(each) for each in self._new.values() if not _is_up(each)]
         for served in resized:
-            reason = self._loader.resize_fault(served)
-            faults += [_fault(served, reason)] if reason else []
-        if faults and self._serving:
+            reason = self._loader.resize_error(served)
+            errors += [_error_status(served, reason)] if reason else []
+        if errors and self._serving:
             self._roll_back()
         else:
             self._change_over(change)
-        return faults
+        return errors
 
     def _load(self, number: int) -> None:
         found = self._found
@@ -80,16 +80,16 @@ class Replacement:
         self._loader.load(served)
 
     def _resize(self, numbers: tuple[int, ...]) -> list[str]:
-        faults = []
+        errors = []
         for number in numbers:
             served = self._serving[number]
             try:
                 self._loader.resize(served, with_groups_of(config_of(served), self._found.draft))
             except NereidError as error:
-                faults.append(_fault(served, reason_of(error.code, error.message)))
+                errors.append(_error_status(served, reason_of(error.code, error.message)))
             else:
                 served.draft = self._found.draft
-        return faults
+        return errors
 
     def _change_over(self, change: Change) -> None:
         for number, served in self._new.items():
@@ -116,7 +116,7 @@ def _has_failed(served: ServedVersion) -> bool:
     return served.life.state is VersionState.UNAVAILABLE and not served.life.refused
 
 
-def _fault(served: ServedVersion, reason: str = "") -> str:
+def _error_status(served: ServedVersion, reason: str = "") -> str:
     life = served.life
     if is_ensemble(served.draft) and life.reason:
         return life.reason

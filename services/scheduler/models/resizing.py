@@ -31,7 +31,7 @@ class Resizing:
         part = session.parts[served]
         missing = list(slots)
         part.surplus.clear()
-        part.fault = ""
+        part.error_status = ""
         for number, instance in part.instances.items():
             if instance.going:
                 continue
@@ -44,15 +44,15 @@ class Resizing:
         part.awaited = set(self._instances.add(served, session, missing, revision))
         self._finish(part)
 
-    def arrived(self, part: Part, number: int, fault: str = "") -> None:
+    def arrived(self, part: Part, number: int, error_status: str = "") -> None:
         """An instance is here, or, with a fault, will not come."""
         if number in part.awaited:
             part.awaited.discard(number)
-            part.fault = part.fault or fault
+            part.error_status = part.error_status or error_status
             self._finish(part)
 
     def _finish(self, part: Part) -> None:
-        if part.awaited or part.fault:
+        if part.awaited or part.error_status:
             return
         for number in list(part.surplus):
             placed = self._instances.placed[number]
@@ -71,7 +71,7 @@ def is_under_way(sessions: Collection[Session], served: ServedVersion) -> bool:
     return any(part is not None and part.awaited for part in parts)
 
 
-def fault_of(sessions: Collection[Session], served: ServedVersion) -> str:
+def error_status_of(sessions: Collection[Session], served: ServedVersion) -> str:
     """Why an instance that was awaited did not come; empty: all came."""
     parts = [session.parts.get(served) for session in sessions]
-    return next((part.fault for part in parts if part is not None and part.fault), "")
+    return next((part.error_status for part in parts if part is not None and part.error_status), "")

@@ -25,7 +25,7 @@ from nereid.services.scheduler.observability.trace_timestamps import TimeTraces
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.core.messages import Answer, InferRequest
+    from nereid.core.messages import InferRequest, InferResponse
     from nereid.observability.tracing import Attribute, Tracer, TraceSettings
     from nereid.services.scheduler.executors.instance import Instance, Running
     from nereid.services.scheduler.requests.entry import Entry
@@ -58,7 +58,7 @@ class EntryTrace(Protocol):
     def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
         """The attempt is over: the wait before it and itself. attempt tells of all its batch."""
 
-    def responded(self, answer: Answer, now_ns: int) -> None:
+    def responded(self, response: InferResponse, now_ns: int) -> None:
         """A decoupled model gave one of its answers."""
 
     def begin_lookup(self) -> bytes:
@@ -67,7 +67,9 @@ class EntryTrace(Protocol):
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
         """The cache has answered; without an answer in time it is a miss as well."""
 
-    def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
+    def end(
+        self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
+    ) -> None:
         """The request is answered with this, or without an answer: nobody wanted it any more."""
 
     def record_batch(self, span: Span) -> None:
@@ -196,7 +198,7 @@ class RequestTrace:
         self._waits = lost
         self._queued_ns = attempt.end_ns - offset_ns
 
-    def responded(self, answer: Answer, now_ns: int) -> None:  # noqa: ARG002 - the other kind's
+    def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - the other kind's
         if self._responses is None:
             self._responses = []
         if len(self._responses) < _MOST_RESPONSES:
@@ -219,7 +221,9 @@ class RequestTrace:
         )
         self._tracer.record(span)
 
-    def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
+    def end(
+        self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
+    ) -> None:
         offset_ns = epoch_offset_ns()
         queued_ns = self._queued_ns or entry.enqueued_ns
         if self._waits and 0 < queued_ns < now_ns:
@@ -233,8 +237,8 @@ class RequestTrace:
         if entry.request.request_id:
             attributes["triton.request_id"] = entry.request.request_id
         error: str | None = "cancelled"
-        if answer is not None:
-            error = None if answer.error is None else answer.error.message
+        if response is not None:
+            error = None if response.error is None else response.error.message
         span = Span(
             name=name,
             context=self.context,

@@ -16,7 +16,7 @@ from nereid.pb import kserve_pb2
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from nereid.core.messages import Answer
+    from nereid.core.messages import InferResponse
     from nereid.services.scheduler.observability.latencies import Latencies
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
@@ -84,10 +84,10 @@ class _Responses:
     fail: Duration = field(default_factory=Duration)
     empty: Duration = field(default_factory=Duration)
 
-    def add(self, answer: Answer, took_ns: int) -> None:
-        if answer.error is not None:
+    def add(self, response: InferResponse, took_ns: int) -> None:
+        if response.error is not None:
             self.fail.add(1, took_ns)
-        elif answer.head:
+        elif response.head:
             self.success.add(1, took_ns)
         else:
             self.empty.add(1, took_ns)
@@ -206,14 +206,14 @@ class ModelStatistics:
         if self.latencies is not None:
             self.latencies.record_phases(entry, execution, ended_ns)
 
-    def record_response(self, index: int, answer: Answer, took_ns: int) -> None:
+    def record_response(self, index: int, response: InferResponse, took_ns: int) -> None:
         """The index-th answer to a request came so long after the one before it."""
         responses = self.responses
         if index >= len(responses):
             if index >= MOST_RESPONSES:
                 return
             responses.append(_Responses())
-        responses[index].add(answer, took_ns)
+        responses[index].add(response, took_ns)
 
     def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
         """A request failed that had been queued: expired, cancelled, lost, or with its batch."""

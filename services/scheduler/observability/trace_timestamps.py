@@ -26,7 +26,7 @@ from nereid.shm.segments import LostError, read
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.core.messages import Answer, InferRequest, Payload, TracedTensor
+    from nereid.core.messages import InferRequest, InferResponse, Payload, TracedTensor
     from nereid.observability.tracing import Span
     from nereid.services.scheduler.observability.request_traces import EntryTrace, Refusal
     from nereid.services.scheduler.requests.entry import Entry
@@ -98,11 +98,11 @@ class TimedEntry:
     """A tracing.EntryTrace. root None: it is one."""
 
     __slots__ = (
-        "_answered",
         "_below",
         "_models",
         "_owner",
         "_received_ns",
+        "_responded",
         "_root",
         "_started_ns",
         "_tensors",
@@ -126,7 +126,7 @@ class TimedEntry:
         self._below: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
         # Its answers are shown as they come.
-        self._answered = False
+        self._responded = False
         self.parent = parent
         self.context = child_of(parent)
         # Of a root: whether what is below it shows tensors, and how much of them is kept.
@@ -158,25 +158,27 @@ class TimedEntry:
     def record_batch(self, span: Span) -> None:
         pass
 
-    def responded(self, answer: Answer, now_ns: int) -> None:  # noqa: ARG002 - the other kind's
-        self._answered = True
-        self._show_outputs(answer)
+    def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - the other kind's
+        self._responded = True
+        self._show_outputs(response)
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
         pass
 
-    def end(self, entry: Entry, model: tuple[str, int], answer: Answer | None, now_ns: int) -> None:
+    def end(
+        self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
+    ) -> None:
         name, version = model
         request_id = entry.request.request_id
         times = self._times(entry, now_ns)
-        if answer is not None and not self._answered:
-            self._show_outputs(answer)
+        if response is not None and not self._responded:
+            self._show_outputs(response)
         tensors = tuple(self._tensors)
         told = TracedModel(self.context, self.parent, name, version, request_id, times, tensors)
         if self._root is None:
             self._owner.forget(self)
-            if answer is not None:
-                answer.trace = (told, *self._models)
+            if response is not None:
+                response.trace = (told, *self._models)
         else:
             self._root._add(told)  # noqa: SLF001
 
@@ -184,9 +186,9 @@ class TimedEntry:
         """Of a root: what was below it."""
         if len(self._models) < _MOST_MODELS:
             self._models.append(model)
-            (_, asked_ns), *_, (_, answered_ns) = model.times
-            first_ns, last_ns = self._below.get(model.parent, (asked_ns, answered_ns))
-            self._below[model.parent] = min(first_ns, asked_ns), max(last_ns, answered_ns)
+            (_, asked_ns), *_, (_, responded_ns) = model.times
+            first_ns, last_ns = self._below.get(model.parent, (asked_ns, responded_ns))
+            self._below[model.parent] = min(first_ns, asked_ns), max(last_ns, responded_ns)
 
     def show(
         self,
@@ -199,9 +201,9 @@ class TimedEntry:
             copies = map(partial(self._owner.copy, self._root), payloads)
             self._tensors += islice(shown(head, copies), _MOST_TENSORS)
 
-    def _show_outputs(self, answer: Answer) -> None:
-        if self._root is not None and self._root.shows_tensors and answer.error is None:
-            self.show(outputs_shown, answer.head, answer.payloads)
+    def _show_outputs(self, response: InferResponse) -> None:
+        if self._root is not None and self._root.shows_tensors and response.error is None:
+            self.show(outputs_shown, response.head, response.payloads)
 
     def _times(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
         queued_ns = max(self._received_ns, entry.enqueued_ns)

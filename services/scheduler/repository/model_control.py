@@ -279,11 +279,11 @@ class RepositoryControl:
         model.refusal = ""
         replacement = Replacement(self._loader, model, found)
         change = compare(model.versions, found)
-        faults = await replacement.run(change, self._rules.retries, patience_s)
+        errors = await replacement.run(change, self._rules.retries, patience_s)
         for served in replacement.surplus:
             self._spawn(self._loader.retire(served))
-        if faults:
-            raise InvalidArgument(f"load failed for model '{name}': {''.join(faults)}\n")
+        if errors:
+            raise InvalidArgument(f"load failed for model '{name}': {''.join(errors)}\n")
         self._failed.discard(name)
 
     def _find(self, name: str, override: Override | None) -> FoundModel:

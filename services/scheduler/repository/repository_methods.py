@@ -63,11 +63,11 @@ def _require_no_repository(name: str) -> None:
 
 
 def _handler(
-    request_type: type[Message], answer: Callable[[Any], Awaitable[Message]]
+    request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
     async def handle(_call: Call, message: bytes) -> bytes:
         try:
-            response = await answer(request_type.FromString(message))
+            response = await wire_response(request_type.FromString(message))
         except DecodeError as error:
             raise RpcError(Status.INTERNAL, "the request cannot be read") from error
         except NereidError as error:

@@ -23,7 +23,7 @@ from nereid.core.errors import (
     Unavailable,
     error_of,
 )
-from nereid.core.messages import Answer, Cancel, Flow, InferRequest, fault_of
+from nereid.core.messages import Cancel, FlowControl, InferRequest, InferResponse, error_status_of
 from nereid.observability.logging import about
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
@@ -31,7 +31,7 @@ from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion, check_taker
 from nereid.services.scheduler.observability.request_traces import Refusal
 from nereid.services.scheduler.requests.entry import Entry
-from nereid.services.scheduler.requests.shared_payloads import Slabs
+from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.observability.request_traces import Traces
     from nereid.services.scheduler.requests.nested_calls import Lineage
 
-    OnAnswer = Callable[[Answer], None]
+    OnResponse = Callable[[InferResponse], None]
     # A held request, by its id, is somewhere else now.
     OnTaken = Callable[[int, "Ticket"], None]
 
@@ -62,7 +62,7 @@ class Held:
     request: InferRequest
     name: str
     version: str
-    on_answer: OnAnswer
+    on_response: OnResponse
     on_taken: OnTaken
     since_ns: int
     timer: asyncio.TimerHandle | None = None
@@ -92,13 +92,13 @@ class HoldingRoom:
             raise Unavailable("Exceeds maximum queue size")
         limit_s = self._limit_s
         text = f"model '{held.name}' is being loaded; waited {limit_s:g} s for it"
-        error: NereidError = Unavailable(text, late=True)
+        error: NereidError = Unavailable(text, accepted=True)
         if held.request.deadline is not None:
             left_s = held.request.deadline - time.monotonic()
             if left_s < limit_s:
                 limit_s = max(0.0, left_s)
                 text = f"the deadline passed while model '{held.name}' was being loaded"
-                error = DeadlineExceeded(text, late=True)
+                error = DeadlineExceeded(text, accepted=True)
         self._held[held] = None
         held.timer = asyncio.get_running_loop().call_later(limit_s, self._give_up, held, error)
 
@@ -136,7 +136,7 @@ class HoldingRoom:
         self.release(held)
         if self.on_given_up is not None:
             self.on_given_up(held, error)
-        held.on_answer(Answer(held.request.id, error=fault_of(error)))
+        held.on_response(InferResponse(held.request.id, error=error_status_of(error)))
 
 
 class Intake:
@@ -160,7 +160,7 @@ class Intake:
     def submit(
         self,
         request: InferRequest,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
         on_taken: OnTaken,
         *,
         at_once: bool,
@@ -171,11 +171,11 @@ class Intake:
             NereidError: it was refused; on_answer will not be called.
         """
         if request.caller and self.lineage is not None:
-            return self._submit_for_model(self.lineage, request, on_answer, on_taken)
+            return self._submit_for_model(self.lineage, request, on_response, on_taken)
         model = self._by_head.get(request.head)
-        if model is None or request.fault is not None:
-            return self._submit_slowly(request, on_answer, on_taken)
-        return model, model.submit(request, on_answer, at_once=at_once)
+        if model is None or request.error_status is not None:
+            return self._submit_slowly(request, on_response, on_taken)
+        return model, model.submit(request, on_response, at_once=at_once)
 
     def refused(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
         """No model has taken this request. since_ns 0: it came just now."""
@@ -203,7 +203,7 @@ class Intake:
             asyncio.get_running_loop().call_soon(self._retry)
 
     def _submit_slowly(
-        self, request: InferRequest, on_answer: OnAnswer, on_taken: OnTaken
+        self, request: InferRequest, on_response: OnResponse, on_taken: OnTaken
     ) -> Ticket:
         if self._stopping and not request.caller:
             raise Unavailable(STOPPING)
@@ -213,16 +213,16 @@ class Intake:
         except NereidError:
             if not self._catalogue.is_loading(name, version):
                 raise
-            held = Held(request, name, version, on_answer, on_taken, time.monotonic_ns())
+            held = Held(request, name, version, on_response, on_taken, time.monotonic_ns())
             self._room.hold(held)
             return self._room, held
-        return model, model.submit(request, on_answer)
+        return model, model.submit(request, on_response)
 
     def _submit_for_model(
-        self, lineage: Lineage, request: InferRequest, on_answer: OnAnswer, on_taken: OnTaken
+        self, lineage: Lineage, request: InferRequest, on_response: OnResponse, on_taken: OnTaken
     ) -> Ticket:
         lineage.adopt(request)
-        owner, what = self._submit_slowly(request, on_answer, on_taken)
+        owner, what = self._submit_slowly(request, on_response, on_taken)
         if isinstance(what, Entry):
             _note(lineage, request, owner, what)  # type: ignore[arg-type]
         return owner, what
@@ -230,10 +230,10 @@ class Intake:
     def _find(self, request: InferRequest, name: str, version: str) -> ModelVersion:
         served = self._catalogue.find(name, version)
         assert served.runtime is not None, "ready, but not in service"
-        if request.fault is not None:
+        if request.error_status is not None:
             check_taker(served.runtime.config, request)
-            code, message, late = request.fault
-            raise error_of(code, message, late=late)
+            code, message, accepted = request.error_status
+            raise error_of(code, message, accepted=accepted)
         if not self._stopping and len(request.head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
             if len(self._by_head) >= _MOST_HEADS:
                 self._by_head.clear()
@@ -251,14 +251,14 @@ class Intake:
         request = held.request
         try:
             model = self._find(request, held.name, held.version)
-            entry = model.submit(request, held.on_answer)
+            entry = model.submit(request, held.on_response)
             if request.caller and self.lineage is not None:
                 _note(self.lineage, request, model, entry)
             held.on_taken(request.id, (model, entry))
         except Exception as error:
             told = _told(error, request)
             self.refused(request, told, held.since_ns)
-            held.on_answer(Answer(request.id, error=fault_of(told)))
+            held.on_response(InferResponse(request.id, error=error_status_of(told)))
 
     def _given_up(self, held: Held, error: NereidError) -> None:
         self.refused(held.request, error, held.since_ns)
@@ -267,7 +267,7 @@ class Intake:
 class GatewayLink(Protocol):
     """The scheduler's end of a gateway's link; nereid.rpc.Link is one."""
 
-    def send(self, item: Answer) -> None:
+    def send(self, item: InferResponse) -> None:
         """Hand an answer over; it leaves with the others of this loop turn."""
 
     def flush(self) -> None:
@@ -280,18 +280,20 @@ class GatewaySession:
     link: GatewayLink
     _numbers = count(1)
 
-    def __init__(self, intake: Intake, slabs: Slabs | None = None, domain: str = "") -> None:
+    def __init__(
+        self, intake: Intake, shared_tensors: SharedTensors | None = None, domain: str = ""
+    ) -> None:
         """domain: the memory that the gateway can share."""
         self._intake = intake
-        self._slabs = slabs or Slabs()
-        self._shares = self._slabs.shared_with(domain)
+        self._shared_tensors = shared_tensors or SharedTensors()
+        self._shares = self._shared_tensors.shared_with(domain)
         # The segments that its answers lie in, until it says that it has done with them.
         self._lent: set[str] = set()
         # What tells this link from the others in metrics.
         self.number = next(self._numbers)
         self._pending: dict[int, Ticket] = {}
         # Bound once, not once for each request.
-        self._on_answer: OnAnswer = self._answer
+        self._on_response: OnResponse = self._response
         self._on_taken: OnTaken = self._pending.__setitem__
 
     @property
@@ -308,25 +310,25 @@ class GatewaySession:
                 self._submit(item, alone)
             elif isinstance(item, Cancel):
                 self._cancel(item.id)
-            elif isinstance(item, Flow):
+            elif isinstance(item, FlowControl):
                 self._set_flow(item)
             else:
-                done = self._lent.intersection(item.slabs)
+                done = self._lent.intersection(item.segment_names)
                 self._lent -= done
-                self._slabs.give_back(done)
+                self._shared_tensors.give_back(done)
 
     def on_down(self) -> None:
         """The link broke: a gateway that is still there sends its requests again on a new one."""
         for number in list(self._pending):
             self._cancel(number)
-        self._slabs.give_back(self._lent, discard=True)
+        self._shared_tensors.give_back(self._lent, discard=True)
         self._lent.clear()
 
     def _submit(self, request: InferRequest, at_once: bool) -> None:
         number = request.id
         try:
             self._pending[number] = self._intake.submit(
-                request, self._on_answer, self._on_taken, at_once=at_once
+                request, self._on_response, self._on_taken, at_once=at_once
             )
         except Exception as error:
             self._refuse(request, _told(error, request))
@@ -335,7 +337,7 @@ class GatewaySession:
         # Apart from where the error is caught: a frame that holds its own error would keep the
         # request, and its memory, until the collector comes by.
         self._intake.refused(request, error)
-        self.link.send(Answer(request.id, error=fault_of(error)))
+        self.link.send(InferResponse(request.id, error=error_status_of(error)))
 
     def _cancel(self, number: int) -> None:
         ticket = self._pending.pop(number, None)
@@ -343,31 +345,31 @@ class GatewaySession:
             owner, what = ticket
             owner.cancel(what)  # type: ignore[arg-type]
 
-    def _set_flow(self, flow: Flow) -> None:
+    def _set_flow(self, flow: FlowControl) -> None:
         owner, what = self._pending.get(flow.id, (None, None))
         if isinstance(owner, DecoupledVersion | EnsembleVersion):
             owner.set_flow(what, paused=flow.paused)  # type: ignore[arg-type]
 
-    def _answer(self, answer: Answer) -> None:
+    def _response(self, response: InferResponse) -> None:
         pending = self._pending
-        if answer.id not in pending:
+        if response.id not in pending:
             # Cancelled meanwhile: nobody wants the answer.
-            self._slabs.unwanted(answer)
+            self._shared_tensors.unwanted(response)
             return
-        if answer.slab:
-            answer = self._lend(answer)
-        self.link.send(answer)
-        if not answer.more:
-            del pending[answer.id]
+        if response.segment_name:
+            response = self._lend(response)
+        self.link.send(response)
+        if not response.more:
+            del pending[response.id]
             if not pending:
                 # Nothing else of this gateway's is under way that could share the frame.
                 self.link.flush()
 
-    def _lend(self, answer: Answer) -> Answer:
+    def _lend(self, response: InferResponse) -> InferResponse:
         if not self._shares:
-            return self._slabs.bring_in(answer)
-        self._lent.add(answer.slab)
-        return answer
+            return self._shared_tensors.bring_in(response)
+        self._lent.add(response.segment_name)
+        return response
 
 
 def _note(lineage: Lineage, request: InferRequest, model: ModelVersion, entry: Entry) -> None:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.core.codecs import read_answer
+from nereid.core.codecs import read_response
 from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from nereid.core.messages import Answer
+    from nereid.core.messages import InferResponse
     from nereid.services.scheduler.executors.instance import Instance, Running
     from nereid.services.scheduler.observability.statistics import Execution, ModelStatistics
     from nereid.services.scheduler.requests.entry import Entry
 
-    OnAnswer = Callable[[Entry, Answer, Running], None]
+    OnResponse = Callable[[Entry, InferResponse, Running], None]
 
 
 class Late(NamedTuple):
@@ -33,12 +33,12 @@ class Late(NamedTuple):
     waiting: dict[int, Entry]
 
 
-class LateAnswers:
+class LateResponses:
     """One model version's; on_answer: has an answer to an entry that it waits for, or did."""
 
-    def __init__(self, statistics: ModelStatistics, on_answer: OnAnswer) -> None:
+    def __init__(self, statistics: ModelStatistics, on_response: OnResponse) -> None:
         self._statistics = statistics
-        self._on_answer = on_answer
+        self._on_response = on_response
 
     def begin(
         self, instance: Instance, running: Running, reply: pb.Executed, execution: Execution
@@ -66,14 +66,14 @@ class LateAnswers:
 
     def _take(self, instance: Instance, late: Late, reply: pb.Executed) -> None:
         now_ns = time.monotonic_ns()
-        for message in reply.answers:
-            entry, answer = late.waiting.pop(message.id), read_answer(message)
+        for message in reply.responses:
+            entry, response = late.waiting.pop(message.id), read_response(message)
             instance.open_members -= 1
-            if answer.error is None:
+            if response.error is None:
                 self._statistics.record_end(entry, late.execution, now_ns)
             else:
                 self._statistics.record_failure(entry, now_ns, BACKEND)
-            self._on_answer(entry, answer, late.running)
+            self._on_response(entry, response, late.running)
         if not late.waiting:
             del instance.late[late.running.id]
 
@@ -88,6 +88,6 @@ def lose(instance: Instance) -> list[Entry]:
 
 def check_places(reply: pb.Executed, waiting: Container[int]) -> None:
     """Raise ValueError if it answers what awaits no answer."""
-    places = [answer.id for answer in reply.answers]
+    places = [response.id for response in reply.responses]
     if len({*places}) < len(places) or any(place not in waiting for place in places):
         raise ValueError(f"answers to members {places}, some of which await none")

@@ -17,7 +17,7 @@ from nereid.pb import kserve_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from nereid.core.messages import Answer, InferRequest
+    from nereid.core.messages import InferRequest, InferResponse
     from nereid.services.scheduler.caching.response_cache import Passage
     from nereid.services.scheduler.observability.request_traces import EntryTrace
     from nereid.services.scheduler.observability.statistics import Execution
@@ -38,7 +38,7 @@ class State(Enum):
     QUEUED = 1
     BATCHED = 2
     EXECUTING = 3
-    ANSWERED = 4
+    RESPONDED = 4
     WAITING = 5
 
 
@@ -65,7 +65,7 @@ class Entry:
     request: InferRequest
     valid: ValidHead
     # Whoever waits for the answer; opaque to the core.
-    on_answer: Callable[[Answer], None]
+    on_response: Callable[[InferResponse], None]
     received_ns: int
     # Two entries may share a batch if and only if theirs are equal.
     key: Hashable = None
@@ -112,14 +112,14 @@ def hand_out(entries: list[Entry], size: int, reason: str) -> Batch:
     return Batch(entries, size, reason)
 
 
-def tell(entry: Entry, answer: Answer) -> None:
+def tell(entry: Entry, response: InferResponse) -> None:
     """Hand over the answer; that this fails is nobody else's trouble."""
-    answer.id = entry.request.id
-    if answer.error is not None:
+    response.id = entry.request.id
+    if response.error is not None:
         name = kserve_pb2.ModelInferRequest.FromString(entry.request.head).model_name
-        answer.head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
+        response.head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
     try:
-        entry.on_answer(answer)
+        entry.on_response(response)
     except Exception:
         _log.exception("an answer could not be handed over", extra=about(entry))
 

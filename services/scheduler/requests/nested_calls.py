@@ -91,7 +91,7 @@ class Lineage:
             raise Unavailable(
                 "every instance of the model waits itself for a response that only one of them "
                 "could help to: the request would wait for ever",
-                late=True,
+                accepted=True,
             )
 
     def _instance_of(self, number: int) -> Instance | None:
@@ -124,7 +124,7 @@ class Lineage:
         return (
             child
             for child in self._children.get(instance, ())
-            if child.batch is running.batch and child.entry.state is not State.ANSWERED
+            if child.batch is running.batch and child.entry.state is not State.RESPONDED
         )
 
     def _is_stuck(self, caller: Instance, model: object, entry: Entry) -> bool:

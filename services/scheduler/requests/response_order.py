@@ -35,20 +35,20 @@ class ReplyOrder(Generic[T]):
         slot = self._open[entry] = _Slot[T]()
         self._order.append(slot)
 
-    def add(self, entry: object, answer: T) -> list[T]:
+    def add(self, entry: object, response: T) -> list[T]:
         """An answer that is not the entry's last: whether it may go out now."""
         slot = self._open[entry]
         if self._order[0] is slot:
-            return [answer]
-        slot.held.append(answer)
+            return [response]
+        slot.held.append(response)
         return []
 
-    def settle(self, entry: object, answer: T | None) -> list[T]:
+    def settle(self, entry: object, response: T | None) -> list[T]:
         """The answers that may go out now. None: this entry needs no other (cancelled)."""
         slot = self._open.pop(entry)
         slot.settled = True
-        if answer is not None:
-            slot.held.append(answer)
+        if response is not None:
+            slot.held.append(response)
         order = self._order
         ready: list[T] = []
         while order and order[0].settled:

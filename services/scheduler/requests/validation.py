@@ -20,7 +20,7 @@ from nereid.services.scheduler.requests.entry import Entry, ValidHead
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
-    from nereid.core.messages import Answer, InferRequest, Payload
+    from nereid.core.messages import InferRequest, InferResponse, Payload
     from nereid.model_config import InputSpec, ModelConfig, QueuePolicy
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
@@ -54,7 +54,7 @@ class Validator:
         self._cache: dict[bytes, ValidHead] = {}
 
     def accept(
-        self, request: InferRequest, on_answer: Callable[[Answer], None], now_ns: int
+        self, request: InferRequest, on_response: Callable[[InferResponse], None], now_ns: int
     ) -> Entry:
         """The entry for a request: head and sizes checked, priority level and queue timeout set."""
         valid = self.check(request.head, request.request_id)
@@ -69,7 +69,7 @@ class Validator:
         return Entry(
             request=request,
             valid=valid,
-            on_answer=on_answer,
+            on_response=on_response,
             received_ns=now_ns,
             key=key,
             level=level,
@@ -204,7 +204,7 @@ class _Heads:
             if CLASSIFICATION in output.parameters and datatype in _UNCLASSIFIABLE:
                 raise InvalidArgument(
                     f"class result not available for output due to unsupported type '{datatype}'",
-                    late=True,
+                    accepted=True,
                 )
 
     def _count_text(self, names: Collection[str]) -> str:

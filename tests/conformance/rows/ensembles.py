@@ -21,28 +21,28 @@ def rows() -> Iterator[Row]:
         yield from grouped(f"ensemble/{group.__name__[1:]}", group(), server="python")
 
 
-def sorted_outputs(answer: Any) -> Any:
+def sorted_outputs(response: Any) -> Any:
     """The real server's order is that of a hash table."""
-    answer = levelled(answer)
-    outputs = answer.get("reply", {}).get("outputs")
+    response = levelled(response)
+    outputs = response.get("reply", {}).get("outputs")
     if outputs is not None and all(not each.get("raw") for each in outputs):
         # Without elements there are no parameters.
-        answer["reply"].pop("parameters", None)
-    for body in (answer.get("json"), answer.get("reply")):
+        response["reply"].pop("parameters", None)
+    for body in (response.get("json"), response.get("reply")):
         if isinstance(body, dict) and "outputs" in body:
             body["outputs"].sort(key=lambda each: str(each["name"]))
-    return answer
+    return response
 
 
 def _x(*numbers: float, shape: Any = None, name: str = "X") -> Any:
     return tensor(name, "FP32", shape or (len(numbers),), fp32_contents=numbers)
 
 
-def _without_parameters(answer: Any) -> Any:
+def _without_parameters(response: Any) -> Any:
     """The real server's cache forgets a reply's parameters."""
-    answer = sorted_outputs(answer)
-    answer["reply"].pop("parameters", None)
-    return answer
+    response = sorted_outputs(response)
+    response["reply"].pop("parameters", None)
+    return response
 
 
 def _infer() -> Iterator[Row]:
@@ -139,12 +139,12 @@ def _decoupled() -> Iterator[Row]:
         yield row(f"generate-{model}", post(f"models/{model}/generate", {"X": [1]}), view=levelled)
 
 
-def _unmarked(answer: Any) -> Any:
+def _unmarked(response: Any) -> Any:
     """Without the mark of the last answer: the steps before may tell their end only after it."""
-    answer = levelled(answer)
-    for reply in answer["replies"]:
+    response = levelled(response)
+    for reply in response["replies"]:
         reply.get("infer_response", {}).get("parameters", {}).pop("triton_final_response", None)
-    return answer
+    return response
 
 
 def _kept() -> Iterator[Row]:
@@ -183,7 +183,9 @@ def _broken() -> Iterator[Row]:
     yield row(
         "index",
         Http("POST", "/v2/repository/index"),
-        view=lambda answer: [each for each in answer["json"] if each["name"].startswith("wrong_")],
+        view=lambda response: [
+            each for each in response["json"] if each["name"].startswith("wrong_")
+        ],
     )
 
 

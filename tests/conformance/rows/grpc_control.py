@@ -95,10 +95,10 @@ def _statistics() -> Iterator[Row]:
     yield row("counts", statistics, *steps, statistics)
 
 
-def _names_alone(answer: Any) -> Any:
-    if isinstance(answer, dict) and "reply" in answer:
-        return sorted((each["name"], each["version"]) for each in answer["reply"]["model_stats"])
-    return answer
+def _names_alone(response: Any) -> Any:
+    if isinstance(response, dict) and "reply" in response:
+        return sorted((each["name"], each["version"]) for each in response["reply"]["model_stats"])
+    return response
 
 
 def _messages() -> Iterator[Row]:

@@ -43,14 +43,14 @@ def _streams() -> Iterator[Row]:
         yield row(f"bad-errors-end-{said}", Stream((bad,), (("triton_grpc_error", said),)))
 
 
-def _without_error(answer: Any) -> Any:
+def _without_error(response: Any) -> Any:
     """What a failing model says is its backend's own."""
-    if isinstance(answer, dict):
-        for reply in answer.get("replies", ()):
+    if isinstance(response, dict):
+        for reply in response.get("replies", ()):
             if "error_message" in reply:
                 reply["error_message"] = "some"
-        answer.pop("details", None)
-    return answer
+        response.pop("details", None)
+    return response
 
 
 def rows() -> Iterator[Row]:

@@ -132,10 +132,10 @@ def _statistics() -> Iterator[Row]:
     )
 
 
-def _names_alone(answer: Any) -> Any:
+def _names_alone(response: Any) -> Any:
     """Of all models' statistics: what other rows do changes the counts."""
-    if isinstance(answer, dict) and isinstance(answer.get("json"), dict):
-        stats = answer["json"].get("model_stats")
+    if isinstance(response, dict) and isinstance(response.get("json"), dict):
+        stats = response["json"].get("model_stats")
         if isinstance(stats, list):
             return sorted((each["name"], each["version"], *sorted(each)) for each in stats)
-    return answer
+    return response

@@ -246,12 +246,12 @@ def _models() -> Iterator[Row]:
     yield infer("batched", "batched", one([1, 2, 3, 4], (2, 2)))
 
 
-def _either(answer: Any) -> Any:
+def _either(response: Any) -> Any:
     """An idle queue may be quicker than a microsecond, or not."""
     return (
         "served or expired"
-        if isinstance(answer, dict) and answer["status"] in {200, 503}
-        else answer
+        if isinstance(response, dict) and response["status"] in {200, 503}
+        else response
     )
 
 

@@ -221,14 +221,14 @@ def _completion() -> Iterator[Row]:
             yield infer(f"{name}-{shape}", name, document, view=levelled)
 
 
-def _index(answer: Any) -> Any:
+def _index(response: Any) -> Any:
     """Models of this module alone: what became of them."""
-    return levelled([each for each in answer["json"] if not each["name"].startswith("wrong_")])
+    return levelled([each for each in response["json"] if not each["name"].startswith("wrong_")])
 
 
-def _config(answer: Any) -> Any:
-    answer.get("json", {}).pop("parameters", None)
-    return answer
+def _config(response: Any) -> Any:
+    response.get("json", {}).pop("parameters", None)
+    return response
 
 
 def _statistics() -> Iterator[Row]:

@@ -12,14 +12,14 @@ from tests.conformance.exchange import Http, Rpc
 from tests.conformance.row import ODD_VALUES, Row, grouped, post, row
 
 
-def _reasons_gone(answer: Any) -> Any:
+def _reasons_gone(response: Any) -> Any:
     """Why a model did not load is the backend's to say."""
-    if isinstance(answer, dict):
-        index = answer.get("json", answer.get("reply", {}).get("models"))
+    if isinstance(response, dict):
+        index = response.get("json", response.get("reply", {}).get("models"))
         for entry in index if isinstance(index, list) else ():
             if "reason" in entry:
                 entry["reason"] = "some"
-    return answer
+    return response
 
 
 def _repository() -> Iterator[Row]:
@@ -142,12 +142,12 @@ def _explicit() -> Iterator[Row]:
     yield row("config-override", load(smaller), ready, load(), view=_load_reason_gone, **more)
 
 
-def _load_reason_gone(answer: Any) -> Any:
-    if isinstance(answer, dict) and isinstance(answer.get("json"), dict):
-        error = answer["json"].get("error", "")
+def _load_reason_gone(response: Any) -> Any:
+    if isinstance(response, dict) and isinstance(response.get("json"), dict):
+        error = response["json"].get("error", "")
         if error.startswith("load failed for model"):
-            answer["json"]["error"] = error.partition(" at UNAVAILABLE")[0]
-    return answer
+            response["json"]["error"] = error.partition(" at UNAVAILABLE")[0]
+    return response
 
 
 def rows() -> Iterator[Row]:

@@ -38,8 +38,8 @@ def excused(real: Any, ours: Any) -> bool:
     return dumped(_levelled(real)) == dumped(_levelled(ours))
 
 
-def _status(answer: Any) -> Any:
-    return answer.get("status", answer.get("code"))
+def _status(response: Any) -> Any:
+    return response.get("status", response.get("code"))
 
 
 def _levelled(value: Any) -> Any:

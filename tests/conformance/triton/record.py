@@ -45,7 +45,7 @@ def record(servers: list[str]) -> int:
                 for name in [name for name in expected if name in {row.name for row in rows}]:
                     del expected[name]
                 for row in rows:
-                    expected[row.name], complaint = _answers(row, real, ours)
+                    expected[row.name], complaint = _responses(row, real, ours)
                     odd += [complaint] if complaint else []
     save_expected(expected)
     print(f"{len(expected)} rows")
@@ -53,7 +53,7 @@ def record(servers: list[str]) -> int:
     return 1 if odd else 0
 
 
-def _answers(row: Row, real: triton.Triton, ours: Server) -> tuple[dict[str, Any], str]:
+def _responses(row: Row, real: triton.Triton, ours: Server) -> tuple[dict[str, Any], str]:
     mine = row.ask(ours)
     if row.differs is not None and not row.differs.ask:
         return {"nereid": mine}, ""

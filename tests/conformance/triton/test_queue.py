@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conformance.exchange import NoAnswerError, Rpc, Server, Step
+from tests.conformance.exchange import NoResponseError, Rpc, Server, Step
 from tests.conformance.grpc_infer import parameter, request, tensor
 from tests.conformance.http_infer import infer, one
 from tests.conformance.triton.conftest import Pair
@@ -57,7 +57,7 @@ def _real_story(pair: Pair, step: Callable[[int, int], Step]) -> list[Any]:
     """Nothing where it goes otherwise: the real server died, or was slow."""
     try:
         return _story(pair.triton.server, step)
-    except (AssertionError, NoAnswerError, OSError, HTTPException) as error:
+    except (AssertionError, NoResponseError, OSError, HTTPException) as error:
         print(f"tritonserver told no story: {error!r}")
         return []
 

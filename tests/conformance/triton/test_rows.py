@@ -13,7 +13,7 @@ from tests.conformance.triton.conftest import ASKED, Pair, skipping
 from tests.conformance.triton.triton import Triton
 
 
-def test_nereid_answers_as_recorded(pair: Pair, subtests: pytest.Subtests) -> None:
+def test_nereid_responses_as_recorded(pair: Pair, subtests: pytest.Subtests) -> None:
     expected = load_expected()
     for group, rows in groups(pair.name).items():
         with subtests.test(group):
@@ -27,7 +27,7 @@ def test_nereid_answers_as_recorded(pair: Pair, subtests: pytest.Subtests) -> No
             assert not wrong, "\n".join(wrong)
 
 
-def test_triton_answers_as_recorded(pair: Pair) -> None:
+def test_triton_responses_as_recorded(pair: Pair) -> None:
     expected = load_expected()
     # Waiting for no answer takes too long.
     rows = [

@@ -70,16 +70,16 @@ class Triton:
 
     def ask(self, row: Row) -> Any:
         """Its answers; one more try, on a new server, where it dies."""
-        answers = self._try(row)
-        return self._try(row) if answers is None else answers
+        responses = self._try(row)
+        return self._try(row) if responses is None else responses
 
     def _try(self, row: Row) -> Any:
         if self._gone:
             raise self._gone
-        answers = row.ask(self.server)
-        silent = "no answer" in (answers if isinstance(answers, list) else [answers])
-        if self._process.alive and not (silent and not self._answers()):
-            return answers
+        responses = row.ask(self.server)
+        silent = "no answer" in (responses if isinstance(responses, list) else [responses])
+        if self._process.alive and not (silent and not self._responses()):
+            return responses
         print(f"tritonserver died over {row.name!r}: started anew", flush=True)
         self.deaths.append(row.name)
         if len(self.deaths) > _LIVES:
@@ -88,7 +88,7 @@ class Triton:
         self.renew()
         return None
 
-    def _answers(self) -> bool:
+    def _responses(self) -> bool:
         """Whether it answers at all; one whose death does not show yet does not."""
         address = f"127.0.0.1:{self.server.http_port}"
         try:

@@ -16,7 +16,7 @@ from nereid.core.cache_messages import CacheUsage, Finding, FromCache, Lookup, S
 from nereid.rpc import Link, memory_links
 from nereid.services.cache.cache_config import RedisConfig
 from nereid.services.cache.service import CacheService, make_store
-from nereid.services.cache.store import AnswerStore
+from nereid.services.cache.store import ResponseStore
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.redis_server import RedisServer, Sentinel, redis_server, running
 from tests.support.peers.response_stores import SLACK_S, bounded, find, patient, store_at
@@ -49,12 +49,12 @@ class Crowd:
     misses: int = 0
     latest_s: float = 0.0
 
-    async def come(self, store: AnswerStore) -> None:
+    async def come(self, store: ResponseStore) -> None:
         async with asyncio.TaskGroup() as callers:
             for caller in range(_CALLERS):
                 callers.create_task(self._ask(store, caller))
 
-    async def _ask(self, store: AnswerStore, caller: int) -> None:
+    async def _ask(self, store: ResponseStore, caller: int) -> None:
         # Callers share keys, the value follows from the key, and lengths differ: what belongs to
         # another key, or begins in the middle, is seen.
         for turn in itertools.count():
@@ -88,7 +88,7 @@ def value_of(key: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def crowd_at(store: AnswerStore) -> AsyncIterator[Crowd]:
+async def crowd_at(store: ResponseStore) -> AsyncIterator[Crowd]:
     """Callers at work, who have found what they look for when the block begins and ends."""
     crowd = Crowd()
     coming = asyncio.create_task(crowd.come(store))
@@ -145,7 +145,7 @@ async def test_a_master_that_dies_amid_callers_has_its_replica_follow(tmp_path: 
 
 
 class ThroughService:
-    """An AnswerStore as a scheduler sees it: a link, with the cache service behind."""
+    """An ResponseStore as a scheduler sees it: a link, with the cache service behind."""
 
     def __init__(self, service: CacheService) -> None:
         near: Link[ToCache]

@@ -52,7 +52,7 @@ async def test_paused_it_misses_after_the_socket_timeout(tmp_path: Path) -> None
 
 
 @bounded
-async def test_full_it_refuses_and_still_answers(tmp_path: Path) -> None:
+async def test_full_it_refuses_and_still_responses(tmp_path: Path) -> None:
     with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
         async with store_at(patient(RedisConfig(url=server.url))) as store:
             await put(store, Store(b"a", b"1"))
@@ -136,7 +136,7 @@ async def dripping(server: RedisServer, path: Path, pause_s: float) -> AsyncIter
 
 @pytest.mark.slow
 @bounded
-async def test_answers_that_drip_are_late_as_a_whole(tmp_path: Path) -> None:
+async def test_responses_that_drip_are_late_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "dripping.sock"
     with redis_server(tmp_path) as server:
         config = RedisConfig(url=f"unix://{path}", connect_timeout=100, socket_timeout=100)

@@ -78,7 +78,7 @@ def config_of(site: Site, text: str) -> RedisConfig:
     ids=["host", "url", "password in the url", "name", "name and url"],
 )
 @bounded
-async def test_who_is_trusted_and_known_gets_answers(site: Site, text: str) -> None:
+async def test_who_is_trusted_and_known_gets_responses(site: Site, text: str) -> None:
     async with store_at(config_of(site, text)) as store:
         await put(store, Store(text.encode(), b"1"))
         assert await find(store, text.encode()) == [b"1"]

@@ -85,10 +85,10 @@ def infer(
     if parameters:
         body["parameters"] = parameters
     _, reply = mesh.get(f"/v2/models/{model}/infer", "POST", json.dumps(body).encode())
-    answer = json.loads(reply)
-    if "error" in answer:
-        return str(answer["error"])
-    return {each["name"]: each["data"][0] for each in answer["outputs"]}
+    response = json.loads(reply)
+    if "error" in response:
+        return str(response["error"])
+    return {each["name"]: each["data"][0] for each in response["outputs"]}
 
 
 def grown(mesh: Mesh, model: str, before: dict[str, int]) -> dict[str, int]:
@@ -100,8 +100,8 @@ def grown(mesh: Mesh, model: str, before: dict[str, int]) -> dict[str, int]:
 def test_many_alike_at_once_run_once_and_the_next_is_a_hit(it: Mesh) -> None:
     before = it.counts("triple")
     with ThreadPoolExecutor(64) as pool:
-        answers = list(pool.map(lambda _: infer(it, "triple", 14), range(64)))
-    assert answers == [{"O": 42}] * 64
+        responses = list(pool.map(lambda _: infer(it, "triple", 14), range(64)))
+    assert responses == [{"O": 42}] * 64
     assert grown(it, "triple", before) == {
         "execution_count": 1,
         "inference_count": 1,
@@ -131,7 +131,7 @@ def test_those_unlike_share_nothing(it: Mesh) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 100_000], ids=["inline", "shared"])
-def test_a_step_shares_answers_with_clients(it: Mesh, size: int) -> None:
+def test_a_step_shares_responses_with_clients(it: Mesh, size: int) -> None:
     array = tensor(size, seed=size)
     hit, miss = {"success": 1, "cache_hit": 1}, {"success": 1, "cache_miss": 1}
     executed = {"execution_count": 1, "inference_count": 1}
@@ -152,8 +152,8 @@ def test_a_step_shares_answers_with_clients(it: Mesh, size: int) -> None:
 def test_an_error_is_told_to_all_and_not_kept(it: Mesh) -> None:
     before = it.counts("triple")
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: infer(it, "triple", 1000), range(4)))
-    assert all(isinstance(each, str) for each in answers)
+        responses = list(pool.map(lambda _: infer(it, "triple", 1000), range(4)))
+    assert all(isinstance(each, str) for each in responses)
     assert isinstance(infer(it, "triple", 1000), str)
     assert grown(it, "triple", before).get("fail") == 5
 
@@ -238,8 +238,8 @@ def test_an_ensemble_is_kept_until_a_model_of_it_changes(tmp_path: Path) -> None
         warm(mesh, "outer", 1)
         before, below = mesh.counts("outer"), mesh.counts("second")
         with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda _: infer(mesh, "outer", 2), range(8)))
-        assert answers == [{"O": 30}] * 8
+            responses = list(pool.map(lambda _: infer(mesh, "outer", 2), range(8)))
+        assert responses == [{"O": 30}] * 8
         one = {"execution_count": 1, "inference_count": 1}
         assert grown(mesh, "outer", before) == {
             **one,

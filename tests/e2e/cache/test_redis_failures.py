@@ -38,7 +38,7 @@ class Crowd:
         self._client = tritonclient.grpc.InferenceServerClient(mesh.grpc)
         self._ending = threading.Event()
         # Each client writes its own place alone.
-        self._answered = [0] * _CLIENTS
+        self._responded = [0] * _CLIENTS
         self._latest_s = [0.0] * _CLIENTS
         self._wrong: list[str] = []
 
@@ -59,15 +59,15 @@ class Crowd:
             each.result()
         assert not self._wrong
 
-    def answered_more(self, each: int) -> None:
+    def responded_more(self, each: int) -> None:
         """Until every client has had so many further answers."""
-        enough = [answered + each for answered in self._answered]
+        enough = [responded + each for responded in self._responded]
 
-        def answered() -> bool:
+        def responded() -> bool:
             assert not self._wrong
-            return all(map(int.__ge__, self._answered, enough))
+            return all(map(int.__ge__, self._responded, enough))
 
-        until(answered, "every client's answers")
+        until(responded, "every client's answers")
 
     def _come(self, client: int) -> None:
         turn = client * 7
@@ -80,15 +80,15 @@ class Crowd:
                 self._wrong.append(repr(error))
             took_s = time.monotonic() - asked_s
             self._latest_s[client] = max(self._latest_s[client], took_s)
-            self._answered[client] += 1
+            self._responded[client] += 1
 
     def _ask(self, key: int) -> None:
         array = np.full((1, 8), key, np.float32)
         tensor = tritonclient.grpc.InferInput("INPUT0", [1, 8], "FP32")
         tensor.set_data_from_numpy(array)
         result = self._client.infer("doubler", [tensor], client_timeout=START_S)
-        answer = result.as_numpy("OUTPUT0")
-        assert (answer == 2 * array).all(), f"{answer} for {key}"
+        response = result.as_numpy("OUTPUT0")
+        assert (response == 2 * array).all(), f"{response} for {key}"
 
 
 def executions(mesh: Mesh) -> int:
@@ -100,7 +100,7 @@ def await_hits(mesh: Mesh, crowd: Crowd) -> None:
 
     def cached() -> bool:
         before = executions(mesh)
-        crowd.answered_more(2)
+        crowd.responded_more(2)
         return executions(mesh) == before
 
     until(cached, "answers without executions")
@@ -136,17 +136,17 @@ def test_clients_do_not_notice_what_redis_suffers(mesh_at_redis: tuple[Mesh, Red
         for trouble in (pause, kill, fill):
             before = mesh.counts("doubler")["cache_miss"]
             undo = trouble(redis)
-            crowd.answered_more(5)
+            crowd.responded_more(5)
             # Misses by the dozen, and they do not end while it lasts: nothing is found again.
             missed = mesh.counts("doubler")["cache_miss"]
             assert missed - before >= _CLIENTS, trouble.__name__
-            crowd.answered_more(2)
+            crowd.responded_more(2)
             assert mesh.counts("doubler")["cache_miss"] > missed, trouble.__name__
             undo()
             await_hits(mesh, crowd)
         before = mesh.counts("doubler")["cache_miss"]
         assert redis.command("FLUSHALL") == b"+OK\r\n"
-        crowd.answered_more(_KEYS)
+        crowd.responded_more(_KEYS)
         assert mesh.counts("doubler")["cache_miss"] - before >= _KEYS
         await_hits(mesh, crowd)
     assert crowd.latest_s < _LATEST_S

@@ -67,8 +67,8 @@ def told_by(mesh: Mesh, models: Path, script: str, *arguments: str) -> tuple[str
 def tokens_sent(mesh: Mesh) -> tuple[int, int]:
     """How many requests textgen has finished, and how many answers it has given."""
     stats = json.loads(mesh.get("/v2/models/textgen/stats")[1])["model_stats"][0]
-    answers = sum(each["success"]["count"] for each in stats["response_stats"].values())
-    return stats["inference_count"], answers
+    responses = sum(each["success"]["count"] for each in stats["response_stats"].values())
+    return stats["inference_count"], responses
 
 
 @pytest.mark.parametrize("script", ["stream_http.py", "stream_grpc.py"])
@@ -103,7 +103,7 @@ def test_a_client_that_goes_stops_its_text_within_a_token(
     assert told < 20
 
 
-def test_the_readmes_curl_line_answers_seven(examples_mesh: Mesh) -> None:
+def test_the_readmes_curl_line_responses_seven(examples_mesh: Mesh) -> None:
     readme = (ROOT / "README.md").read_text()
     line = re.search(r"^curl \S*/v2/models/digits/infer -d '[^']*'", readme, re.MULTILINE)
     assert line
@@ -121,12 +121,12 @@ def test_text_goes_in_and_an_embedding_comes_out(
 ) -> None:
     expected = references.load(models, "minilm")
     with connected(examples_mesh, protocol) as client:
-        answer = client.infer("embed", {"text": references.texts_of(expected)})
-        embedding = answer.as_numpy("embedding")
+        response = client.infer("embed", {"text": references.texts_of(expected)})
+        embedding = response.as_numpy("embedding")
         np.testing.assert_allclose(embedding, expected["sentence_embedding"], rtol=0, atol=1e-5)
         # One sentence alone, without the padding that others make for it.
-        answer = client.infer("embed", {"text": references.texts_of(expected)[2:]})
-        alone = answer.as_numpy("embedding")
+        response = client.infer("embed", {"text": references.texts_of(expected)[2:]})
+        alone = response.as_numpy("embedding")
         np.testing.assert_allclose(alone, expected["sentence_embedding"][2:], rtol=0, atol=1e-5)
 
 

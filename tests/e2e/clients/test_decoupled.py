@@ -56,7 +56,7 @@ def mesh(
 
 @pytest.mark.parametrize("wanted", [False, True])
 @pytest.mark.parametrize("mode", ENDS)
-def test_answers_on_a_stream(mesh: Mesh, mode: str, wanted: bool) -> None:
+def test_responses_on_a_stream(mesh: Mesh, mode: str, wanted: bool) -> None:
     failures, last = ENDS[mode]
     with stream(mesh) as one:
         one.ask("repeat", mode, 2, request_id="q", enable_empty_final_response=wanted)
@@ -76,7 +76,7 @@ def test_answers_on_a_stream(mesh: Mesh, mode: str, wanted: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ENDS)
-def test_answers_as_events(mesh: Mesh, mode: str) -> None:
+def test_responses_as_events(mesh: Mesh, mode: str) -> None:
     failures, _ = ENDS[mode]
     with events(mesh, "repeat", COUNT=2, SIZE=1, MODE=mode) as told:
         numbers = list(told)
@@ -86,7 +86,7 @@ def test_answers_as_events(mesh: Mesh, mode: str) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_generate_wants_one_answer(mesh: Mesh, count: int) -> None:
+def test_generate_wants_one_response(mesh: Mesh, count: int) -> None:
     body = json.dumps({"COUNT": count, "SIZE": 1, "MODE": "then_end"}).encode()
     status, reply = mesh.get("/v2/models/repeat/generate", "POST", body)
     assert status == 200
@@ -109,7 +109,7 @@ def test_failures_and_successes_are_counted_as_tritons(mesh: Mesh) -> None:
     until(lambda: counts() == (4, 3, 1), "the counts")
 
 
-def test_large_answers_come_as_they_were_sent(mesh: Mesh) -> None:
+def test_large_responses_come_as_they_were_sent(mesh: Mesh) -> None:
     with stream(mesh) as one:
         one.ask("repeat", "then_end", 40, 1 << 20)
         for number in range(40):
@@ -134,7 +134,7 @@ def test_many_requests_at_once(mesh: Mesh) -> None:
         list(pool.map(one, "abcdefgh"))
 
 
-def test_models_of_one_answer_are_not_for_others(mesh: Mesh) -> None:
+def test_models_of_one_response_are_not_for_others(mesh: Mesh) -> None:
     with (
         tritongrpc.InferenceServerClient(mesh.grpc) as client,
         pytest.raises(tritongrpc.InferenceServerException) as caught,
@@ -187,7 +187,7 @@ def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> 
     endless.await_cancelled()
 
 
-def test_large_answers_that_nobody_takes_leave_no_memory_behind(
+def test_large_responses_that_nobody_takes_leave_no_memory_behind(
     mesh: Mesh, repository: Path
 ) -> None:
     endless = Endless(repository / "endless_grpc")

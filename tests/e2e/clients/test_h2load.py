@@ -27,7 +27,7 @@ def successes(mesh: Mesh) -> int:
 
 # The fall-back engine is not built for load.
 @pytest.mark.parametrize("mesh", ["nereid"], indirect=True)
-def test_every_request_is_answered(mesh: Mesh, tmp_path: Path) -> None:
+def test_every_request_is_responded(mesh: Mesh, tmp_path: Path) -> None:
     request = service_pb2.ModelInferRequest(model_name="doubler")
     request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 8])
     request.raw_input_contents.append(np.ones((1, 8), np.float32).tobytes())

@@ -86,7 +86,7 @@ def test_where_one_side_shares_no_memory_tensors_go_inline(
         "executor": [],
         "gateway": [f"--http-port={http_port}", f"--grpc-port={grpc_port}", "--metrics-port=0"],
     }
-    flags[alone].append("--slab-limit-bytes=0")
+    flags[alone].append("--shm-limit-bytes=0")
     image = tensor(IMAGE)
     with contextlib.ExitStack() as stack:
         for name, own in flags.items():

@@ -34,9 +34,9 @@ def sample(datatype: str) -> np.ndarray[Any, Any]:
 def test_every_datatype_comes_back_as_it_went(client: Client, datatype: str) -> None:
     array = sample(datatype)
     result = client.infer(f"identity_{datatype.lower()}", {"INPUT0": array}, request_id="mine")
-    answer = result.as_numpy("OUTPUT0")
-    assert answer.dtype == array.dtype
-    assert answer.tolist() == array.tolist()
+    wire_response = result.as_numpy("OUTPUT0")
+    assert wire_response.dtype == array.dtype
+    assert wire_response.tolist() == array.tolist()
     response = result.get_response()
     assert (response["id"] if client.is_http else response.id) == "mine"
 

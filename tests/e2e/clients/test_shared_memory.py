@@ -40,7 +40,7 @@ on_both_engines = pytest.mark.parametrize(("mesh", "protocol"), PROTOCOLS, indir
 
 
 @on_both_engines
-def test_models_read_and_answer_in_shared_memory(mesh: Mesh, protocol: str) -> None:
+def test_models_read_and_response_in_shared_memory(mesh: Mesh, protocol: str) -> None:
     client_module: Any = getattr(tritonclient, protocol)
     texts = np.array([[b"a", "é".encode(), b""]], np.object_)
     image = np.random.default_rng(1).random((1, 3 << 18), np.float32)

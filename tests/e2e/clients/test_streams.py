@@ -15,7 +15,7 @@ def tensor(datatype: str, array: np.ndarray[Any, Any]) -> tritongrpc.InferInput:
     return made
 
 
-def test_answers_and_failures_in_the_order_of_requests(mesh: Mesh) -> None:
+def test_responses_and_failures_in_the_order_of_requests(mesh: Mesh) -> None:
     got: queue.Queue[tuple[Any, Any]] = queue.Queue()
     client = tritongrpc.InferenceServerClient(mesh.grpc)
     client.start_stream(lambda result, error: got.put((result, error)))

@@ -69,7 +69,7 @@ def test_a_start_that_fails_may_end_the_mesh(tmp_path: Path, repository: Path, j
     assert "failed to load all models" in mesh.log.read_text()
 
 
-def test_cached_answers_are_those_of_the_model_that_serves(
+def test_cached_responses_are_those_of_the_model_that_serves(
     tmp_path: Path, repository: Path
 ) -> None:
     cached = CONFIG + "response_cache { enable: true }"

@@ -63,15 +63,15 @@ def rows(*values: float) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_every_client_gets_what_the_steps_make(mesh: Mesh, flavour: str) -> None:
     with connected(mesh, flavour) as client:
-        answer = client.infer("sixfold", {"X": rows(1, 2)}, request_id="r")
-        np.testing.assert_array_equal(answer.as_numpy("Y"), 6 * rows(1, 2))
-        answer = client.infer("nested", {"X": rows(1)})
-        np.testing.assert_array_equal(answer.as_numpy("Y"), 18 * rows(1))
+        wire_response = client.infer("sixfold", {"X": rows(1, 2)}, request_id="r")
+        np.testing.assert_array_equal(wire_response.as_numpy("Y"), 6 * rows(1, 2))
+        wire_response = client.infer("nested", {"X": rows(1)})
+        np.testing.assert_array_equal(wire_response.as_numpy("Y"), 18 * rows(1))
         outputs = [client.module.InferRequestedOutput(name) for name in ("tripled", "doubled")]
-        answer = client.infer("fork", {"X": rows(1)}, outputs=outputs)
-        np.testing.assert_array_equal(answer.as_numpy("doubled"), rows(2))
-        np.testing.assert_array_equal(answer.as_numpy("tripled"), rows(3))
-        assert answer.as_numpy("Y") is None
+        wire_response = client.infer("fork", {"X": rows(1)}, outputs=outputs)
+        np.testing.assert_array_equal(wire_response.as_numpy("doubled"), rows(2))
+        np.testing.assert_array_equal(wire_response.as_numpy("tripled"), rows(3))
+        assert wire_response.as_numpy("Y") is None
         with pytest.raises(InferenceServerException, match="batch-size must be <= 8"):
             client.infer("sixfold", {"X": rows(*range(9))})
         assert client("is_model_ready", "nested")
@@ -81,16 +81,16 @@ def test_every_client_gets_what_the_steps_make(mesh: Mesh, flavour: str) -> None
 def test_classes_are_made_of_an_output(mesh: Mesh) -> None:
     with connected(mesh, "http") as client:
         outputs = [client.module.InferRequestedOutput("Y", class_count=1)]
-        answer = client.infer("sixfold", {"X": rows(1)}, outputs=outputs)
-        assert answer.as_numpy("Y").tolist() == [[b"6.000000:0"]]
+        wire_response = client.infer("sixfold", {"X": rows(1)}, outputs=outputs)
+        assert wire_response.as_numpy("Y").tolist() == [[b"6.000000:0"]]
         outputs = [client.module.InferRequestedOutput("doubled", class_count=1)]
-        answer = client.infer("fork", {"X": rows(1)}, outputs=outputs)
-        assert answer.as_numpy("doubled").tolist() == [[b"2.000000:0"]]
+        wire_response = client.infer("fork", {"X": rows(1)}, outputs=outputs)
+        assert wire_response.as_numpy("doubled").tolist() == [[b"2.000000:0"]]
         # With the output that is made of it, the tensor itself is needed.
         outputs.append(client.module.InferRequestedOutput("Y"))
-        answer = client.infer("fork", {"X": rows(1, 2)}, outputs=outputs)
-        assert answer.as_numpy("doubled").tolist() == [[b"2.000000:0"], [b"4.000000:0"]]
-        np.testing.assert_array_equal(answer.as_numpy("Y"), 6 * rows(1, 2))
+        wire_response = client.infer("fork", {"X": rows(1, 2)}, outputs=outputs)
+        assert wire_response.as_numpy("doubled").tolist() == [[b"2.000000:0"], [b"4.000000:0"]]
+        np.testing.assert_array_equal(wire_response.as_numpy("Y"), 6 * rows(1, 2))
 
 
 def test_the_steps_of_many_clients_share_batches(mesh: Mesh) -> None:
@@ -99,8 +99,8 @@ def test_the_steps_of_many_clients_share_batches(mesh: Mesh) -> None:
         with connected(mesh, flavour) as client:
             for turn in range(20):
                 value = 100 * number + turn
-                answer = client.infer("sixfold", {"X": rows(value)})
-                np.testing.assert_array_equal(answer.as_numpy("Y"), rows(6 * value))
+                wire_response = client.infer("sixfold", {"X": rows(value)})
+                np.testing.assert_array_equal(wire_response.as_numpy("Y"), rows(6 * value))
 
     def executions() -> tuple[int, int]:
         stats = json.loads(mesh.get("/v2/models/threefold/stats")[1])["model_stats"][0]
@@ -168,7 +168,7 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 50])
-def test_each_answer_of_a_model_goes_through_the_steps_behind_it(
+def test_each_response_of_a_model_goes_through_the_steps_behind_it(
     streaming: Mesh, count: int
 ) -> None:
     with stream(streaming) as one:
@@ -184,7 +184,7 @@ def test_each_answer_of_a_model_goes_through_the_steps_behind_it(
         assert [each["OUT"] for each in told] == list(range(count))
 
 
-def test_a_model_that_fails_between_its_answers_ends_the_request(streaming: Mesh) -> None:
+def test_a_model_that_fails_between_its_responses_ends_the_request(streaming: Mesh) -> None:
     with events(streaming, "counted", COUNT=2, SIZE=0, MODE="fail_at_last") as told:
         *numbers, last = list(told)
     # The failure may overtake what is on its way through the other steps.
@@ -192,7 +192,7 @@ def test_a_model_that_fails_between_its_answers_ends_the_request(streaming: Mesh
     assert last["error"] == "in ensemble 'counted', no more"
 
 
-def test_who_takes_one_answer_is_told_so(streaming: Mesh) -> None:
+def test_who_takes_one_response_is_told_so(streaming: Mesh) -> None:
     arrays = {
         "COUNT": np.array([1], np.int32),
         "SIZE": np.array([0], np.int32),

@@ -79,8 +79,8 @@ class Crowd:
             oldest = self.oldest
             tensor = aio_client.InferInput("INPUT0", [1, 8], "FP32")
             tensor.set_data_from_numpy(rows(number))
-            answer = await self._client.infer("scaler", [tensor])
-            factors = np.unique(answer.as_numpy("OUTPUT0") / number)
+            response = await self._client.infer("scaler", [tensor])
+            factors = np.unique(response.as_numpy("OUTPUT0") / number)
             assert len(factors) == 1
             assert oldest <= factors[0] <= self.newest
             self.seen.add(int(factors[0]))
@@ -112,17 +112,17 @@ async def test_a_model_reloaded_under_load_loses_nothing(mesh: Mesh, repository:
     assert entry(mesh)["state"] == "READY"
 
 
-async def test_an_unload_under_load_answers_what_was_accepted(mesh: Mesh) -> None:
+async def test_an_unload_under_load_responses_what_was_accepted(mesh: Mesh) -> None:
     async with aio_client.InferenceServerClient(mesh.grpc) as client:
 
         async def ask() -> str:
             tensor = aio_client.InferInput("INPUT0", [1, 8], "FP32")
             tensor.set_data_from_numpy(rows(3))
             try:
-                answer = await client.infer("scaler", [tensor])
+                response = await client.infer("scaler", [tensor])
             except InferenceServerException as error:
                 return str(error.message())
-            assert answer.as_numpy("OUTPUT0")[0, 0] == 3 * 1
+            assert response.as_numpy("OUTPUT0")[0, 0] == 3 * 1
             return "answered"
 
         for _ in range(RELOADS):
@@ -296,9 +296,9 @@ def ask_for_many(client: http_client.InferenceServerClient, count: int) -> None:
         (UNLOAD.replace("scaler", "nope"), b'{"parameters":{"unload_dependents":1}}', 200, ""),
     ],
 )
-def test_what_http_answers(mesh: Mesh, path: str, body: bytes, status: int, text: str) -> None:
-    answered, told = mesh.get(path, "POST", body)
-    assert answered == status
+def test_what_http_responses(mesh: Mesh, path: str, body: bytes, status: int, text: str) -> None:
+    responded, told = mesh.get(path, "POST", body)
+    assert responded == status
     assert text in (json.loads(told)["error"] if told else "")
     assert scaled(mesh) == 1
 

@@ -134,5 +134,5 @@ ROWS = [
 def test_over_http(
     mesh: Mesh, method: str, path: str, body: str | None, status: int, text: str
 ) -> None:
-    told, answer = mesh.get(path, method, None if body is None else body.encode())
-    assert (told, text in answer.decode()) == (status, True), answer
+    told, response = mesh.get(path, method, None if body is None else body.encode())
+    assert (told, text in response.decode()) == (status, True), response

@@ -196,7 +196,7 @@ def test_what_a_model_asks_of_another(traced: Traced) -> None:
     assert [part.model for part in traced.of("untold")] == ["caller"]
 
 
-def test_a_model_with_many_answers_and_one_that_fails(traced: Traced) -> None:
+def test_a_model_with_many_responses_and_one_that_fails(traced: Traced) -> None:
     arrays = {"COUNT": (3, "INT32"), "SIZE": (1, "INT32"), "MODE": (b"then_end", "BYTES")}
     inputs = []
     for name, (value, datatype) in arrays.items():

@@ -83,7 +83,7 @@ def test_it_comes_back_as_it_went(mesh: Mesh, elements: int) -> None:
     assert say(mesh, f"large {elements}", "caller") == "True"
 
 
-def test_the_response_cache_answers_as_well(mesh: Mesh) -> None:
+def test_the_response_cache_responses_as_well(mesh: Mesh) -> None:
     assert [say(mesh, f"large {LARGE} kept", "caller") for _ in range(3)] == ["True"] * 3
     (told,) = json.loads(mesh.get("/v2/models/kept/stats")[1])["model_stats"]
     assert (told["execution_count"], told["inference_stats"]["cache_hit"]["count"]) == (1, 2)
@@ -118,7 +118,7 @@ def test_where_one_side_shares_no_memory_tensors_go_inline(alone: str, tmp_path:
         "executor": [],
         "gateway": [f"--http-port={http_port}", f"--grpc-port={grpc_port}", "--metrics-port=0"],
     }
-    flags[alone].append("--slab-limit-bytes=0")
+    flags[alone].append("--shm-limit-bytes=0")
     with contextlib.ExitStack() as stack:
         for name, own in flags.items():
             dial = f"--scheduler-address={address}"

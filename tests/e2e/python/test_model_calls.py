@@ -137,12 +137,12 @@ def test_an_exception_ends_the_responses(stream: Stream) -> None:
     )
 
 
-def test_a_request_that_its_model_forgets_is_answered(stream: Stream) -> None:
+def test_a_request_that_its_model_forgets_is_responded(stream: Stream) -> None:
     stream.say("forget")
     assert stream.next() == "error: the model let go of a request without sending a final response"
 
 
-def test_a_request_that_is_rescheduled_may_be_answered_all_the_same(stream: Stream) -> None:
+def test_a_request_that_is_rescheduled_may_be_responded_all_the_same(stream: Stream) -> None:
     """Only models of iterative sequences get requests again; Triton says so in its log alone."""
     stream.say("reschedule 2")
     assert [stream.next() for _ in range(2)] == list("01")
@@ -273,7 +273,7 @@ def test_a_request_that_could_only_wait_for_itself_is_refused(mesh: Mesh) -> Non
     assert forever in say(mesh, "exec pair exec pair ready talk", "pair")
 
 
-def test_models_that_call_each_other_under_load_are_all_answered(mesh: Mesh) -> None:
+def test_models_that_call_each_other_under_load_are_all_responded(mesh: Mesh) -> None:
     def ask(number: int) -> str:
         models = ("caller", "other") if number % 2 else ("other", "caller")
         return say(mesh, f"exec {models[1]} exec talk echo {number}", models[0])

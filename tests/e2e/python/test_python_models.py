@@ -248,8 +248,8 @@ def test_a_response_has_parameters(mesh: Mesh) -> None:
     body = json.dumps(
         {"inputs": [{"name": "COMMAND", "datatype": "BYTES", "shape": [1], "data": ["parameters"]}]}
     )
-    _, answer = mesh.get("/v2/models/talk/infer", "POST", body.encode())
-    assert json.loads(answer)["parameters"] == {"word": "yes", "number": 3, "truth": True}
+    _, wire_response = mesh.get("/v2/models/talk/infer", "POST", body.encode())
+    assert json.loads(wire_response)["parameters"] == {"word": "yes", "number": 3, "truth": True}
 
 
 def test_a_response_is_sent_after_execute(mesh: Mesh) -> None:
@@ -333,7 +333,7 @@ def test_a_worker_that_talks_nonsense_is_ended(mesh: Mesh, text: str) -> None:
     assert say(mesh, "pid") != before
 
 
-def test_what_is_answered_later_holds_nobody_up(mesh: Mesh) -> None:
+def test_what_is_responded_later_holds_nobody_up(mesh: Mesh) -> None:
     with ThreadPoolExecutor(3) as pool:
         held = [pool.submit(say, mesh, f"hold {each}") for each in range(3)]
         released = 0
@@ -343,7 +343,7 @@ def test_what_is_answered_later_holds_nobody_up(mesh: Mesh) -> None:
         assert [each.result() for each in held] == ["0", "1", "2"]
 
 
-def test_a_late_answer_does_not_wait_for_what_is_executed_meanwhile(
+def test_a_late_response_does_not_wait_for_what_is_executed_meanwhile(
     mesh: Mesh, tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
@@ -358,7 +358,7 @@ def test_a_late_answer_does_not_wait_for_what_is_executed_meanwhile(
         assert other.result() == say(mesh, "pid")
 
 
-def test_each_request_that_threads_answer_is_answered_once_and_rightly(mesh: Mesh) -> None:
+def test_each_request_that_threads_response_is_responded_once_and_rightly(mesh: Mesh) -> None:
     def ask(client: int) -> None:
         for number in range(20):
             text = f"{client} {number} " + "x" * (100_000 if number % 5 == 0 else client)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 CLIENTS = 64
 REQUESTS = 2000
 # No single request may take longer than this, whatever dies.
-ANSWER_S = 40.0
+RESPONSE_S = 40.0
 
 
 async def ask(client: grpcclient.InferenceServerClient, value: int) -> str:
@@ -29,7 +29,7 @@ async def ask(client: grpcclient.InferenceServerClient, value: int) -> str:
     tensor.set_data_from_numpy(array)
     try:
         result = await asyncio.wait_for(
-            client.infer("doubler", [tensor], request_id=str(value)), ANSWER_S
+            client.infer("doubler", [tensor], request_id=str(value)), RESPONSE_S
         )
     except InferenceServerException as error:
         return str(error.status())
@@ -62,7 +62,7 @@ async def load(
 
 
 @pytest.mark.parametrize("join", ["all", "none"])
-def test_an_executor_killed_under_load_costs_no_answer(
+def test_an_executor_killed_under_load_costs_no_response(
     repository: Path, tmp_path: Path, join: str
 ) -> None:
     with running(repository, tmp_path / "log", f"--join={join}", executors=2) as mesh:
@@ -115,7 +115,7 @@ def test_a_stopped_executor_is_noticed_and_its_requests_run_elsewhere(
 
 
 @pytest.mark.parametrize("join", ["all", "none"])
-def test_sigterm_under_load_answers_everything_accepted(
+def test_sigterm_under_load_responses_everything_accepted(
     repository: Path, tmp_path: Path, join: str
 ) -> None:
     with running(repository, tmp_path / "log", f"--join={join}") as mesh:
@@ -139,7 +139,7 @@ def test_sigterm_waits_for_a_request_that_is_running(repository: Path, tmp_path:
             until_started = asyncio.to_thread(until, lambda: pending(mesh), "the request's start")
             await until_started
             mesh.process.send_signal(signal.SIGTERM)
-            result = await asyncio.wait_for(running_request, ANSWER_S)
+            result = await asyncio.wait_for(running_request, RESPONSE_S)
             assert result.as_numpy("OUTPUT0").tolist() == [3000]
 
     def pending(mesh: Mesh) -> bool:

@@ -18,7 +18,7 @@ from tests.support.mesh.mesh import Mesh, running, until
 
 pytestmark = pytest.mark.slow
 
-ANSWER_S = 40.0
+RESPONSE_S = 40.0
 # More than any exit timeout here.
 ENDLESS_TURNS = 200_000
 
@@ -29,7 +29,7 @@ async def infer(client: grpcclient.InferenceServerClient, model: str, array: Any
     tensor = grpcclient.InferInput(name, array.shape, datatype)
     tensor.set_data_from_numpy(array)
     try:
-        result = await asyncio.wait_for(client.infer(model, [tensor]), ANSWER_S)
+        result = await asyncio.wait_for(client.infer(model, [tensor]), RESPONSE_S)
     except InferenceServerException as error:
         return f"{error.status()}: {error.message()}"
     assert (result.as_numpy("OUTPUT0") == factor * array).all()
@@ -45,7 +45,7 @@ def test_a_signal_while_nothing_runs_yet_leaves_nothing_behind(
     )
     until(lambda: list(tmp_path.iterdir()), "the runtime directory")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(ANSWER_S) == 0
+    assert process.wait(RESPONSE_S) == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,7 +81,7 @@ def test_what_outlasts_the_exit_timeout_is_told(
     seen: dict[int, int] = {}
     with running(repository, tmp_path / "log", "--exit-timeout-secs=1", *flags) as mesh:
         asyncio.run(scenario(mesh))
-        assert mesh.process.wait(ANSWER_S) == 0
+        assert mesh.process.wait(RESPONSE_S) == 0
 
 
 @pytest.mark.parametrize("join", ["all", "none"])
@@ -103,7 +103,7 @@ def test_bad_requests_among_good_ones_harm_nobody(
         strings.set_data_from_numpy(np.array([[b"a", b"b"]], np.object_))
         strings._raw_content = raw
         with pytest.raises(InferenceServerException) as caught:
-            await asyncio.wait_for(client.infer("identity_bytes", [strings]), ANSWER_S)
+            await asyncio.wait_for(client.infer("identity_bytes", [strings]), RESPONSE_S)
         return str(caught.value.status())
 
     async def scenario(mesh: Mesh) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.executor.executor_world import SLOW, WAIT_S, Scheduler, slow, turns
-from tests.support.models.onnx_models import answer_of
+from tests.support.models.onnx_models import response_of
 
 pytestmark = pytest.mark.slow
 
@@ -50,8 +50,8 @@ async def test_sigterm_ends_it_after_the_batch_under_way(tmp_path: Path) -> None
         stream.send(turns(5000))
         started.send_signal(signal.SIGTERM)
         assert (await stay.event()).HasField("leaving")
-        (answer,) = (await stream.answers()).answers
-        assert answer_of(answer)[0][3] == np.int64(5000).tobytes()
+        (response,) = (await stream.responses()).responses
+        assert response_of(response)[0][3] == np.int64(5000).tobytes()
         assert await exit_code(started) == 0
         await stay.wait()
 

@@ -21,7 +21,7 @@ from nereid.services.executor.service import ExecutorService
 from nereid.services.executor.settings import ExecutorSettings
 from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, Stay
 from tests.support.models import python_models
-from tests.support.models.onnx_models import answer_of, head, member
+from tests.support.models.onnx_models import head, member, response_of
 
 LOST = "Stub process 'm_7' is not healthy."
 
@@ -32,8 +32,8 @@ def command(text: str) -> pb.BatchMember:
 
 
 def reply(executed: pb.Executed) -> str:
-    (answer,) = executed.answers
-    return answer_of(answer)[0][3][4:].decode()
+    (response,) = executed.responses
+    return response_of(response)[0][3][4:].decode()
 
 
 class World:
@@ -60,7 +60,7 @@ class World:
 
     async def say(self, stream: InstanceStream, text: str) -> str:
         number = self.send(stream, text)
-        executed = await stream.answers()
+        executed = await stream.responses()
         assert executed.id == number
         return reply(executed)
 
@@ -99,7 +99,7 @@ async def test_a_worker_serves_its_stream_until_it_is_unloaded(world: World) -> 
     assert (await world.stay.event()).instance_unloaded.instance == 7
 
 
-async def test_a_batch_under_way_is_answered_before_the_unload(
+async def test_a_batch_under_way_is_responded_before_the_unload(
     world: World, tmp_path: Path
 ) -> None:
     stream = await world.load()
@@ -110,7 +110,7 @@ async def test_a_batch_under_way_is_answered_before_the_unload(
     assert (await world.stay.event()).instance_unloaded.instance == 99
     assert not stream.ended.is_set()
     (tmp_path / "enough").touch()
-    assert reply(await stream.answers()) == str(process)
+    assert reply(await stream.responses()) == str(process)
     await stream.wait()
     assert (await world.stay.event()).instance_unloaded.instance == 7
 
@@ -121,7 +121,7 @@ async def test_of_a_worker_that_dies_is_told_what_it_had_begun(world: World) -> 
     number = world.send(stream, "die SIGKILL")
     lost = (await world.stay.event()).instance_lost
     assert (lost.instance, lost.begun) == (7, number)
-    assert (lost.error.code, lost.error.message, lost.error.late) == (Internal.code, LOST, True)
+    assert (lost.error.code, lost.error.message, lost.error.accepted) == (Internal.code, LOST, True)
     await stream.wait()
     again = await world.scheduler.stream()
     assert await world.say(again, "echo again") == "again"
@@ -186,100 +186,100 @@ def unable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "_ROOTS", [str(tmp_path / "roots")])
 
 
-async def requests_are_answered_late(world: World) -> None:
+async def requests_are_responded_late(world: World) -> None:
     stream = await world.load()
     held = world.send(stream, "hold me")
-    executed = await stream.answers()
+    executed = await stream.responses()
     # It can have its next batch.
     assert (executed.id, executed.partial, executed.busy) == (held, True, False)
-    assert not executed.answers
+    assert not executed.responses
     stream.send(command("hold this"), command("echo that"), number=(number := next(world.numbers)))
-    executed = await stream.answers()
+    executed = await stream.responses()
     assert (executed.id, executed.partial) == (number, True)
-    assert [(one.id, answer_of(one)[0][3][4:]) for one in executed.answers] == [(1, b"that")]
+    assert [(one.id, response_of(one)[0][3][4:]) for one in executed.responses] == [(1, b"that")]
     # An unload waits for those that are open.
     world.stay.unload(7)
     world.stay.unload(99)
     assert (await world.stay.event()).instance_unloaded.instance == 99
     last = world.send(stream, "release")
-    answers: dict[tuple[int, int], bytes] = {}
-    while len(answers) < 3:
-        executed = await stream.answers()
-        for one in executed.answers:
-            answers[executed.id, one.id] = answer_of(one)[0][3][4:]
-    assert answers == {(held, 0): b"me", (number, 0): b"this", (last, 0): b"2"}
+    responses: dict[tuple[int, int], bytes] = {}
+    while len(responses) < 3:
+        executed = await stream.responses()
+        for one in executed.responses:
+            responses[executed.id, one.id] = response_of(one)[0][3][4:]
+    assert responses == {(held, 0): b"me", (number, 0): b"this", (last, 0): b"2"}
     await stream.wait()
     assert (await world.stay.event()).instance_unloaded.instance == 7
 
 
-async def test_a_worker_answers_later_what_it_has_executed(world: World) -> None:
-    await requests_are_answered_late(world)
+async def test_a_worker_responses_later_what_it_has_executed(world: World) -> None:
+    await requests_are_responded_late(world)
 
 
 @pytest.mark.usefixtures("unable")
 async def test_so_it_does_through_its_executor(world: World) -> None:
-    await requests_are_answered_late(world)
+    await requests_are_responded_late(world)
 
 
 @pytest.mark.parametrize("size", [2, 100_000])
-async def test_a_late_answer_does_not_wait_for_what_is_executed_meanwhile(
+async def test_a_late_response_does_not_wait_for_what_is_executed_meanwhile(
     world: World, tmp_path: Path, size: int
 ) -> None:
     stream = await world.load()
     held = world.send(stream, "hold " + "x" * size)
-    assert (await stream.answers()).partial
+    assert (await stream.responses()).partial
     process = await world.say(stream, "pid")
     other = world.send(stream, f"meanwhile release {tmp_path}")
-    executed = await stream.answers()
+    executed = await stream.responses()
     assert (executed.id, reply(executed)) == (held, "x" * size)
     (tmp_path / "enough").touch()
-    executed = await stream.answers()
+    executed = await stream.responses()
     assert (executed.id, reply(executed)) == (other, process)
 
 
-async def test_nor_does_the_answer_to_a_request_that_the_model_has_let_go_of(
+async def test_nor_does_the_response_to_a_request_that_the_model_has_let_go_of(
     world: World, tmp_path: Path
 ) -> None:
     stream = await world.load()
     held = world.send(stream, "hold me")
-    assert (await stream.answers()).partial
+    assert (await stream.responses()).partial
     world.send(stream, f"meanwhile forget {tmp_path}")
-    executed = await stream.answers()
+    executed = await stream.responses()
     assert executed.id == held
-    assert "let go of a request" in executed.answers[0].error.message
+    assert "let go of a request" in executed.responses[0].error.message
     (tmp_path / "enough").touch()
-    assert reply(await stream.answers())
+    assert reply(await stream.responses())
 
 
 async def test_a_held_request_hears_that_nobody_waits_for_it(world: World) -> None:
     stream = await world.load()
     held = world.send(stream, "hold me")
-    assert (await stream.answers()).partial
+    assert (await stream.responses()).partial
     assert await world.say(stream, "withdrawn") == "False"
     message = pb.Batch()
     message.controls.add(batch=held, member=0, kind=pb.MemberControl.CANCEL)
     stream.call.send(message.SerializeToString())
     assert await world.say(stream, "withdrawn") == "True"
     world.send(stream, "release")
-    assert sorted([(await stream.answers()).id, (await stream.answers()).id]) == [held, 4]
+    assert sorted([(await stream.responses()).id, (await stream.responses()).id]) == [held, 4]
 
 
-async def a_request_whose_sender_is_lost_is_answered(world: World) -> None:
+async def a_request_whose_sender_is_lost_is_responded(world: World) -> None:
     stream = await world.load()
     world.send(stream, "lose")
-    assert (await stream.answers()).partial
-    (answer,) = (await stream.answers()).answers
-    assert "let go of a request" in answer.error.message
+    assert (await stream.responses()).partial
+    (response,) = (await stream.responses()).responses
+    assert "let go of a request" in response.error.message
     assert await world.say(stream, "echo again") == "again"
 
 
 async def test_a_sender_that_is_lost_in_a_ring_costs_its_request_alone(world: World) -> None:
-    await a_request_whose_sender_is_lost_is_answered(world)
+    await a_request_whose_sender_is_lost_is_responded(world)
 
 
 @pytest.mark.usefixtures("unable")
 async def test_so_it_is_where_the_executor_serves(world: World) -> None:
-    await a_request_whose_sender_is_lost_is_answered(world)
+    await a_request_whose_sender_is_lost_is_responded(world)
 
 
 @pytest.mark.parametrize("why", ["unable", "limited"])
@@ -292,7 +292,7 @@ async def test_where_the_worker_cannot_serve_the_executor_does(
     assert stream.call.get("nereid-vouched") is None
     assert [await world.say(stream, f"echo {n}") for n in range(3)] == ["0", "1", "2"]
     world.send(stream, "die SIGKILL")
-    (answer,) = (await stream.answers()).answers
-    assert (answer.error.code, answer.error.message) == (Internal.code, LOST)
+    (response,) = (await stream.responses()).responses
+    assert (response.error.code, response.error.message) == (Internal.code, LOST)
     again = await world.scheduler.stream()
     assert await world.say(again, "echo again") == "again"

@@ -20,13 +20,13 @@ from tests.support.executor import gated_backend
 from tests.support.executor.executor_site import IDENTITY, World, running
 from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, request
 from tests.support.models.onnx_models import (
-    answer_of,
     config,
     head,
     identity,
     identity_config,
     member,
     reshaper,
+    response_of,
 )
 
 BAD_WARM_UP = (
@@ -112,7 +112,7 @@ async def test_an_instance_serves_batches_until_it_is_unloaded(world: World) -> 
     assert stream.number == 7
     for number in range(3):
         executed = await stream.execute(request(number), request(number + 0.5, rows=2))
-        assert [answer_of(one)[0][2:] for one in executed.answers] == [
+        assert [response_of(one)[0][2:] for one in executed.responses] == [
             ([1, 2], np.full(2, number, np.float32).tobytes()),
             ([2, 2], np.full(4, number + 0.5, np.float32).tobytes()),
         ]
@@ -121,7 +121,7 @@ async def test_an_instance_serves_batches_until_it_is_unloaded(world: World) -> 
     assert (await world.stay.event()).instance_unloaded.instance == 7
 
 
-async def test_a_batch_under_way_is_answered_before_the_unload(world: World, gate: Gate) -> None:
+async def test_a_batch_under_way_is_responded_before_the_unload(world: World, gate: Gate) -> None:
     stream = await gate.busy(world, 7)
     world.stay.unload(7)
     # What the executor is told next is heard next, so by now it knows of the unload.
@@ -129,7 +129,7 @@ async def test_a_batch_under_way_is_answered_before_the_unload(world: World, gat
     assert (await world.stay.event()).instance_unloaded.instance == 99
     assert not stream.ended.is_set()
     gate.release()
-    assert answer_of((await stream.answers()).answers[0])[0][2] == [1, 2]
+    assert response_of((await stream.responses()).responses[0])[0][2] == [1, 2]
     await stream.wait()
     assert (await world.stay.event()).instance_unloaded.instance == 7
     assert gated_backend.closed.is_set()
@@ -142,14 +142,14 @@ async def test_a_stream_that_breaks_under_a_batch_is_dialled_again(
     stream.call.fail(Status.UNAVAILABLE, "restarting")
     gate.release()
     again = await world.scheduler.stream()
-    assert len((await again.execute(request(1))).answers) == 1
+    assert len((await again.execute(request(1))).responses) == 1
 
 
 async def test_instances_are_independent(world: World) -> None:
     first, second = await world.instance(1), await world.instance(2)
     world.stay.unload(1)
     await first.wait()
-    assert len((await second.execute(request(3))).answers) == 1
+    assert len((await second.execute(request(3))).responses) == 1
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ async def test_a_failing_model_fails_its_batch_and_the_instance_lives_on(world: 
     inputs = head(("x", "FP32", [4]), ("to", "INT64", [2]))
     four = np.arange(4, dtype=np.float32).tobytes()
     executed = await stream.execute(member(inputs, four, np.array([3, 2]).tobytes()))
-    error = executed.answers[0].error
-    assert (error.code, error.late) == (13, True)
+    error = executed.responses[0].error
+    assert (error.code, error.accepted) == (13, True)
     assert "Reshape" in error.message
     executed = await stream.execute(member(inputs, four, np.array([2, 2]).tobytes()))
-    assert answer_of(executed.answers[0]) == [("y", "FP32", [2, 2], four)]
+    assert response_of(executed.responses[0]) == [("y", "FP32", [2, 2], four)]
 
 
 async def test_an_instance_dials_again_when_its_stream_breaks(world: World) -> None:
@@ -198,7 +198,7 @@ async def test_an_instance_dials_again_when_its_stream_breaks(world: World) -> N
     stream.call.fail(Status.UNAVAILABLE, "restarting")
     again = await world.scheduler.stream()
     assert again.number == 7
-    assert len((await again.execute(request(1))).answers) == 1
+    assert len((await again.execute(request(1))).responses) == 1
 
 
 async def test_an_instance_that_is_sent_nonsense_is_over(world: World) -> None:
@@ -231,7 +231,7 @@ async def test_what_cannot_be_understood_changes_nothing(world: World) -> None:
     world.stay.load(7, IDENTITY, world.identity())
     world.stay.unload(99)
     assert (await world.stay.event()).instance_unloaded.instance == 99
-    assert len((await stream.execute(request(1))).answers) == 1
+    assert len((await stream.execute(request(1))).responses) == 1
 
 
 async def test_after_the_schedulers_restart_all_begins_anew(tmp_path: Path) -> None:
@@ -252,30 +252,30 @@ async def test_after_the_schedulers_restart_all_begins_anew(tmp_path: Path) -> N
         stay.load(8, IDENTITY, path)
         stream = await scheduler.stream()
         assert stream.number == 8
-        assert len((await stream.execute(request(1))).answers) == 1
+        assert len((await stream.execute(request(1))).responses) == 1
         service.leave()
         assert await asyncio.wait_for(task, WAIT_S)
 
 
-async def test_leaving_is_told_and_the_batch_under_way_is_answered(
+async def test_leaving_is_told_and_the_batch_under_way_is_responded(
     world: World, gate: Gate
 ) -> None:
     stream = await gate.busy(world, 7)
     leaving = asyncio.create_task(world.leave())
     assert (await world.stay.event()).HasField("leaving")
     gate.release()
-    assert answer_of((await stream.answers()).answers[0])[0][2] == [1, 2]
+    assert response_of((await stream.responses()).responses[0])[0][2] == [1, 2]
     await stream.wait()
     assert (await world.stay.event()).instance_unloaded.instance == 7
     await world.stay.wait()
     assert await leaving
 
 
-async def test_batches_on_their_way_to_one_that_leaves_are_answered(world: World) -> None:
+async def test_batches_on_their_way_to_one_that_leaves_are_responded(world: World) -> None:
     stream = await world.instance(7)
     leaving = asyncio.create_task(world.leave())
     assert (await world.stay.event()).HasField("leaving")
-    assert len((await stream.execute(request(1))).answers) == 1
+    assert len((await stream.execute(request(1))).responses) == 1
     await stream.wait()
     assert await leaving
 
@@ -289,7 +289,7 @@ async def test_leaving_does_not_wait_for_ever(tmp_path: Path, gate: Gate) -> Non
     assert await asyncio.to_thread(gated_backend.closed.wait, WAIT_S)
 
 
-async def test_an_answer_that_a_lost_scheduler_never_takes_holds_nobody(world: World) -> None:
+async def test_an_response_that_a_lost_scheduler_never_takes_holds_nobody(world: World) -> None:
     path = identity(world.models / "any" / "1", "FP32", ["n", "m"])
     world.stay.load(7, identity_config("FP32", "-1"), str(path))
     stream = await world.scheduler.stream()
@@ -331,4 +331,4 @@ async def test_models_may_lie_elsewhere_than_for_the_scheduler(tmp_path: Path) -
         described = await world.stay.describe(config(""), "/theirs/identity/1")
         assert [one.name for one in described.inputs] == ["x"]
         world.stay.load(7, IDENTITY, "/theirs/identity/1")
-        assert len((await (await world.scheduler.stream()).execute(request(1))).answers) == 1
+        assert len((await (await world.scheduler.stream()).execute(request(1))).responses) == 1

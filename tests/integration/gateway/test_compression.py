@@ -32,7 +32,7 @@ def request(data: bytes) -> bytes:
     return built.SerializeToString()
 
 
-class Answer:
+class InferResponse:
     """The response's head, its messages as flag and content, and the trailers."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ def _texts(headers: Iterable[tuple[Any, Any]]) -> dict[str, str]:
 
 async def ask(
     address: str, method: str, messages: Sequence[bytes], flag: int = 0, **headers: str
-) -> Answer:
+) -> InferResponse:
     """One call by hand: grpcio tells nobody what went over the wire."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -69,22 +69,22 @@ async def ask(
     body = b"".join(struct.pack(">BI", flag, len(each)) + each for each in messages)
     connection.send_data(1, body, end_stream=True)
     writer.write(connection.data_to_send())
-    answer, ended = Answer(), False
+    wire_response, ended = InferResponse(), False
     while not ended:
         data = await asyncio.wait_for(reader.read(65536), 5)
         assert data, "the connection ended before the answer"
         for event in connection.receive_data(data):
             if isinstance(event, h2.events.ResponseReceived):
-                answer.head = _texts(event.headers)
+                wire_response.head = _texts(event.headers)
             elif isinstance(event, h2.events.TrailersReceived):
-                answer.trailers = _texts(event.headers)
+                wire_response.trailers = _texts(event.headers)
             elif isinstance(event, h2.events.DataReceived):
-                answer.body += event.data
+                wire_response.body += event.data
             ended = ended or isinstance(event, h2.events.StreamEnded)
         writer.write(connection.data_to_send())
     writer.close()
     await writer.wait_closed()
-    return answer
+    return wire_response
 
 
 @ENGINES
@@ -101,19 +101,19 @@ async def ask(
         ("high", "br", None),
     ],
 )
-async def test_answers_are_compressed_as_the_level_and_the_client_say(
+async def test_responses_are_compressed_as_the_level_and_the_client_say(
     engine: str, level: str, accepted: str, used: str | None
 ) -> None:
     async with gateway_site(
         grpc_engine=engine, grpc_infer_response_compression_level=level
     ) as site:
         for method in ("ModelInfer", "ModelStreamInfer"):
-            answer = await ask(
+            wire_response = await ask(
                 site.grpc, method, [request(bytes(4000))], grpc_accept_encoding=accepted
             )
-            assert answer.trailers["grpc-status"] == "0"
-            assert answer.head.get("grpc-encoding") == used
-            ((flag, content),) = answer.messages
+            assert wire_response.trailers["grpc-status"] == "0"
+            assert wire_response.head.get("grpc-encoding") == used
+            ((flag, content),) = wire_response.messages
             assert flag == (used is not None)
             plain = UNDO[used](content) if used is not None else content
             assert len(plain) > 4000
@@ -132,12 +132,14 @@ async def test_what_would_not_shrink_and_clients_that_ask_for_nothing_get_it_pla
         grpc_engine=engine, grpc_infer_response_compression_level="high"
     ) as site:
         noise = os.urandom(4000)
-        answer = await ask(site.grpc, "ModelInfer", [request(noise)], grpc_accept_encoding=BOTH)
-        assert answer.messages[0][0] == 0
-        assert noise in answer.messages[0][1]
-        answer = await ask(site.grpc, "ModelInfer", [request(bytes(4000))])
-        assert "grpc-encoding" not in answer.head
-        assert answer.messages[0][0] == 0
+        wire_response = await ask(
+            site.grpc, "ModelInfer", [request(noise)], grpc_accept_encoding=BOTH
+        )
+        assert wire_response.messages[0][0] == 0
+        assert noise in wire_response.messages[0][1]
+        wire_response = await ask(site.grpc, "ModelInfer", [request(bytes(4000))])
+        assert "grpc-encoding" not in wire_response.head
+        assert wire_response.messages[0][0] == 0
 
 
 @ENGINES
@@ -149,8 +151,10 @@ async def test_compressed_requests_are_understood(engine: str) -> None:
             ("deflate", zlib.compress(plain)),
         ):
             for method in ("ModelInfer", "ModelStreamInfer"):
-                answer = await ask(site.grpc, method, [content], flag=1, grpc_encoding=encoding)
-                assert answer.trailers["grpc-status"] == "0"
-                assert len(answer.messages[0][1]) > 4000
-        answer = await ask(site.grpc, "ModelInfer", [plain], grpc_encoding="identity")
-        assert answer.trailers["grpc-status"] == "0"
+                wire_response = await ask(
+                    site.grpc, method, [content], flag=1, grpc_encoding=encoding
+                )
+                assert wire_response.trailers["grpc-status"] == "0"
+                assert len(wire_response.messages[0][1]) > 4000
+        wire_response = await ask(site.grpc, "ModelInfer", [plain], grpc_encoding="identity")
+        assert wire_response.trailers["grpc-status"] == "0"

@@ -100,8 +100,8 @@ async def test_grpc_connections_beyond_the_limit_fail_until_there_is_room(engine
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         assert await first.unary_unary(READY)(b"", timeout=LIMIT_S) == b"\x08\x01"
         await first.close()
-        answer = await second.unary_unary(READY)(b"", timeout=LIMIT_S, wait_for_ready=True)
-        assert answer == b"\x08\x01"
+        response = await second.unary_unary(READY)(b"", timeout=LIMIT_S, wait_for_ready=True)
+        assert response == b"\x08\x01"
         await second.close()
 
 
@@ -190,7 +190,7 @@ async def test_a_grpc_client_that_reads_nothing_is_cut_off() -> None:
             await peer.writer.wait_closed()
 
 
-async def test_an_answer_that_gets_no_window_is_given_up_alone() -> None:
+async def test_an_response_that_gets_no_window_is_given_up_alone() -> None:
     async with gateway_site(write_timeout_secs=0.3) as site:
         peer = await greet(site, 10)
         await infer(peer, 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 import pytest
 
-from nereid.core.messages import DECOUPLED, Answer, Fault
+from nereid.core.messages import DECOUPLED, ErrorStatus, InferResponse
 from nereid.pb import kserve_pb2
 from tests.support.gateway.gateway_http import ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
@@ -31,16 +31,18 @@ def say(site: GatewaySite, held: InferRequest, *words: str, size_bytes: int = 0)
     """Answer a request: "a" an answer, "f" a failure, "-" none; with a dot, it was the last."""
     for word in words:
         if word[0] == "-":
-            answer = Answer(held.id)
+            response = InferResponse(held.id)
         elif word[0] == "f":
             head = kserve_pb2.ModelInferResponse(model_name="hold").SerializeToString()
-            answer = Answer(held.id, head, error=Fault(13, "it failed", late=True))
+            response = InferResponse(
+                held.id, head, error=ErrorStatus(13, "it failed", accepted=True)
+            )
         else:
-            answer = site.scheduler.echo(held)
+            response = site.scheduler.echo(held)
             if size_bytes:
-                answer.payloads = [bytes(size_bytes)]
-        answer.more = not word.endswith(".")
-        site.scheduler.link.send(answer)
+                response.payloads = [bytes(size_bytes)]
+        response.more = not word.endswith(".")
+        site.scheduler.link.send(response)
 
 
 async def finals(call: Any, count: int) -> list[tuple[str, bool, int]]:
@@ -80,7 +82,7 @@ async def test_replies_on_a_stream(
     call = opened(channel)
     await write(call, request("hold", "1", empty_final=wanted))
     held = await site.scheduler.next_held()
-    assert held.takes_many
+    assert held.accepts_many
     say(site, held, *words.split())
     if empty and wanted:
         replies = [*replies, ("1", True, 0)]
@@ -161,19 +163,19 @@ async def test_a_model_waits_for_a_client_that_does_not_read(
     assert await end(call) == ("OK", "")
 
 
-async def test_who_takes_one_answer_is_told_what_does_not_support_more(
+async def test_who_takes_one_response_is_told_what_does_not_support_more(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     method: Any = channel.unary_unary(
         "/inference.GRPCInferenceService/ModelInfer",
         request_serializer=kserve_pb2.ModelInferRequest.SerializeToString,
     )
-    fault = Fault(12, DECOUPLED, late=True)
+    error_status = ErrorStatus(12, DECOUPLED, accepted=True)
 
     async def refuse() -> None:
         held = await site.scheduler.next_held()
-        assert not held.takes_many
-        site.scheduler.link.send(Answer(held.id, error=fault))
+        assert not held.accepts_many
+        site.scheduler.link.send(InferResponse(held.id, error=error_status))
 
     refusing = asyncio.ensure_future(refuse())
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -244,7 +246,7 @@ async def test_events(words: str, status: bytes, events: list[bytes]) -> None:
     async with gateway_site() as site:
         reader, writer = await open_events(site)
         held = await site.scheduler.next_held()
-        assert held.takes_many
+        assert held.accepts_many
         for index, word in enumerate(words.split()):
             say(site, held, word)
             if index == 0:

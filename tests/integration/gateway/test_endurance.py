@@ -56,7 +56,7 @@ def http_request(model: str, content: bytes, request_id: str = "") -> bytes:
     return HTTP_INFER % (model.encode(), len(header), size, header, content)
 
 
-async def http_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def http_response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     async with asyncio.timeout(LIMIT_S):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         size = int(head.lower().partition("\r\ncontent-length: ")[2].split("\r\n")[0])
@@ -74,12 +74,12 @@ async def serves(http: str, grpc: str) -> None:
     peer = await connect(http)
     for _ in range(5):
         await peer.send(http_request("echo", b"abc"))
-        status, body = await http_answer(peer.reader)
+        status, body = await http_response(peer.reader)
         assert (status, body[-3:]) == (200, b"abc")
     peer.writer.close()
 
 
-async def answer_all(scheduler: EchoScheduler, count: int) -> None:
+async def response_all(scheduler: EchoScheduler, count: int) -> None:
     """In the reverse of their order."""
     held = [await scheduler.next_held() for _ in range(count)]
     for item in reversed(held):
@@ -102,10 +102,10 @@ async def test_thousands_of_calls_on_few_connections(site: GatewaySite) -> None:
     ]
     await until(lambda: site.scheduler.held.qsize() == 4000)
     await serves(site.http, site.grpc)
-    await answer_all(site.scheduler, 4000)
+    await response_all(site.scheduler, 4000)
     for each, call in enumerate(calls):
-        answer = kserve_pb2.ModelInferResponse.FromString(await asyncio.wait_for(call, LIMIT_S))
-        assert (answer.id, answer.raw_output_contents[0]) == (f"id {each}", b"%d" % each)
+        response = kserve_pb2.ModelInferResponse.FromString(await asyncio.wait_for(call, LIMIT_S))
+        assert (response.id, response.raw_output_contents[0]) == (f"id {each}", b"%d" % each)
     for channel in channels:
         await channel.close()
 
@@ -125,7 +125,7 @@ async def test_thousands_of_streams_on_few_connections(site: GatewaySite) -> Non
         streams.append(stream)
     await until(lambda: site.scheduler.held.qsize() == 3000)
     await serves(site.http, site.grpc)
-    await answer_all(site.scheduler, 3000)
+    await response_all(site.scheduler, 3000)
     await until(lambda: len(got) == 3000)
     for each, message in got.items():
         reply = kserve_pb2.ModelStreamInferResponse.FromString(message)
@@ -144,9 +144,9 @@ async def test_thousands_of_http_connections(site: GatewaySite) -> None:
         await peer.send(http_request("hold", b"%d" % each))
     await until(lambda: site.scheduler.held.qsize() == 2000)
     await serves(site.http, site.grpc)
-    await answer_all(site.scheduler, 2000)
+    await response_all(site.scheduler, 2000)
     for each, peer in enumerate(peers):
-        status, body = await http_answer(peer.reader)
+        status, body = await http_response(peer.reader)
         assert status == 200
         assert body.endswith(b"}%d" % each)
         peer.writer.close()
@@ -178,7 +178,7 @@ async def test_a_body_beyond_the_limit_is_refused_by_its_head(
     peer = await connect(site.http)
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % announced
     await peer.send(head + b"abc")
-    status, body = await http_answer(peer.reader)
+    status, body = await http_response(peer.reader)
     assert status == 400
     assert body.decode() == (
         f'{{"error":"request JSON size of {announced} bytes exceeds the maximum allowed input size'
@@ -313,11 +313,11 @@ async def test_a_slow_request_is_ended_and_the_connection_with_it(gateway: Measu
     """However busily it says next to nothing: a head has to be whole in time."""
     peer = await connect(gateway.addresses[0])
     await peer.send(b"GET /v2/health/live HTTP/1.1\r\n")
-    answer = asyncio.ensure_future(http_answer(peer.reader))
+    response = asyncio.ensure_future(http_response(peer.reader))
     async with asyncio.timeout(LIMIT_S):
-        while not answer.done():
+        while not response.done():
             await peer.send(b"A: b\r\n")
-            await asyncio.wait([answer], timeout=0.05)
-    status, body = await answer
+            await asyncio.wait([response], timeout=0.05)
+    status, body = await response
     assert (status, body) == (408, b'{"error":"the request did not arrive in time"}')
     peer.writer.close()

@@ -149,18 +149,18 @@ async def test_curl_speaks_grpc(
     site: GatewaySite, scheme: str, flags: dict[str, object], tmp_path: Path
 ) -> None:
     """By prior knowledge, or what ALPN agrees on."""
-    answer = tmp_path / "answer"
+    response = tmp_path / "answer"
     how = ["--http2-prior-knowledge"] if scheme == "http" else ["--cacert", flags["grpc_root_cert"]]
     told = await output_of(
         "curl",
-        *("-sS", "--max-time", "30", *map(str, how), "-D", "-", "-o", str(answer)),
+        *("-sS", "--max-time", "30", *map(str, how), "-D", "-", "-o", str(response)),
         *("--data-binary", f"@{body(tmp_path, infer_message(3_000_000))}"),
         *headers_of(*GRPC_FIELDS),
         f"{scheme}://{site.grpc}{INFER}",
     )
     assert told.startswith("HTTP/2 200")
     assert "grpc-status: 0" in told
-    data = answer.read_bytes()
+    data = response.read_bytes()
     assert struct.unpack(">BI", data[:5]) == (0, len(data) - 5)
     reply = kserve_pb2.ModelInferResponse.FromString(data[5:])
     assert list(reply.raw_output_contents) == [bytes(3_000_000)]

@@ -26,7 +26,7 @@ async def site() -> AsyncIterator[GatewaySite]:
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "body", "status", "answer"),
+    ("method", "target", "body", "status", "response"),
     [
         ("POST", "echo/generate", BODY, 200, REPLY),
         ("POST", "echo/versions/1/generate", BODY, 200, REPLY),
@@ -44,13 +44,13 @@ async def site() -> AsyncIterator[GatewaySite]:
         ),
     ],
 )
-async def test_answers_of_one_piece(
-    site: GatewaySite, method: str, target: str, body: bytes, status: int, answer: bytes
+async def test_responses_of_one_piece(
+    site: GatewaySite, method: str, target: str, body: bytes, status: int, response: bytes
 ) -> None:
     # Neither is the answer compressed nor the header of binary requests heeded.
     headers = {"Accept_Encoding": "gzip", "Inference_Header_Content_Length": "3"}
     told = await ask(site, method, f"/v2/models/{target}", body, **headers)
-    assert (told.status, told.content_type, told.body) == (status, "application/json", answer)
+    assert (told.status, told.content_type, told.body) == (status, "application/json", response)
 
 
 @pytest.mark.parametrize("path", ["generate", "generate_stream"])

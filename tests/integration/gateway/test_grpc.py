@@ -27,8 +27,8 @@ async def unary(
     channel: grpc.aio.Channel, path: str, message: bytes, timeout_s: float = 5
 ) -> bytes:
     method: Any = channel.unary_unary(path)
-    answer: bytes = await method(message, timeout=timeout_s)
-    return answer
+    wire_response: bytes = await method(message, timeout=timeout_s)
+    return wire_response
 
 
 async def failure(
@@ -40,8 +40,8 @@ async def failure(
 
 
 async def test_infer(channel: grpc.aio.Channel) -> None:
-    answer = await unary(channel, SERVICE + "ModelInfer", request("echo", id="q"))
-    response = kserve_pb2.ModelInferResponse.FromString(answer)
+    wire_response = await unary(channel, SERVICE + "ModelInfer", request("echo", id="q"))
+    response = kserve_pb2.ModelInferResponse.FromString(wire_response)
     assert (response.model_name, response.model_version, response.id) == ("echo", "1", "q")
     assert list(response.raw_output_contents) == [b"abc"]
 
@@ -55,7 +55,7 @@ async def test_what_is_no_message_is_told(channel: grpc.aio.Channel) -> None:
         assert code in {"UNIMPLEMENTED", "INTERNAL"}
 
 
-async def test_faults_are_told_after_the_model_is_known(channel: grpc.aio.Channel) -> None:
+async def test_errors_are_told_after_the_model_is_known(channel: grpc.aio.Channel) -> None:
     for model, code in (("nope", "NOT_FOUND"), ("echo", "INVALID_ARGUMENT")):
         built = kserve_pb2.ModelInferRequest(model_name=model)
         built.inputs.add(name="X", datatype="UINT8", shape=[1])
@@ -84,8 +84,8 @@ async def test_a_deadline_passes(site: GatewaySite, channel: grpc.aio.Channel) -
 async def test_health(site: GatewaySite, channel: grpc.aio.Channel) -> None:
     async def status(service: str) -> Any:
         asked = health_pb2.HealthCheckRequest(service=service).SerializeToString()
-        answer = await unary(channel, "/grpc.health.v1.Health/Check", asked)
-        return health_pb2.HealthCheckResponse.FromString(answer).status
+        wire_response = await unary(channel, "/grpc.health.v1.Health/Check", asked)
+        return health_pb2.HealthCheckResponse.FromString(wire_response).status
 
     serving = health_pb2.HealthCheckResponse
     for service in ("", "inference.GRPCInferenceService", "x"):

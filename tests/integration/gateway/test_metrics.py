@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[pb.MetricsRequest]:
         requests.append(pb.MetricsRequest.FromString(message))
         return b"mesh 1\n"
 
-    site.answer_metrics(monkeypatch, metrics)
+    site.response_metrics(monkeypatch, metrics)
     return requests
 
 
@@ -66,7 +66,7 @@ async def test_the_page_is_the_meshs_and_the_gateways() -> None:
     assert "\nprocess_cpu_seconds_total " in page
 
 
-async def test_answers_are_counted_by_status() -> None:
+async def test_responses_are_counted_by_status() -> None:
     async with gateway_site() as gateway:
         for path, body in (
             ("/v2/models/echo/infer", INFER),

@@ -114,11 +114,11 @@ async def test_both_asyncio_flavours(site: GatewaySite) -> None:
     for result in results:
         np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
     async with tritonclient.grpc.aio.InferenceServerClient(site.grpc) as grpc:
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(grpc.infer("echo", tensors(tritonclient.grpc, array, "FP32")) for _ in range(20))
         )
-    for answer in answers:
-        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), array)
+    for response in responses:
+        np.testing.assert_array_equal(response.as_numpy("OUTPUT0"), array)
 
 
 async def test_compression_both_ways(site: GatewaySite) -> None:

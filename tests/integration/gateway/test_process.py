@@ -13,7 +13,7 @@ import pytest
 import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
-from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.methods import INFER_PATH
 from nereid.rpc import Handlers, Server, SocketChannel, accept_link
 from nereid.services.gateway.service import GatewayService, dialled
@@ -58,7 +58,7 @@ class _SchedulerCodec:
     """Answers out, requests in."""
 
     def __init__(self) -> None:
-        out = AnswerCodec()
+        out = ResponseCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
         self.decode = RequestCodec().decode
 
@@ -68,9 +68,9 @@ async def post(address: str, model: str) -> tuple[int, bytes]:
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
     writer.write(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
-    answer = await asyncio.wait_for(reader.read(), 10)
+    response = await asyncio.wait_for(reader.read(), 10)
     writer.close()
-    return int(answer.split(b" ", 2)[1]), answer.partition(b"\r\n\r\n")[2]
+    return int(response.split(b" ", 2)[1]), response.partition(b"\r\n\r\n")[2]
 
 
 async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_a_scheduler_that_stays_away_is_told(tmp_path: Path) -> None:
     await channel.close()
 
 
-async def test_a_draining_gateway_answers_what_it_took_over_http() -> None:
+async def test_a_draining_gateway_responses_what_it_took_over_http() -> None:
     async with gateway_site() as site:
         held = asyncio.ensure_future(post(site.http, "hold"))
         request = await site.scheduler.next_held()
@@ -133,9 +133,9 @@ async def test_a_draining_gateway_answers_what_it_took_over_http() -> None:
         for target in ("live", "ready"):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(f"GET /v2/health/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            answer = await asyncio.wait_for(reader.read(), 5)
-            assert b" 503 " in answer
-            assert b'{"error":"Server exiting"}' in answer
+            response = await asyncio.wait_for(reader.read(), 5)
+            assert b" 503 " in response
+            assert b'{"error":"Server exiting"}' in response
             writer.close()
         site.scheduler.link.send(site.scheduler.echo(request))
         assert (await held)[0] == 200
@@ -144,7 +144,7 @@ async def test_a_draining_gateway_answers_what_it_took_over_http() -> None:
             await asyncio.open_connection(host, int(port))
 
 
-async def test_what_is_not_answered_in_time_fails_in_the_end() -> None:
+async def test_what_is_not_responded_in_time_fails_in_the_end() -> None:
     async with gateway_site() as site:
         held = asyncio.ensure_future(post(site.http, "hold"))
         await site.scheduler.next_held()

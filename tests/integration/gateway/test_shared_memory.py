@@ -274,19 +274,19 @@ async def test_a_region_that_shrinks_fails_its_requests_alone(
     assert await post(site, "/v2/models/echo/infer", body) == (400, {"error": PAST})
 
 
-async def test_a_region_in_use_is_unregistered_after_the_answer(
+async def test_a_region_in_use_is_unregistered_after_the_response(
     site: GatewaySite, objects: Objects
 ) -> None:
     key = objects.make(X.tobytes() + bytes(SIZE))
     await register(site, "r", key)
     unregister = "/v2/systemsharedmemory/unregister"
     body = infer_body(place("r"), place("r", 16, 1024))
-    answer = asyncio.create_task(post(site, "/v2/models/hold/infer", body))
+    response = asyncio.create_task(post(site, "/v2/models/hold/infer", body))
     held = await site.scheduler.next_held()
     assert await post(site, unregister, b"") == (200, None)
     assert len(json.loads(await listed(site))) == 1
     site.scheduler.link.send(site.scheduler.echo(held))
-    assert (await answer)[0] == 200
+    assert (await response)[0] == 200
     assert objects.read(key)[1024:1040] == X.tobytes()[:16]
     assert await listed(site) == b"[]"
 
@@ -312,7 +312,7 @@ async def test_a_cancelled_request_lets_go_of_its_regions(
     assert objects.read(key) == bytes(SIZE)
 
 
-async def test_streams_answer_in_shared_memory(site: GatewaySite, objects: Objects) -> None:
+async def test_streams_response_in_shared_memory(site: GatewaySite, objects: Objects) -> None:
     key = objects.make(X.tobytes() + bytes(SIZE))
     await register(site, "r", key)
     tensor = tritonclient.grpc.InferInput("INPUT0", [4], "FP32")

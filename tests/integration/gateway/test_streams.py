@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as tritongrpc
 
-from nereid.core.messages import Answer
+from nereid.core.messages import InferResponse
 from nereid.services.gateway.grpc import infer_stream
 from tests.support.gateway.gateway_site import GatewaySite
 from tests.support.gateway.gateway_streams import end, opened, request, told, write
@@ -53,17 +53,17 @@ async def test_what_replies_carry(channel: grpc.aio.Channel) -> None:
         request("echo", ""),
     ]
     await write(call, *sent)
-    answer, late, early, last = [(await call.read()).infer_response for _ in sent]
-    for final in (answer, late, last):
+    response, late, early, last = [(await call.read()).infer_response for _ in sent]
+    for final in (response, late, last):
         assert final.parameters["triton_final_response"].bool_param is True
     assert not early.parameters
-    assert list(answer.raw_output_contents) == [b"abc"]
-    assert (answer.outputs[0].name, answer.model_version) == ("OUTPUT0", "1")
+    assert list(response.raw_output_contents) == [b"abc"]
+    assert (response.outputs[0].name, response.model_version) == ("OUTPUT0", "1")
     assert (late.model_name, late.model_version, late.id) == ("fail", "", "b")
     call.cancel()
 
 
-async def test_half_closing_leaves_what_was_sent_to_be_answered(
+async def test_half_closing_leaves_what_was_sent_to_be_responded(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel)
@@ -121,7 +121,7 @@ async def test_failures_as_the_status_of_the_call(
         call.cancel()
 
 
-async def test_what_is_no_request_ends_the_stream_after_the_answers_before_it(
+async def test_what_is_no_request_ends_the_stream_after_the_responses_before_it(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel)
@@ -134,7 +134,7 @@ async def test_what_is_no_request_ends_the_stream_after_the_answers_before_it(
     assert caught.value.details() == "Unable to parse request"
 
 
-async def test_a_draining_server_answers_what_came_and_ends_its_streams(
+async def test_a_draining_server_responses_what_came_and_ends_its_streams(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     idle, busy = opened(channel), opened(channel)
@@ -198,7 +198,7 @@ async def test_unanswered_requests_of_a_stream_are_bounded(
     assert await end(call) == ("OK", "")
 
 
-async def test_the_bound_holds_until_half_is_answered(
+async def test_the_bound_holds_until_half_is_responded(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel, timeout_s=60)
@@ -256,7 +256,7 @@ async def test_tritonclient_streams(site: GatewaySite) -> None:
     ]
 
 
-async def test_a_late_answer_to_a_cancelled_stream_harms_nobody(
+async def test_a_late_response_to_a_cancelled_stream_harms_nobody(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel)
@@ -264,7 +264,7 @@ async def test_a_late_answer_to_a_cancelled_stream_harms_nobody(
     held = await site.scheduler.next_held()
     call.cancel()
     await asyncio.wait_for(site.scheduler.cancelled.get(), 5)
-    site.scheduler.link.send(Answer(held.id, b""))
+    site.scheduler.link.send(InferResponse(held.id, b""))
     other = opened(channel)
     await write(other, request("echo", "2"))
     assert [each[1] for each in await told(other, 1)] == ["2"]

@@ -45,7 +45,7 @@ def tls_flags(identity: Identity, root: str, *, mutual: bool) -> dict[str, Any]:
             f"{front}_server_key": identity.key,
             f"{front}_root_cert": root,
         }
-    assert GatewaySettings(**flags).faults() == []
+    assert GatewaySettings(**flags).errors() == []
     return flags
 
 
@@ -79,19 +79,19 @@ async def infer_with_all(site: GatewaySite, root: str, client: Identity | None) 
         ) as asker:
             return asker.infer("echo", tensors(tritonclient.grpc)).as_numpy("OUTPUT0")
 
-    answers = [await in_thread(over_http), await in_thread(over_grpc)]
+    responses = [await in_thread(over_http), await in_thread(over_grpc)]
     async with tritonclient.http.aio.InferenceServerClient(
         site.http, ssl=True, ssl_context=context
     ) as http_asker:
         result = await http_asker.infer("echo", tensors(tritonclient.http))
-        answers.append(result.as_numpy("OUTPUT0"))
+        responses.append(result.as_numpy("OUTPUT0"))
     async with tritonclient.grpc.aio.InferenceServerClient(
         site.grpc, ssl=True, root_certificates=root, **pem
     ) as grpc_asker:
         result = await grpc_asker.infer("echo", tensors(tritonclient.grpc))
-        answers.append(result.as_numpy("OUTPUT0"))
-    for answer in answers:
-        np.testing.assert_array_equal(answer, ARRAY)
+        responses.append(result.as_numpy("OUTPUT0"))
+    for wire_response in responses:
+        np.testing.assert_array_equal(wire_response, ARRAY)
 
 
 async def curl(*arguments: str) -> tuple[int, str]:

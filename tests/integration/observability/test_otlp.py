@@ -84,7 +84,7 @@ def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_holds_up_nobody(
 ) -> None:
     small = ("opentelemetry,bsp_max_queue_size=8", "opentelemetry,bsp_schedule_delay=1")
     with receiver() as it, caplog.at_level(logging.WARNING):
-        it.answers.clear()
+        it.responses.clear()
         it.refusal = refusal
         tracer = tracer_to(it.url, *small)
         for _ in range(1000):
@@ -93,7 +93,7 @@ def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_holds_up_nobody(
         # Comes back, though whoever is called has still said nothing, or nothing else.
         tracer.close()
         it.refusal = None
-        it.answers.set()
+        it.responses.set()
     # Those of the call under way, at most: no others were kept for later.
     assert len(it.trees()) <= 8
     assert (

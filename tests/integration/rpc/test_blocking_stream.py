@@ -190,7 +190,7 @@ def crowd() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
-async def test_a_busy_owner_still_answers_pings(
+async def test_a_busy_owner_still_responses_pings(
     site: Site, crowd: None, tmp_path: Path, secure: bool
 ) -> None:
     options = ServerOptions(keepalive_interval_s=0.1, keepalive_timeout_s=1.5)

@@ -255,9 +255,9 @@ async def test_calls_queue_at_the_servers_limit(site: Site) -> None:
         channel = SocketChannel(address)
         assert await channel.unary("/test/Echo", b"x") == b"x"
         calls = [asyncio.ensure_future(channel.unary("/test/Hold", b"x")) for _ in range(10)]
-        for answered in range(0, 9, 3):
-            await until(lambda answered=answered: len(site.calls) >= 1 + answered + 3)  # type: ignore[misc]
-            assert len(site.calls) == 1 + answered + 3
+        for responded in range(0, 9, 3):
+            await until(lambda responded=responded: len(site.calls) >= 1 + responded + 3)  # type: ignore[misc]
+            assert len(site.calls) == 1 + responded + 3
             for call in site.calls[-3:]:
                 call.reply(b"y")
         await until(lambda: len(site.calls) == 11)

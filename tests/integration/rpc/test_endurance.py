@@ -112,7 +112,7 @@ async def echo() -> AsyncIterator[Measured]:
         yield process
 
 
-async def answers(echo: Measured) -> None:
+async def responses(echo: Measured) -> None:
     channel = SocketChannel(echo.addresses[0])
     for _ in range(20):
         assert await channel.unary("/test/Echo", b"x", timeout_s=LIMIT_S) == b"x"
@@ -124,7 +124,7 @@ async def answers(echo: Measured) -> None:
 async def test_a_client_that_takes_nothing_costs_bounded_memory(
     echo: Measured, blind: bool
 ) -> None:
-    await answers(echo)
+    await responses(echo)
     before = echo.peak_mib()
     peer = await connect(echo.addresses[0])
     await peer.send(opening(1 << 30 if blind else 0, connection=1 << 30))
@@ -137,7 +137,7 @@ async def test_a_client_that_takes_nothing_costs_bounded_memory(
                 sent += 1
                 await sender.upload(2 * sent - 1, bytes(MIB))
     assert 16 < sent < 100
-    await answers(echo)
+    await responses(echo)
     assert echo.peak_mib() - before < 100
     peer.writer.close()
 
@@ -145,7 +145,7 @@ async def test_a_client_that_takes_nothing_costs_bounded_memory(
 @pytest.mark.slow
 async def test_slow_half_closed_and_silent_connections_cost_no_worker(echo: Measured) -> None:
     """A thousand of every kind: the living are answered, and in the end all is given back."""
-    await answers(echo)
+    await responses(echo)
     files, before = echo.open_files(), echo.peak_mib()
     hold = [(name, "/test/Hold" if name == ":path" else value) for name, value in REQUEST]
     starts = [
@@ -165,9 +165,9 @@ async def test_slow_half_closed_and_silent_connections_cost_no_worker(echo: Meas
         if number % 3 == 0:
             peer.writer.write_eof()
         peers.append(peer)
-    await answers(echo)
+    await responses(echo)
     assert echo.peak_mib() - before < 100
     for peer in peers:
         peer.writer.transport.abort()
     await until(lambda: echo.open_files() <= files)
-    await answers(echo)
+    await responses(echo)

@@ -89,7 +89,7 @@ async def greeted(peer: Peer) -> Peer:
     return peer
 
 
-async def test_a_plain_request_is_answered(greeted: Peer) -> None:
+async def test_a_plain_request_is_responded(greeted: Peer) -> None:
     await greeted.send(request())
     _, stream, payload = await greeted.expect(DATA)
     assert (stream, payload[5:]) == (1, b"hi")
@@ -338,7 +338,7 @@ async def test_a_reader_that_never_reads_costs_bounded_memory(server: str) -> No
     assert received[5:] == b"x" * 1000
 
 
-async def test_h2_as_a_client_is_answered(server: str) -> None:
+async def test_h2_as_a_client_is_responded(server: str) -> None:
     """The reference implementation of another family speaks with the server."""
     host, _, port = server.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

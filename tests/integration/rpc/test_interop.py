@@ -128,7 +128,7 @@ async def test_a_client_cancels(client: Any, site: Site, path: str) -> None:
     assert await waiting == grpc.StatusCode.CANCELLED
 
 
-async def test_an_answer_from_elsewhere(client: Any, site: Site) -> None:
+async def test_an_response_from_elsewhere(client: Any, site: Site) -> None:
     call = unary(client, "/test/Hold")(b"x")
     waiting = asyncio.ensure_future(call.code())
     await soon(site.seen)
@@ -295,8 +295,8 @@ def plain_client(address: str) -> Iterator[grpc.Channel]:
 async def test_the_threaded_client(plain_client: Any) -> None:
     def use() -> None:
         assert plain_client.unary_unary("/test/Echo")(b"x", timeout=10) == b"x"
-        answers = plain_client.stream_stream("/test/Chat")(iter([b"a", b"b"]), timeout=10)
-        assert list(answers) == [b"a", b"b"]
+        responses = plain_client.stream_stream("/test/Chat")(iter([b"a", b"b"]), timeout=10)
+        assert list(responses) == [b"a", b"b"]
         with pytest.raises(grpc.RpcError) as caught:
             plain_client.unary_unary("/test/Refuse")(b"", timeout=10)
         assert isinstance(caught.value, grpc.Call)

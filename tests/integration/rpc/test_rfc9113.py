@@ -63,9 +63,9 @@ async def said(reader: asyncio.StreamReader, outcome: Outcome) -> list[Frame]:
         async for each in frames_of(reader):
             frames.append(each)
             ended = {each.stream for each in frames if each.stream and each.flags & END_STREAM}
-            answered = max(each.stream for each in frames) in ended
+            responded = max(each.stream for each in frames) in ended
             marked = any(each.payload == MARK for each in frames)
-            if marked and (answered or not isinstance(outcome, Answered)):
+            if marked and (responded or not isinstance(outcome, Answered)):
                 break
     return frames
 

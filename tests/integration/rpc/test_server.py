@@ -94,7 +94,7 @@ async def test_several_processes_may_share_a_port(site: Site) -> None:
         assert same == address
 
 
-async def test_a_peer_that_does_not_read_holds_answers_back_but_nobody_else(site: Site) -> None:
+async def test_a_peer_that_does_not_read_holds_responses_back_but_nobody_else(site: Site) -> None:
     async with serving("own", site) as (_, address):
         stalled = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)
         await soon(site.seen)

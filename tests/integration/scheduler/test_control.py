@@ -16,7 +16,7 @@ from tests.support.scheduler.scheduler_world import (
     Executor,
     World,
     add_model,
-    fault_of,
+    error_status_of,
     numbers_of,
     request,
     world,
@@ -60,7 +60,7 @@ async def test_a_version_is_ready_when_all_instances_of_one_executor_are(tmp_pat
         assert await model_ready(it)
 
 
-async def questions_to(executor: Executor) -> pb.AskReady:
+async def questions_to(executor: Executor) -> pb.ReadinessQuery:
     assert executor.questions is not None
     async with asyncio.timeout(LIMIT_S):
         return await executor.questions.get()
@@ -75,14 +75,16 @@ async def test_models_that_have_something_to_say_are_asked_once_by_all(
         await it.until_state("READY")
         asking = [asyncio.ensure_future(ask(it)) for ask in (model_ready, server_ready)]
         asked = await questions_to(executor)
-        other = pb.ToldReady(question=asked.question + 1, instance=asked.instance, ready=not ready)
-        executor.send(told_ready=other)
-        executor.send(told_ready=pb.ToldReady(question=7, instance=7))
+        other = pb.ReadinessReport(
+            question=asked.question + 1, instance=asked.instance, ready=not ready
+        )
+        executor.send(readiness_report=other)
+        executor.send(readiness_report=pb.ReadinessReport(question=7, instance=7))
         # Whoever comes later waits for the same answer.
         asking.append(asyncio.ensure_future(model_ready(it, "1")))
         await it.index()
-        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=ready)
-        executor.send(told_ready=told)
+        told = pb.ReadinessReport(question=asked.question, instance=asked.instance, ready=ready)
+        executor.send(readiness_report=told)
         async with asyncio.timeout(LIMIT_S):
             assert await asyncio.gather(*asking) == [ready] * 3
         assert executor.questions is not None
@@ -90,8 +92,8 @@ async def test_models_that_have_something_to_say_are_asked_once_by_all(
         # The next one asks anew.
         later = asyncio.ensure_future(model_ready(it))
         asked = await questions_to(executor)
-        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=True)
-        executor.send(told_ready=told)
+        told = pb.ReadinessReport(question=asked.question, instance=asked.instance, ready=True)
+        executor.send(readiness_report=told)
         assert await later
 
 
@@ -117,8 +119,8 @@ async def test_one_executor_that_says_yes_is_enough(repository: Path) -> None:
         asking = asyncio.ensure_future(model_ready(it))
         await questions_to(one)
         asked = await questions_to(two)
-        told = pb.ToldReady(question=asked.question, instance=asked.instance, ready=True)
-        two.send(told_ready=told)
+        told = pb.ReadinessReport(question=asked.question, instance=asked.instance, ready=True)
+        two.send(readiness_report=told)
         async with asyncio.timeout(LIMIT_S):
             assert await asking
 
@@ -154,7 +156,7 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
             "-1": "invalid model version specified '-1' , version should be an integral value > 0",
         }
         for text, message in texts.items():
-            assert fault_of(await gateway.ask(version=text)).message == message
+            assert error_status_of(await gateway.ask(version=text)).message == message
         for text, told in (("", ["1", "3"]), ("1", ["1"]), ("3", ["3"])):
             request = kserve.ModelMetadataRequest(name="doubler", version=text)
             metadata = await it.control("ModelMetadata", request, kserve.ModelMetadataResponse)

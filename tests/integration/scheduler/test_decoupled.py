@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nereid.core.messages import DECOUPLED, Fault, Flow
+from nereid.core.messages import DECOUPLED, ErrorStatus, FlowControl
 from nereid.pb import kserve_pb2
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
@@ -17,7 +17,7 @@ from tests.support.scheduler.scheduler_world import (
     Gateway,
     World,
     add_model,
-    fault_of,
+    error_status_of,
     request,
     world,
 )
@@ -43,7 +43,7 @@ async def site(
 
 
 def ask(gateway: Gateway, *numbers: float, **fields: Any) -> None:
-    gateway.send(request(*numbers, takes_many=True, **fields))
+    gateway.send(request(*numbers, accepts_many=True, **fields))
 
 
 async def statistics(it: World) -> kserve_pb2.ModelStatistics:
@@ -61,7 +61,7 @@ async def next_control(executor: Executor) -> tuple[int, int, str]:
     return await asyncio.wait_for(executor.controls.get(), LIMIT_S)
 
 
-async def test_answers_are_told_as_they_come(tmp_path: Path) -> None:
+async def test_responses_are_told_as_they_come(tmp_path: Path) -> None:
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
@@ -84,7 +84,7 @@ async def test_answers_are_told_as_they_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", [None, 7, "it failed"])
-async def test_one_answer_may_be_the_first_and_the_last(tmp_path: Path, what: Any) -> None:
+async def test_one_response_may_be_the_first_and_the_last(tmp_path: Path, what: Any) -> None:
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
@@ -92,7 +92,7 @@ async def test_one_answer_may_be_the_first_and_the_last(tmp_path: Path, what: An
         instance.tell(batch, (0, what))
         assert await gateway.told(1) == [(1, what, False)]
         # Ahead of it goes the word that this is a model of many answers.
-        assert [(each.more, each.head) for each in gateway.answers[1][:-1]] == [(True, b"")]
+        assert [(each.more, each.head) for each in gateway.responses[1][:-1]] == [(True, b"")]
         stats = (await statistics(it)).inference_stats
         assert (stats.success.count, stats.fail.count) == (1, 0)
 
@@ -106,7 +106,7 @@ async def test_a_batch_that_fails_as_a_whole(tmp_path: Path, partial: bool) -> N
         if partial:
             instance.tell(batch, (0, "negative"))
         else:
-            instance.answer(batch)
+            instance.response(batch)
         assert await gateway.told(2) == [(1, 1, True), (1, "negative", False)]
         stats = await statistics(it)
         assert (stats.inference_stats.success.count, stats.inference_stats.fail.count) == (0, 1)
@@ -154,7 +154,7 @@ async def test_members_of_a_batch_end_one_by_one(tmp_path: Path) -> None:
         assert [each.batch_size for each in stats.batch_stats] == [2]
 
 
-async def test_answers_in_the_order_of_requests_where_the_model_wants_it(tmp_path: Path) -> None:
+async def test_responses_in_the_order_of_requests_where_the_model_wants_it(tmp_path: Path) -> None:
     batching = BATCHING % "preferred_batch_size: 3 preserve_ordering: true"
     async with site(tmp_path, batching) as (_, executor, gateway):
         for number in range(3):
@@ -168,12 +168,14 @@ async def test_answers_in_the_order_of_requests_where_the_model_wants_it(tmp_pat
         assert await gateway.told(3) == [(2, 22, True), (2, 23, False), (3, 30, False)]
 
 
-@pytest.mark.parametrize("fault", [None, Fault(3, "a defect of the body")])
-async def test_who_takes_one_answer_is_refused(tmp_path: Path, fault: Fault | None) -> None:
+@pytest.mark.parametrize("error_status", [None, ErrorStatus(3, "a defect of the body")])
+async def test_who_takes_one_response_is_refused(
+    tmp_path: Path, error_status: ErrorStatus | None
+) -> None:
     async with site(tmp_path) as (_, executor, gateway):
         for _ in range(2):
-            refused = fault_of(await gateway.ask(fault=fault))
-            assert (refused.code, refused.message, refused.late) == (12, DECOUPLED, True)
+            refused = error_status_of(await gateway.ask(error_status=error_status))
+            assert (refused.code, refused.message, refused.accepted) == (12, DECOUPLED, True)
         assert executor.batches.empty()
 
 
@@ -211,13 +213,13 @@ async def test_an_instance_hears_of_a_client_that_cannot_keep_up(tmp_path: Path)
     async with site(tmp_path) as (_, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
-        gateway.link.send(Flow(1, paused=True))
+        gateway.link.send(FlowControl(1, paused=True))
         assert await next_control(executor) == (batch.id, 0, "PAUSE")
-        gateway.link.send(Flow(1, paused=False))
+        gateway.link.send(FlowControl(1, paused=False))
         assert await next_control(executor) == (batch.id, 0, "RESUME")
         instance.tell(batch, (0, 1))
         await gateway.told(1)
-        gateway.link.send(Flow(1, paused=True))
+        gateway.link.send(FlowControl(1, paused=True))
         await gateway.arrived()
         assert executor.controls is not None
         assert executor.controls.empty()
@@ -229,7 +231,7 @@ async def test_who_heeds_no_controls_is_sent_none(tmp_path: Path) -> None:
         other = await it.executor("two", hold=True)
         ask(gateway)
         instance, batch = await other.batch()
-        gateway.link.send(Flow(1, paused=True))
+        gateway.link.send(FlowControl(1, paused=True))
         gateway.cancel()
         await gateway.arrived()
         ask(gateway)
@@ -255,7 +257,7 @@ async def test_an_instance_that_dies_fails_what_was_begun_and_gives_back_the_res
         assert text == (
             "instance 'doubler_0_0' of executor 'one' was lost, 1 responses into the request"
         )
-        assert fault_of(gateway.answers[1][-1]).code == 14
+        assert error_status_of(gateway.responses[1][-1]).code == 14
         other = await it.executor("two", hold=True)
         ask(gateway)
         ask(gateway)
@@ -280,7 +282,7 @@ async def test_what_makes_no_sense_fails_what_the_instance_has(
         elif nonsense == "ended":
             instance.tell(batch, (0, 1), (0, 1))
         elif nonsense == "count":
-            instance.answer(batch, skip=1)
+            instance.response(batch, skip=1)
         else:
             instance.stream.send(b"\xff\xff")
         assert await gateway.told(1) == [(1, "the executor's answer cannot be understood", False)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nereid.core.messages import DECOUPLED, Flow
+from nereid.core.messages import DECOUPLED, FlowControl
 from nereid.pb import kserve_pb2 as kserve
 from tests.support.scheduler.ensembles import save_ensemble
 from tests.support.scheduler.scheduler_ensembles import ensemble, step
@@ -19,7 +19,7 @@ from tests.support.scheduler.scheduler_world import (
     Gateway,
     World,
     add_model,
-    fault_of,
+    error_status_of,
     request,
     world,
 )
@@ -43,7 +43,7 @@ class Site:
         self.world, self.executor, self.gateway = it, executor, gateway
 
     def ask(self, *numbers: float, **fields: Any) -> None:
-        self.gateway.send(request(*numbers, model="e", takes_many=True, **fields))
+        self.gateway.send(request(*numbers, model="e", accepts_many=True, **fields))
 
     async def batch(self, model: str) -> tuple[Instance, pb.Batch]:
         instance, batch = await self.executor.batch()
@@ -54,7 +54,7 @@ class Site:
         """Answer so many batches of the ordinary model."""
         for _ in range(count):
             instance, batch = await self.batch("plain")
-            instance.answer(batch)
+            instance.response(batch)
 
     async def control(self) -> str:
         assert self.executor.controls is not None
@@ -73,7 +73,7 @@ async def site(tmp_path: Path, config: str = MANY_FIRST) -> AsyncIterator[Site]:
         yield Site(it, executor, await it.gateway())
 
 
-async def test_each_answer_of_a_step_becomes_a_reply(tmp_path: Path) -> None:
+async def test_each_response_of_a_step_becomes_a_reply(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask(request_id="r")
         instance, batch = await at.batch("many")
@@ -107,14 +107,14 @@ async def test_the_last_reply_ends_the_request_if_nothing_can_follow(tmp_path: P
         assert await at.gateway.told(2) == [(1, 2, True), (1, 4, False)]
 
 
-async def test_no_answer_at_all_is_no_failure(tmp_path: Path) -> None:
+async def test_no_response_at_all_is_no_failure(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask()
         instance, batch = await at.batch("many")
         instance.tell(batch, (0, None))
         assert await at.gateway.told(1) == [(1, None, False)]
         # Ahead of it goes the word that this is a model of many answers.
-        assert [(each.more, each.head) for each in at.gateway.answers[1][:-1]] == [(True, b"")]
+        assert [(each.more, each.head) for each in at.gateway.responses[1][:-1]] == [(True, b"")]
 
 
 async def test_a_decoupled_model_behind_another_step(tmp_path: Path) -> None:
@@ -170,17 +170,17 @@ async def test_a_client_that_cannot_keep_up_makes_the_model_wait(tmp_path: Path)
     async with site(tmp_path) as at:
         at.ask()
         instance, batch = await at.batch("many")
-        at.gateway.link.send(Flow(1, paused=True))
+        at.gateway.link.send(FlowControl(1, paused=True))
         assert await at.control() == "PAUSE"
-        at.gateway.link.send(Flow(1, paused=False))
+        at.gateway.link.send(FlowControl(1, paused=False))
         assert await at.control() == "RESUME"
         instance.tell(batch, (0, None))
         await at.gateway.told(1)
 
 
-async def test_a_client_that_takes_one_answer_is_refused(tmp_path: Path) -> None:
+async def test_a_client_that_takes_one_response_is_refused(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
-        assert fault_of(await at.gateway.ask(1, 2, model="e")).message == DECOUPLED
+        assert error_status_of(await at.gateway.ask(1, 2, model="e")).message == DECOUPLED
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -14,7 +14,7 @@ from tests.support.scheduler.scheduler_world import (
     CONFIG,
     World,
     add_model,
-    fault_of,
+    error_status_of,
     numbers_of,
     request,
     world,
@@ -129,18 +129,18 @@ async def test_an_ensemble_goes_and_comes_with_its_models(repository: Path) -> N
         ready = dict.fromkeys(("doubler", "second", "fourfold", "outer"), "READY")
         assert await states(it) == ready
         executor.hold = True
-        answer = gateway.send(request(1, 2, model="outer"))
+        response = gateway.send(request(1, 2, model="outer"))
         instance, batch = await executor.batch()
         await ask(it, "Unload", "second")
         gone = {"second": "UNLOADING", "fourfold": "unloaded", "outer": "unloaded"}
         assert await states(it) == ready | gone
-        fault = fault_of(await gateway.ask(1, 2, model="outer"))
-        assert fault.message.endswith("'outer' has no available versions")
+        error_status = error_status_of(await gateway.ask(1, 2, model="outer"))
+        assert error_status.message.endswith("'outer' has no available versions")
         # What was under way has its last step all the same.
-        instance.answer(batch)
+        instance.response(batch)
         instance, batch = await executor.batch()
-        instance.answer(batch)
-        assert numbers_of(await answer) == [4, 8]
+        instance.response(batch)
+        assert numbers_of(await response) == [4, 8]
         await it.until_state("UNAVAILABLE", "second")
         executor.hold = False
         await ask(it, "Load", "second")
@@ -172,13 +172,13 @@ async def test_loads_that_cannot_be_say_why(repository: Path) -> None:
     save_ensemble(repository, "lost", ensemble(step("nowhere", "INPUT0", "OUTPUT0")))
     save_ensemble(repository, "one", ensemble(step("other", "INPUT0", "OUTPUT0")))
     save_ensemble(repository, "other", ensemble(step("one", "INPUT0", "OUTPUT0")))
-    faults = {
+    errors = {
         "lost": "ensemble lost contains models that are not available or ambiguous: nowhere",
         "one": "circular dependency between ensembles: one -> ... -> other -> one",
     }
     async with world(repository, model_control_mode="explicit") as it:
         await it.executor()
-        for name, reason in faults.items():
+        for name, reason in errors.items():
             with pytest.raises(RpcError) as refused:
                 await ask(it, "Load", name)
             assert refused.value.message == f"load failed for model '{name}': {reason}\n"
@@ -201,11 +201,11 @@ async def test_the_latest_version_of_a_model_takes_the_step(repository: Path) ->
         (repository / "second" / "7" / "model.onnx").write_bytes(b"")
         await ask(it, "Load", "second")
         executor.hold = True
-        answer = gateway.send(request(1, 2, model="fourfold"))
+        response = gateway.send(request(1, 2, model="fourfold"))
         numbers = []
         for _ in range(2):
             instance, batch = await executor.batch()
             numbers.append(instance.load.version)
-            instance.answer(batch)
-        assert numbers_of(await answer) == [4, 8]
+            instance.response(batch)
+        assert numbers_of(await response) == [4, 8]
         assert numbers == [1, 7]

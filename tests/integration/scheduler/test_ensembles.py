@@ -10,14 +10,14 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from nereid.core.codecs import read_parameters
-from nereid.core.messages import Answer
+from nereid.core.messages import InferResponse
 from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import Status
 from tests.support.scheduler.scheduler_ensembles import add_ensembles
 from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
     World,
-    fault_of,
+    error_status_of,
     numbers_of,
     request,
     world,
@@ -38,16 +38,16 @@ async def statistics(it: World, name: str) -> dict[str, Any]:
     return MessageToDict(reply.model_stats[0], preserving_proto_field_name=True)
 
 
-def head_of(answer: Answer) -> kserve.ModelInferResponse:
-    return kserve.ModelInferResponse.FromString(answer.head)
+def head_of(response: InferResponse) -> kserve.ModelInferResponse:
+    return kserve.ModelInferResponse.FromString(response.head)
 
 
 async def test_a_request_goes_through_all_steps(mesh: World) -> None:
     await mesh.executor()
     gateway = await mesh.gateway()
-    answer = await gateway.ask(1, 2, model="fourfold")
-    assert numbers_of(answer) == [4, 8]
-    head = head_of(answer)
+    response = await gateway.ask(1, 2, model="fourfold")
+    assert numbers_of(response) == [4, 8]
+    head = head_of(response)
     assert (head.model_name, head.model_version) == ("fourfold", "1")
     (output,) = head.outputs
     assert (output.name, output.datatype, [*output.shape]) == ("OUTPUT0", "FP32", [1, 2])
@@ -67,28 +67,28 @@ async def test_a_reply_tells_where_in_a_sequence_its_request_was(mesh: World) ->
         "timeout_us": 7_000_000,
         "priority": 1,
     }
-    answer = gateway.send(request(1, 2, model="fourfold", **fields))
+    response = gateway.send(request(1, 2, model="fourfold", **fields))
     for _ in range(2):
         instance, batch = await executor.batch()
         (member,) = batch.members
         assert (member.request_id, read_parameters(member.parameters)) == ("r", given)
-        instance.answer(batch)
-    told = read_parameters(head_of(await answer).parameters)
+        instance.response(batch)
+    told = read_parameters(head_of(await response).parameters)
     assert told == {"sequence_id": "s", "sequence_start": True, "sequence_end": False}
 
 
 async def test_only_the_steps_that_are_needed_are_taken(mesh: World) -> None:
     executor = await mesh.executor()
     gateway = await mesh.gateway()
-    answer = await gateway.ask(1, 2, model="two_ways")
-    assert [each.name for each in head_of(answer).outputs] == ["OUTPUT0", "OUTPUT1"]
+    response = await gateway.ask(1, 2, model="two_ways")
+    assert [each.name for each in head_of(response).outputs] == ["OUTPUT0", "OUTPUT1"]
     assert len(executor.seen) == 3
     asked = request(1, 2, model="two_ways")
     head = kserve.ModelInferRequest.FromString(asked.head)
     head.outputs.add(name="OUTPUT0")
     asked.head = head.SerializeToString()
-    answer = await gateway.send(asked)
-    assert [each.name for each in head_of(answer).outputs] == ["OUTPUT0"]
+    response = await gateway.send(asked)
+    assert [each.name for each in head_of(response).outputs] == ["OUTPUT0"]
     assert len(executor.seen) == 4
 
 
@@ -104,36 +104,36 @@ async def test_steps_share_batches_with_each_other_and_with_other_requests(mesh:
         gateway.send(request(4, 4, model="fourfold")),
     ]
     await gateway.arrived()
-    instance.answer(batch)
+    instance.response(batch)
     instance, batch = await executor.batch()
     assert executor.seen[-1] == [[2, 2], [3, 3], [4, 4]]
-    instance.answer(batch)
+    instance.response(batch)
     for _ in range(2):
         instance, batch = await executor.batch()
         assert instance.load.config.name == "second"
-        instance.answer(batch)
-    answers = await asyncio.gather(first, *others)
-    assert [numbers_of(each) for each in answers] == [[2, 2], [4, 4], [12, 12], [16, 16]]
+        instance.response(batch)
+    responses = await asyncio.gather(first, *others)
+    assert [numbers_of(each) for each in responses] == [[2, 2], [4, 4], [12, 12], [16, 16]]
 
 
 async def test_a_step_that_fails_ends_the_request_and_names_the_ensemble(mesh: World) -> None:
     await mesh.executor()
     gateway = await mesh.gateway()
-    fault = fault_of(await gateway.ask(-1, 2, model="fourfold", request_id="r"))
-    assert (fault.code, fault.late) == (Status.INTERNAL, True)
-    assert fault.message == "in ensemble 'fourfold', negative"
-    fault = fault_of(await gateway.ask(-1, 2, model="outer"))
-    assert fault.message == "in ensemble 'outer', in ensemble 'fourfold', negative"
+    error_status = error_status_of(await gateway.ask(-1, 2, model="fourfold", request_id="r"))
+    assert (error_status.code, error_status.accepted) == (Status.INTERNAL, True)
+    assert error_status.message == "in ensemble 'fourfold', negative"
+    error_status = error_status_of(await gateway.ask(-1, 2, model="outer"))
+    assert error_status.message == "in ensemble 'outer', in ensemble 'fourfold', negative"
     told = await statistics(mesh, "fourfold")
     assert told["inference_stats"]["fail"]["count"] == "2"
     assert "execution_count" not in told
     # What the ensemble itself finds wrong is told as any model would.
-    fault = fault_of(await gateway.ask(*range(10), model="fourfold"))
-    assert fault.message.endswith("inference request batch-size must be <= 4 for 'fourfold'")
+    error_status = error_status_of(await gateway.ask(*range(10), model="fourfold"))
+    assert error_status.message.endswith("inference request batch-size must be <= 4 for 'fourfold'")
     # Too much for a step, but not for the ensemble, which has no batches.
-    fault = fault_of(await gateway.ask(*range(10), model="outer"))
-    assert (fault.code, fault.late) == (Status.INVALID_ARGUMENT, True)
-    assert fault.message == (
+    error_status = error_status_of(await gateway.ask(*range(10), model="outer"))
+    assert (error_status.code, error_status.accepted) == (Status.INVALID_ARGUMENT, True)
+    assert error_status.message == (
         "in ensemble 'outer', [request id: <id_unknown>] inference request batch-size must be"
         " <= 4 for 'fourfold'"
     )
@@ -144,18 +144,18 @@ async def test_the_other_steps_of_a_request_that_failed_are_cancelled(mesh: Worl
     gateway = await mesh.gateway()
     blocker = gateway.send(request(9, 9))
     held = await executor.batch()
-    answer = gateway.send(request(-1, 2, model="two_ways"))
+    response = gateway.send(request(-1, 2, model="two_ways"))
     # The step by way of `second` fails while the other one waits behind the blocker.
     instance, batch = await executor.batch()
     assert instance.load.config.name == "second"
-    instance.answer(batch)
-    assert fault_of(await answer).message == "in ensemble 'two_ways', negative"
-    held[0].answer(held[1])
+    instance.response(batch)
+    assert error_status_of(await response).message == "in ensemble 'two_ways', negative"
+    held[0].response(held[1])
     assert numbers_of(await blocker) == [18, 18]
     after = gateway.send(request(5, 5))
     instance, batch = await executor.batch()
     assert executor.seen[-1] == [[5, 5]]
-    instance.answer(batch)
+    instance.response(batch)
     await after
 
 
@@ -163,20 +163,20 @@ async def test_the_other_steps_of_a_request_that_failed_are_cancelled(mesh: Worl
 async def test_a_cancelled_request_takes_no_further_step(mesh: World, steps_done: int) -> None:
     executor = await mesh.executor(hold=True)
     gateway = await mesh.gateway()
-    answer = gateway.send(request(1, 2, model="fourfold"))
+    response = gateway.send(request(1, 2, model="fourfold"))
     for _ in range(steps_done):
         instance, batch = await executor.batch()
-        instance.answer(batch)
+        instance.response(batch)
     instance, batch = await executor.batch()
     gateway.cancel()
     await gateway.arrived()
-    instance.answer(batch)
+    instance.response(batch)
     last = gateway.send(request(7, 7, model="second"))
     instance, batch = await executor.batch()
     assert executor.seen[-1] == [[7, 7]]
-    instance.answer(batch)
+    instance.response(batch)
     assert numbers_of(await last) == [14, 14]
-    assert not answer.done()
+    assert not response.done()
     told = await statistics(mesh, "fourfold")
     assert told["inference_stats"]["fail"]["count"] == "1"
 
@@ -184,11 +184,11 @@ async def test_a_cancelled_request_takes_no_further_step(mesh: World, steps_done
 async def test_an_executor_that_dies_takes_no_ensemble_along(mesh: World) -> None:
     executor = await mesh.executor(hold=True)
     gateway = await mesh.gateway()
-    answer = gateway.send(request(1, 2, model="fourfold"))
+    response = gateway.send(request(1, 2, model="fourfold"))
     await executor.batch()
     await executor.die()
     await mesh.executor("two")
-    assert numbers_of(await answer) == [4, 8]
+    assert numbers_of(await response) == [4, 8]
 
 
 async def test_statistics_tell_of_the_whole_and_of_each_step(mesh: World) -> None:
@@ -211,12 +211,12 @@ async def test_requests_under_way_are_finished_before_the_scheduler_ends(reposit
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
-        answer = gateway.send(request(1, 2, model="fourfold"))
+        response = gateway.send(request(1, 2, model="fourfold"))
         instance, batch = await executor.batch()
         drain = asyncio.create_task(it.service.drain(LIMIT_S))
         await asyncio.sleep(0)
-        instance.answer(batch)
+        instance.response(batch)
         instance, batch = await executor.batch()
-        instance.answer(batch)
-        assert numbers_of(await answer) == [4, 8]
+        instance.response(batch)
+        assert numbers_of(await response) == [4, 8]
         await drain

@@ -73,7 +73,7 @@ async def test_all_series_of_a_model_are_there_from_the_start(tmp_path: Path) ->
         assert not [name for name in told if "cache" in name or "summary" in name]
 
 
-async def test_an_answered_request(tmp_path: Path) -> None:
+async def test_an_responded_request(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         await it.executor()
         gateway = await it.gateway()
@@ -143,7 +143,7 @@ async def test_waiting_and_running(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
-        answers = [gateway.send(request(n, n)) for n in range(3)]
+        responses = [gateway.send(request(n, n)) for n in range(3)]
         instance, batch = await executor.batch()
         await gateway.arrived()
         told = series(it)
@@ -153,8 +153,8 @@ async def test_waiting_and_running(tmp_path: Path) -> None:
         pending = [value for name, value in told.items() if "nereid_link_pending" in name]
         assert pending == [3]
         executor.hold = False
-        instance.answer(batch)
-        await asyncio.gather(*answers)
+        instance.response(batch)
+        await asyncio.gather(*responses)
         assert series(it)[f"nv_inference_pending_request_count{{{M}}}"] == 0
 
 
@@ -162,8 +162,8 @@ async def test_a_model_that_fails(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         await it.executor()
         gateway = await it.gateway()
-        answer = await gateway.ask(-1, -1)
-        assert answer.error is not None
+        response = await gateway.ask(-1, -1)
+        assert response.error is not None
         told = series(it)
         assert told[f'nv_inference_request_failure{{{M},reason="BACKEND"}}'] == 1
         assert told[f"nv_inference_exec_count{{{M}}}"] == 1
@@ -178,10 +178,10 @@ async def test_a_queue_that_is_full(tmp_path: Path) -> None:
         instance, batch = await executor.batch()
         waiting = gateway.send(request(1, 1))
         refused = [await gateway.ask(n, n) for n in range(2)]
-        assert all("Exceeds maximum queue size" in str(answer.error) for answer in refused)
+        assert all("Exceeds maximum queue size" in str(response.error) for response in refused)
         assert series(it)[f'nv_inference_request_failure{{{M},reason="REJECTED"}}'] == 2
         executor.hold = False
-        instance.answer(batch)
+        instance.response(batch)
         await asyncio.gather(first, waiting)
 
 
@@ -197,7 +197,7 @@ async def test_a_queue_timeout(tmp_path: Path) -> None:
         late = await gateway.ask(1, 1, timeout_us=1000)
         assert "timeout expired" in str(late.error)
         assert series(it)[f'nv_inference_request_failure{{{M},reason="REJECTED"}}'] == 1
-        instance.answer(batch)
+        instance.response(batch)
         await first
 
 
@@ -211,7 +211,7 @@ async def test_a_client_that_gives_up(tmp_path: Path) -> None:
         gateway.cancel()
         await gateway.arrived()
         assert series(it)[f'nv_inference_request_failure{{{M},reason="CANCELED"}}'] == 1
-        instance.answer(batch)
+        instance.response(batch)
         await first
 
 
@@ -225,8 +225,8 @@ async def test_executors_that_die(tmp_path: Path, caplog: pytest.LogCaptureFixtu
                 lost = gateway.send(request(1, 1, request_id="mine", trace_context=context))
             await executor.batch()
             await executor.die()
-        answer = await asyncio.wait_for(lost, LIMIT_S)
-        assert "attempts" in str(answer.error)
+        response = await asyncio.wait_for(lost, LIMIT_S)
+        assert "attempts" in str(response.error)
         told = series(it)
         assert told[f"nereid_retries_total{{{M}}}"] == 1
         (line,) = [each for each in caplog.records if "runs again" in each.getMessage()]
@@ -257,11 +257,11 @@ async def test_streams(tmp_path: Path) -> None:
 async def test_requests_that_wait_for_a_load_are_held(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         gateway = await it.gateway()
-        answer = gateway.send(request(1, 1))
+        response = gateway.send(request(1, 1))
         await gateway.arrived()
         assert series(it)["nereid_held_requests"] == 1
         await it.executor()
-        await answer
+        await response
         assert series(it)["nereid_held_requests"] == 0
 
 

@@ -16,7 +16,7 @@ from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
     add_model,
     description,
-    fault_of,
+    error_status_of,
     numbers_of,
     request,
     world,
@@ -52,7 +52,7 @@ async def test_a_model_without_a_configuration_is_described_and_completed(tmp_pa
 
 async def test_a_model_that_cannot_be_described_leaves_the_rest_serving(repository: Path) -> None:
     add_model(repository, "broken", config=None)
-    broken = pb.Described(error=pb.Fault(code=13, message="no protobuf"))
+    broken = pb.Described(error=pb.ErrorStatus(code=13, message="no protobuf"))
     async with world(repository) as it:
         await it.executor(described=broken)
         await it.until_state("READY")
@@ -60,9 +60,11 @@ async def test_a_model_that_cannot_be_described_leaves_the_rest_serving(reposito
         assert (await it.index())["broken"] == ("UNAVAILABLE", "Internal: no protobuf")
         gateway = await it.gateway()
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
-        fault = fault_of(await gateway.ask(model="broken"))
-        assert fault.message == "Request for unknown model: 'broken' has no available versions"
-        exact = fault_of(await gateway.ask(model="broken", version="1"))
+        error_status = error_status_of(await gateway.ask(model="broken"))
+        assert (
+            error_status.message == "Request for unknown model: 'broken' has no available versions"
+        )
+        exact = error_status_of(await gateway.ask(model="broken", version="1"))
         assert (exact.code, exact.message) == (
             Status.UNAVAILABLE,
             "Request for unknown model: 'broken' version 1 is not at ready state",
@@ -130,8 +132,10 @@ async def test_one_failed_instance_fails_the_load_and_the_others_are_unloaded(
         executor = await it.executor(lazy=True)
         loads = [(await executor.command()).load for _ in range(2)]
         instance = executor.load(loads[0])
-        fault = pb.Fault(code=13, message="no room")
-        executor.send(instance_failed=pb.InstanceFailed(instance=loads[1].instance, error=fault))
+        error_status = pb.ErrorStatus(code=13, message="no room")
+        executor.send(
+            instance_failed=pb.InstanceFailed(instance=loads[1].instance, error=error_status)
+        )
         unload = (await executor.command()).unload
         assert unload.instance == loads[0].instance
         executor.send(instance_unloaded=pb.InstanceUnloaded(instance=unload.instance))
@@ -144,10 +148,10 @@ async def test_an_instance_that_fails_in_service_leaves_the_others(tmp_path: Pat
     async with world(tmp_path / "m") as it:
         executor = await it.executor()
         await it.until_state("READY")
-        fault = pb.Fault(code=13, message="device lost")
+        error_status = pb.ErrorStatus(code=13, message="device lost")
         for instance in executor.instances:
             number = instance.load.instance
-            executor.send(instance_failed=pb.InstanceFailed(instance=number, error=fault))
+            executor.send(instance_failed=pb.InstanceFailed(instance=number, error=error_status))
             await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
             if instance is executor.instances[0]:
                 assert (await it.index())["doubler"] == ("READY", "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import Answer, CachedModels
+from nereid.core.messages import CachedModels, InferResponse
 from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import LocalChannel, memory_links
 from tests.support.scheduler.scheduler_world import LIMIT_S, numbers_of, request, world
@@ -21,19 +21,19 @@ async def test_a_gateway_in_the_same_process(repository: Path) -> None:
         await it.until_state("READY")
         mine, theirs = memory_links()
         it.service.attach(theirs)
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        responded: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
-        def take(items: list[Answer | CachedModels]) -> None:
+        def take(items: list[InferResponse | CachedModels]) -> None:
             for item in items:
-                if isinstance(item, Answer):
-                    answered.set_result(item)
+                if isinstance(item, InferResponse):
+                    responded.set_result(item)
 
         mine.on_items = take
         asked = request(4, 5)
         asked.id = 7
         mine.send(asked)
-        answer = await asyncio.wait_for(answered, LIMIT_S)
-        assert (answer.id, numbers_of(answer)) == (7, [8, 10])
+        response = await asyncio.wait_for(responded, LIMIT_S)
+        assert (response.id, numbers_of(response)) == (7, [8, 10])
         channel = LocalChannel(it.service.handlers())
         message = kserve.ServerReadyRequest().SerializeToString()
         reply = await channel.unary("/nereid.v1.Scheduler/ServerReady", message)

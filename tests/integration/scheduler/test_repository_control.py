@@ -12,7 +12,7 @@ from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     World,
-    fault_of,
+    error_status_of,
     numbers_of,
     request,
     world,
@@ -100,4 +100,4 @@ async def test_without_any_executor_a_load_fails_in_time_and_is_made_up_for(
             await load(it)
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
         await unload(it)
-        assert "has no available versions" in fault_of(await gateway.ask(1, 2)).message
+        assert "has no available versions" in error_status_of(await gateway.ask(1, 2)).message

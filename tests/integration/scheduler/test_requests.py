@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,
     add_model,
-    fault_of,
+    error_status_of,
     numbers_of,
     request,
     world,
@@ -24,13 +24,13 @@ from tests.support.scheduler.scheduler_world import (
 UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL, NOT_FOUND = 14, 4, 13, 5
 
 
-async def test_a_request_is_answered(repository: Path) -> None:
+async def test_a_request_is_responded(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()
         gateway = await it.gateway()
-        answer = await gateway.ask(1, 2, 3, 4)
-        assert numbers_of(answer) == [2, 4, 6, 8]
-        head = kserve_pb2.ModelInferResponse.FromString(answer.head)
+        response = await gateway.ask(1, 2, 3, 4)
+        assert numbers_of(response) == [2, 4, 6, 8]
+        head = kserve_pb2.ModelInferResponse.FromString(response.head)
         assert (head.model_name, list(head.outputs[0].shape)) == ("doubler", [2, 2])
 
 
@@ -44,10 +44,10 @@ async def test_requests_of_one_turn_share_batches_by_the_models_rules(tmp_path: 
         while sum(sizes) < 7:
             instance, batch = await executor.batch()
             sizes.append(len(batch.members))
-            instance.answer(batch)
+            instance.response(batch)
         assert max(sizes) == 4
-        answers = await asyncio.gather(*futures)
-        assert [numbers_of(answer)[0] for answer in answers] == [0, 2, 4, 6, 8, 10, 12]
+        responses = await asyncio.gather(*futures)
+        assert [numbers_of(response)[0] for response in responses] == [0, 2, 4, 6, 8, 10, 12]
 
 
 async def test_without_a_batcher_each_request_runs_alone(repository: Path) -> None:
@@ -58,7 +58,7 @@ async def test_without_a_batcher_each_request_runs_alone(repository: Path) -> No
         assert [len(batch) for batch in executor.seen] == [1] * 5
 
 
-async def test_two_gateways_share_a_batch_and_each_gets_its_own_answer(tmp_path: Path) -> None:
+async def test_two_gateways_share_a_batch_and_each_gets_its_own_response(tmp_path: Path) -> None:
     add_model(tmp_path / "m", config=CONFIG + "dynamic_batching { }")
     async with world(tmp_path / "m") as it:
         executor = await it.executor(hold=True)
@@ -68,10 +68,10 @@ async def test_two_gateways_share_a_batch_and_each_gets_its_own_answer(tmp_path:
         mine, yours = one.send(request(1, 1)), two.send(request(2, 2))
         await one.arrived()
         await two.arrived()
-        blocker[0].answer(blocker[1])
+        blocker[0].response(blocker[1])
         instance, batch = await executor.batch()
         assert len(batch.members) == 2
-        instance.answer(batch)
+        instance.response(batch)
         assert numbers_of(await first) == [0, 0]
         assert numbers_of(await mine) == [2, 2]
         assert numbers_of(await yours) == [4, 4]
@@ -85,9 +85,9 @@ async def test_an_error_of_one_member_is_its_own(tmp_path: Path) -> None:
         good, bad = gateway.send(request(1, 1)), gateway.send(request(-1, 1))
         instance, batch = await executor.batch()
         assert len(batch.members) == 2
-        instance.answer(batch)
+        instance.response(batch)
         assert numbers_of(await good) == [2, 2]
-        assert fault_of(await bad) == Fault(INTERNAL, "negative", True)
+        assert error_status_of(await bad) == ErrorStatus(INTERNAL, "negative", True)
 
 
 async def test_a_batch_of_a_broken_instance_runs_on_another(repository: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_batch_of_a_broken_instance_runs_on_another(repository: Path) ->
         await instance.die()
         assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [6, 8]
         assert second.seen == [[[3, 4]]]
-        assert [len(each) for each in gateway.answers.values()] == [1]
+        assert [len(each) for each in gateway.responses.values()] == [1]
 
 
 async def test_an_executor_whose_control_stream_breaks_is_gone_with_its_instances(
@@ -127,9 +127,9 @@ async def test_a_request_that_kills_executors_is_given_up(repository: Path) -> N
             executor = await it.executor(name, hold=True)
             await executor.batch()
             await executor.die()
-        fault = fault_of(await asyncio.wait_for(future, LIMIT_S))
-        assert fault.code == UNAVAILABLE
-        assert "was lost, 3 of 3 attempts" in fault.message
+        error_status = error_status_of(await asyncio.wait_for(future, LIMIT_S))
+        assert error_status.code == UNAVAILABLE
+        assert "was lost, 3 of 3 attempts" in error_status.message
 
 
 async def test_put_back_requests_go_first(repository: Path) -> None:
@@ -175,15 +175,17 @@ async def test_when_the_last_executor_leaves_requests_wait_for_another(repositor
 async def test_requests_give_up_waiting_for_an_executor(repository: Path) -> None:
     async with world(repository, no_executor_timeout_secs=0.05) as it:
         gateway = await it.gateway()
-        never_loaded = fault_of(await gateway.ask(1, 2))
+        never_loaded = error_status_of(await gateway.ask(1, 2))
         assert never_loaded.code == UNAVAILABLE
         assert never_loaded.message == "model 'doubler' is being loaded; waited 0.05 s for it"
         executor = await it.executor()
         await it.until_state("READY")
         await executor.die()
-        fault = fault_of(await gateway.ask(1, 2))
-        assert fault.code == UNAVAILABLE
-        assert fault.message == ("no executor has model 'doubler' version 1; waited 0.05 s for one")
+        error_status = error_status_of(await gateway.ask(1, 2))
+        assert error_status.code == UNAVAILABLE
+        assert error_status.message == (
+            "no executor has model 'doubler' version 1; waited 0.05 s for one"
+        )
 
 
 async def test_a_deadline_ends_the_wait_in_the_queue(repository: Path) -> None:
@@ -192,9 +194,9 @@ async def test_a_deadline_ends_the_wait_in_the_queue(repository: Path) -> None:
         gateway = await it.gateway()
         running = gateway.send(request(1, 1))
         instance, batch = await executor.batch()
-        fault = fault_of(await gateway.ask(2, 2, deadline=time.monotonic() + 0.05))
-        assert fault.code == DEADLINE_EXCEEDED
-        instance.answer(batch)
+        error_status = error_status_of(await gateway.ask(2, 2, deadline=time.monotonic() + 0.05))
+        assert error_status.code == DEADLINE_EXCEEDED
+        instance.response(batch)
         assert numbers_of(await running) == [2, 2]
         assert executor.batches.empty()
 
@@ -202,8 +204,8 @@ async def test_a_deadline_ends_the_wait_in_the_queue(repository: Path) -> None:
 async def test_a_deadline_ends_the_wait_for_a_first_load(repository: Path) -> None:
     async with world(repository) as it:
         gateway = await it.gateway()
-        fault = fault_of(await gateway.ask(2, 2, deadline=time.monotonic() + 0.05))
-        assert fault.code == DEADLINE_EXCEEDED
+        error_status = error_status_of(await gateway.ask(2, 2, deadline=time.monotonic() + 0.05))
+        assert error_status.code == DEADLINE_EXCEEDED
 
 
 async def test_a_request_cancelled_in_the_queue_never_runs(repository: Path) -> None:
@@ -217,11 +219,11 @@ async def test_a_request_cancelled_in_the_queue_never_runs(repository: Path) -> 
         last = gateway.send(request(3, 3))
         await gateway.arrived()
         executor.hold = False
-        instance.answer(batch)
+        instance.response(batch)
         assert numbers_of(await first) == [2, 2]
         assert numbers_of(await last) == [6, 6]
         assert executor.seen == [[[1, 1]], [[3, 3]]]
-        assert 2 not in gateway.answers
+        assert 2 not in gateway.responses
 
 
 @pytest.mark.parametrize("heeds", [True, False])
@@ -244,10 +246,10 @@ async def test_a_request_cancelled_while_running_harms_no_batchmate(
             told = await asyncio.wait_for(executor.controls.get(), LIMIT_S)
             assert told == (batch.id, 1, "CANCEL")
         executor.hold = False
-        instance.answer(batch)
+        instance.response(batch)
         assert numbers_of(await mate) == [2, 2]
         assert numbers_of(await after) == [6, 6]
-        assert sorted(gateway.answers) == [1, 3]
+        assert sorted(gateway.responses) == [1, 3]
 
 
 async def test_a_request_cancelled_while_held_is_forgotten(repository: Path) -> None:
@@ -274,25 +276,25 @@ async def test_a_gateway_that_breaks_takes_its_requests_away(repository: Path) -
         await one.channel.close()
         mine = two.send(request(3, 3))
         executor.hold = False
-        instance.answer(batch)
+        instance.response(batch)
         assert numbers_of(await asyncio.wait_for(mine, LIMIT_S)) == [6, 6]
         assert executor.seen == [[[1, 1]], [[3, 3]]]
 
 
-async def test_answers_that_make_no_sense_fail_their_batch_only(repository: Path) -> None:
+async def test_responses_that_make_no_sense_fail_their_batch_only(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
         future = gateway.send(request(1, 1))
         instance, batch = await executor.batch()
-        instance.answer(batch, skip=1)
-        fault = fault_of(await asyncio.wait_for(future, LIMIT_S))
-        assert fault.code == INTERNAL
-        assert "cannot be understood" in fault.message
+        instance.response(batch, skip=1)
+        error_status = error_status_of(await asyncio.wait_for(future, LIMIT_S))
+        assert error_status.code == INTERNAL
+        assert "cannot be understood" in error_status.message
         again = gateway.send(request(2, 2))
         instance, batch = await executor.batch()
         instance.stream.send(b"\xff")
-        assert fault_of(await asyncio.wait_for(again, LIMIT_S)).code == INTERNAL
+        assert error_status_of(await asyncio.wait_for(again, LIMIT_S)).code == INTERNAL
         executor.hold = False
         assert numbers_of(await gateway.ask(3, 3)) == [6, 6]
 
@@ -305,15 +307,15 @@ async def test_a_full_queue_refuses_at_once(repository: Path) -> None:
         instance, batch = await executor.batch()
         futures += [gateway.send(request(n, n)) for n in (2, 3)]
         await gateway.arrived()
-        fault = fault_of(await gateway.ask(4, 4))
-        assert fault.code == UNAVAILABLE
-        assert "Exceeds maximum queue size" in fault.message
+        error_status = error_status_of(await gateway.ask(4, 4))
+        assert error_status.code == UNAVAILABLE
+        assert "Exceeds maximum queue size" in error_status.message
         executor.hold = False
-        instance.answer(batch)
+        instance.response(batch)
         assert len(await asyncio.gather(*futures)) == 3
 
 
-async def test_answers_keep_the_order_of_arrival_where_it_is_asked_for(tmp_path: Path) -> None:
+async def test_responses_keep_the_order_of_arrival_where_it_is_asked_for(tmp_path: Path) -> None:
     config = CONFIG.replace("count: 1", "count: 2")
     add_model(
         tmp_path / "m",
@@ -327,14 +329,14 @@ async def test_answers_keep_the_order_of_arrival_where_it_is_asked_for(tmp_path:
         slow, slow_batch = await executor.batch()
         gateway.send(request(2, 2))
         quick, quick_batch = await executor.batch()
-        quick.answer(quick_batch)
+        quick.response(quick_batch)
         # The next batch shows that the quick answer has arrived; it is held back all the same.
         gateway.send(request(3, 3))
         await executor.batch()
-        assert gateway.answers == {}
-        slow.answer(slow_batch)
+        assert gateway.responses == {}
+        slow.response(slow_batch)
         assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
-        assert list(gateway.answers) == [1, 2]
+        assert list(gateway.responses) == [1, 2]
 
 
 async def test_drain_finishes_what_was_accepted_and_refuses_the_rest(repository: Path) -> None:
@@ -345,12 +347,12 @@ async def test_drain_finishes_what_was_accepted_and_refuses_the_rest(repository:
         instance, batch = await executor.batch()
         draining = asyncio.create_task(it.service.drain(LIMIT_S))
         await asyncio.sleep(0)
-        refused = fault_of(await gateway.ask(3, 3))
+        refused = error_status_of(await gateway.ask(3, 3))
         assert refused.code == UNAVAILABLE
         assert refused.message.startswith("Server is stopping, scheduler for model has stopped")
         executor.hold = False
-        instance.answer(batch)
-        assert [numbers_of(answer)[0] for answer in await asyncio.gather(*accepted)] == [2, 4]
+        instance.response(batch)
+        assert [numbers_of(response)[0] for response in await asyncio.gather(*accepted)] == [2, 4]
         await asyncio.wait_for(draining, LIMIT_S)
 
 
@@ -361,8 +363,10 @@ async def test_drain_fails_what_takes_too_long(repository: Path) -> None:
         running, queued = gateway.send(request(1, 1)), gateway.send(request(2, 2))
         await executor.batch()
         await it.service.drain(0.05)
-        faults = [fault_of(await asyncio.wait_for(each, LIMIT_S)) for each in (running, queued)]
-        assert {fault.code for fault in faults} == {UNAVAILABLE}
+        errors = [
+            error_status_of(await asyncio.wait_for(each, LIMIT_S)) for each in (running, queued)
+        ]
+        assert {error_status.code for error_status in errors} == {UNAVAILABLE}
 
 
 async def test_a_leaving_executor_finishes_its_batch_and_gets_no_other(repository: Path) -> None:
@@ -375,7 +379,7 @@ async def test_a_leaving_executor_finishes_its_batch_and_gets_no_other(repositor
         leaver.stream.half_close()
         await asyncio.wait_for(leaver.closed.wait(), LIMIT_S)
         second = gateway.send(request(2, 2))
-        instance.answer(batch)
+        instance.response(batch)
         assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
         assert leaver.batches.empty()
         await it.executor("stayer")
@@ -387,11 +391,13 @@ async def test_bad_requests_are_told_why_and_touch_no_other(repository: Path) ->
         await it.executor()
         await it.until_state("READY")
         gateway = await it.gateway()
-        unknown = fault_of(await gateway.ask(model="nope"))
+        unknown = error_status_of(await gateway.ask(model="nope"))
         assert unknown == (NOT_FOUND, "Request for unknown model: 'nope' is not found", True)
-        defect = Fault(INTERNAL, "failed to parse the request JSON buffer")
-        assert fault_of(await gateway.ask(fault=defect)) == defect
-        assert fault_of(await gateway.ask(model="nope", fault=defect)).code == NOT_FOUND
-        assert fault_of(await gateway.ask(head=b"\xff\xff")).code == INTERNAL
-        assert "batch-size must be <= 4" in fault_of(await gateway.ask(*range(10))).message
+        defect = ErrorStatus(INTERNAL, "failed to parse the request JSON buffer")
+        assert error_status_of(await gateway.ask(error_status=defect)) == defect
+        assert (
+            error_status_of(await gateway.ask(model="nope", error_status=defect)).code == NOT_FOUND
+        )
+        assert error_status_of(await gateway.ask(head=b"\xff\xff")).code == INTERNAL
+        assert "batch-size must be <= 4" in error_status_of(await gateway.ask(*range(10))).message
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]

@@ -99,12 +99,12 @@ class InstanceStream(Ended):
     def send(self, *members: pb.BatchMember, number: int = 1) -> None:
         self.call.send(pb.Batch(id=number, members=members).SerializeToString())
 
-    async def answers(self) -> pb.Executed:
+    async def responses(self) -> pb.Executed:
         return await asyncio.wait_for(self.executed.get(), WAIT_S)
 
     async def execute(self, *members: pb.BatchMember) -> pb.Executed:
         self.send(*members)
-        return await self.answers()
+        return await self.responses()
 
 
 class Scheduler:

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends import Collected, InstanceSpec, Request, Response
@@ -125,7 +125,7 @@ def response(place: int, data: Any = b"y", *, more: bool = False) -> Response:
 
 
 def failed(place: int, *, more: bool = False) -> Response:
-    return Response(place, more, Fault(13, "no"))
+    return Response(place, more, ErrorStatus(13, "no"))
 
 
 def begin(runner: RequestRunner, what: pb.Batch) -> list[pb.Executed]:
@@ -142,5 +142,5 @@ def told(executed: pb.Executed) -> list[tuple[int, Any, bool]]:
     """Each answer's place, what it is, and whether there will be more."""
     return [
         (each.id, each.error.message or [one.inline for one in each.payloads], each.more)
-        for each in executed.answers
+        for each in executed.responses
     ]

@@ -39,8 +39,8 @@ async def ask(
     match = re.search(rb"\r\nContent-Length: (\d+)", head)
     assert match
     size = 0 if method == "HEAD" else int(match[1])
-    answer = await asyncio.wait_for(reader.readexactly(size), 5)
+    response = await asyncio.wait_for(reader.readexactly(size), 5)
     writer.close()
     content_type = re.search(rb"Content-Type: (\S+)", head)
     assert content_type
-    return Response(int(head.split(b" ")[1]), content_type[1].decode(), head, answer)
+    return Response(int(head.split(b" ")[1]), content_type[1].decode(), head, response)

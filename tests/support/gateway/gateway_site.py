@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
-from nereid.core.messages import Answer, Cancel, Fault, Flow, InferRequest
+from nereid.core.messages import Cancel, ErrorStatus, FlowControl, InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
@@ -32,7 +32,7 @@ FP32_TYPE = 11
 
 
 def _unknown(name: str) -> NotFound:
-    return NotFound(f"Request for unknown model: '{name}' is not found", late=True)
+    return NotFound(f"Request for unknown model: '{name}' is not found", accepted=True)
 
 
 class EchoScheduler:
@@ -43,7 +43,7 @@ class EchoScheduler:
         self.received: list[InferRequest] = []
         self.held: asyncio.Queue[InferRequest] = asyncio.Queue()
         self.cancelled: asyncio.Queue[int] = asyncio.Queue()
-        self.flows: asyncio.Queue[Flow] = asyncio.Queue()
+        self.flows: asyncio.Queue[FlowControl] = asyncio.Queue()
         self.link: Any = None
 
     def on_items(self, items: list[ToScheduler]) -> None:
@@ -51,7 +51,7 @@ class EchoScheduler:
             if isinstance(item, Cancel):
                 self.cancelled.put_nowait(item.id)
                 continue
-            if isinstance(item, Flow):
+            if isinstance(item, FlowControl):
                 self.flows.put_nowait(item)
                 continue
             assert isinstance(item, InferRequest), "nothing was lent that could come back"
@@ -60,20 +60,24 @@ class EchoScheduler:
             if name == "hold":
                 self.held.put_nowait(item)
             else:
-                self.link.send(self.answer(item, name))
+                self.link.send(self.wire_response(item, name))
 
-    def answer(self, item: InferRequest, name: str) -> Answer:
+    def wire_response(self, item: InferRequest, name: str) -> InferResponse:
         if name not in MODELS:
             error = _unknown(name)
-            return Answer(item.id, error=Fault(error.code, error.message, error.late))
-        if item.fault is not None:
-            return Answer(item.id, error=item.fault)
+            return InferResponse(
+                item.id, error=ErrorStatus(error.code, error.message, error.accepted)
+            )
+        if item.error_status is not None:
+            return InferResponse(item.id, error=item.error_status)
         if name == "fail":
             head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
-            return Answer(item.id, head, error=Fault(13, "asked to fail", late=True))
+            return InferResponse(
+                item.id, head, error=ErrorStatus(13, "asked to fail", accepted=True)
+            )
         return self.echo(item)
 
-    def echo(self, item: InferRequest) -> Answer:
+    def echo(self, item: InferRequest) -> InferResponse:
         request = kserve_pb2.ModelInferRequest.FromString(item.head)
         head = kserve_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
         wanted = {each.name for each in request.outputs}
@@ -83,7 +87,7 @@ class EchoScheduler:
             if not wanted or name in wanted:
                 head.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
                 payloads.append(payload)
-        return Answer(item.id, head.SerializeToString(), payloads)
+        return InferResponse(item.id, head.SerializeToString(), payloads)
 
     async def next_held(self) -> InferRequest:
         return await asyncio.wait_for(self.held.get(), 5)
@@ -91,7 +95,7 @@ class EchoScheduler:
     # --- control --------------------------------------------------------------------------------
 
     def handlers(self) -> Handlers:
-        answers: dict[str, Callable[[Any], Any]] = {
+        responses: dict[str, Callable[[Any], Any]] = {
             "ServerReady": lambda _: kserve_pb2.ServerReadyResponse(ready=self.ready),
             "ModelReady": lambda asked: kserve_pb2.ModelReadyResponse(ready=asked.name in MODELS),
             "ModelMetadata": self._metadata,
@@ -101,17 +105,19 @@ class EchoScheduler:
         }
         return Handlers(
             async_unary={
-                f"/nereid.v1.Scheduler/{method}": self._handler(method, answer)
-                for method, answer in answers.items()
+                f"/nereid.v1.Scheduler/{method}": self._handler(method, wire_response)
+                for method, wire_response in responses.items()
             }
         )
 
-    def _handler(self, method: str, answer: Callable[[Any], Any]) -> Any:
+    def _handler(self, method: str, wire_response: Callable[[Any], Any]) -> Any:
         request_class = getattr(kserve_pb2, f"{method}Request")
 
         async def handle(_call: Call, message: bytes) -> bytes:
             try:
-                response: bytes = answer(request_class.FromString(message)).SerializeToString()
+                response: bytes = wire_response(
+                    request_class.FromString(message)
+                ).SerializeToString()
             except NereidError as error:
                 raise RpcError(Status(error.code), error.message) from error
             return response
@@ -200,7 +206,7 @@ async def gateway_site(**changes: Any) -> AsyncIterator[GatewaySite]:
         await channel.close()
 
 
-def answer_metrics(
+def response_metrics(
     monkeypatch: pytest.MonkeyPatch, page: Callable[[EchoScheduler, bytes], bytes]
 ) -> None:
     """Have schedulers made from here on tell what `page` makes of a request for metrics."""

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import Answer, InferRequest
+    from nereid.core.messages import InferRequest, InferResponse
 
 
 class ScriptedMesh:
     """Takes one request at a time, and keeps what is asked of it and what the client is told."""
 
     def __init__(self) -> None:
-        self.told: list[Answer] = []
+        self.told: list[InferResponse] = []
         # The last request's; to be called with its answers.
-        self.on_answer: Callable[[Answer], None] = _nobody
+        self.on_response: Callable[[InferResponse], None] = _nobody
         self.cancelled = 0
         self.flows: list[bool] = []
 
-    def infer(self, _request: InferRequest, on_answer: Callable[[Answer], None]) -> Self:
-        self.on_answer = on_answer
+    def infer(self, _request: InferRequest, on_response: Callable[[InferResponse], None]) -> Self:
+        self.on_response = on_response
         return self
 
     def cancel(self) -> None:
@@ -31,5 +31,5 @@ class ScriptedMesh:
         self.flows.append(paused)
 
 
-def _nobody(answer: Answer) -> None:
-    raise AssertionError(answer)
+def _nobody(response: InferResponse) -> None:
+    raise AssertionError(response)

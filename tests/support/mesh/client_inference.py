@@ -156,9 +156,9 @@ def by_callback(client: Client) -> None:
 
     for number in range(20):
         start("scaler", client.inputs({"INPUT0": ONES}), request_id=str(number), **IGNORED)
-    answers = [got.get(timeout=LIMIT_S) for _ in range(20)]
-    assert all(error is None and is_twos(result) for result, error in answers)
-    told = sorted(int(identity_of(result)) for result, _ in answers)
+    wire_responses = [got.get(timeout=LIMIT_S) for _ in range(20)]
+    assert all(error is None and is_twos(result) for result, error in wire_responses)
+    told = sorted(int(identity_of(result)) for result, _ in wire_responses)
     assert told == list(range(20))
     start("nobody", client.inputs({"INPUT0": ONES}))
     assert "'nobody' is not found" in str(got.get(timeout=LIMIT_S)[1])
@@ -192,11 +192,11 @@ def by_stream(client: Client) -> None:
         ask("slow", once, request_id="last", enable_empty_final_response=True)
         # Everything that was asked for is answered before the stream ends.
         client("stop_stream")
-        answers = [got.get_nowait() for _ in range(22)]
-        for number, (result, error) in enumerate(answers[:20]):
+        wire_responses = [got.get_nowait() for _ in range(22)]
+        for number, (result, error) in enumerate(wire_responses[:20]):
             assert (error, identity_of(result), is_twos(result)) == (None, str(number), True)
-        assert "'nobody' is not found" in str(answers[20][1])
-        last = answers[21][0]
+        assert "'nobody' is not found" in str(wire_responses[20][1])
+        last = wire_responses[21][0]
         assert (identity_of(last), last.as_numpy("O").item()) == ("last", 3)
         assert last.get_response().parameters["triton_final_response"].bool_param
         assert got.empty()
@@ -223,11 +223,11 @@ def by_async_stream(client: Client) -> None:
         yield {"model_name": "nobody", "inputs": tensors}
         yield {"model_name": "slow", "inputs": once, "model_version": "1", "request_id": "last"}
 
-    async def answers(**options: Any) -> list[tuple[Any, Any]]:
+    async def wire_responses(**options: Any) -> list[tuple[Any, Any]]:
         return [each async for each in client("stream_infer", requests(), **options)]
 
     for options in ({}, {"compression_algorithm": "gzip", "headers": {"x-any": "thing"}}):
-        got = client.wait(answers(**options))
+        got = client.wait(wire_responses(**options))
         for number, (result, error) in enumerate(got[:20]):
             assert (error, identity_of(result), is_twos(result)) == (None, str(number), True)
         assert "'nobody' is not found" in str(got[20][1])
@@ -237,7 +237,7 @@ def by_async_stream(client: Client) -> None:
     # The client hands on what grpc raises, which is another thing while it still sends.
     late = pytest.raises(grpc.aio.AioRpcError, match=r"DEADLINE_EXCEEDED|Internal error from Core")
     with client.mesh.held("nereid.services.executor"), late:
-        client.wait(answers(stream_timeout=HASTY_S))
+        client.wait(wire_responses(stream_timeout=HASTY_S))
     assert doubled(client) == 2
 
 

@@ -25,7 +25,7 @@ _MODULES = (
 IMAGE = 3 * 1024 * 1024
 ROOM = "--http-max-input-size=400000000"
 # Memory goes back to the system while a test looks on.
-BRIEFLY = "--slab-idle-secs=1"
+BRIEFLY = "--shm-idle-secs=1"
 # Past that, and a good deal more for a busy machine.
 _IDLE_S = 90.0
 _CLIENTS = 4
@@ -104,7 +104,7 @@ def kill_executors_under_load(mesh: Mesh, *models: str, kills: int = 4) -> list[
     """What goes wrong for clients of identity models while one executor after the other dies."""
     wrong: list[str] = []
     done = threading.Event()
-    answered = threading.Semaphore(0)
+    responded = threading.Semaphore(0)
 
     def work(protocol: str, number: int) -> None:
         model, array = models[number // 2 % len(models)], tensor(300_000, number)
@@ -115,20 +115,20 @@ def kill_executors_under_load(mesh: Mesh, *models: str, kills: int = 4) -> list[
                         wrong.append("another answer")
                 except InferenceServerException as error:
                     wrong.append(str(error))
-                answered.release()
+                responded.release()
 
-    def await_answers() -> None:
+    def await_responses() -> None:
         for _ in range(4 * _CLIENTS):
-            assert answered.acquire(timeout=60)
+            assert responded.acquire(timeout=60)
 
     load = threading.Thread(target=run_all, args=(work, _CLIENTS))
     load.start()
     try:
         for _ in range(kills):
-            await_answers()
+            await_responses()
             mesh.kill("nereid.services.executor")
             until(lambda: len(mesh.children("nereid.services.executor")) == 2, "another executor")
-        await_answers()
+        await_responses()
     finally:
         done.set()
         load.join()

@@ -44,9 +44,9 @@ def open_mesh(root: Path, engine: str) -> Iterator[Mesh]:
 def doubled(client: Client, rows: int = 1, version: str = "") -> float:
     """What the scaler makes of ones."""
     ones = np.ones((rows, 8), np.float32)
-    answer = client.infer("scaler", {"INPUT0": ones}, model_version=version).as_numpy("OUTPUT0")
-    assert answer.shape == ones.shape
-    return float(answer[0, 0])
+    response = client.infer("scaler", {"INPUT0": ones}, model_version=version).as_numpy("OUTPUT0")
+    assert response.shape == ones.shape
+    return float(response[0, 0])
 
 
 def index(client: Client) -> dict[tuple[str, str], tuple[str, str]]:

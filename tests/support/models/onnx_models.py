@@ -114,13 +114,13 @@ def member(member_head: bytes, *payloads: bytes) -> pb.BatchMember:
     )
 
 
-def answer_of(answer: pb.Answer) -> list[tuple[str, str, list[int], bytes]]:
+def response_of(wire_response: pb.InferResponse) -> list[tuple[str, str, list[int], bytes]]:
     """Name, datatype, shape and bytes of each output of an answer that is no failure."""
-    assert not answer.HasField("error"), answer.error
-    response = kserve_pb2.ModelInferResponse.FromString(answer.head)
+    assert not wire_response.HasField("error"), wire_response.error
+    response = kserve_pb2.ModelInferResponse.FromString(wire_response.head)
     assert response.model_name == "m"
-    assert len(response.outputs) == len(answer.payloads)
+    assert len(response.outputs) == len(wire_response.payloads)
     return [
         (output.name, output.datatype, list(output.shape), payload.inline)
-        for output, payload in zip(response.outputs, answer.payloads, strict=True)
+        for output, payload in zip(response.outputs, wire_response.payloads, strict=True)
     ]

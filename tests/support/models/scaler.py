@@ -23,6 +23,6 @@ def scaled(mesh: Mesh, value: float = 1, version: str = "") -> float:
     with http_client.InferenceServerClient(mesh.http) as client:
         tensor = http_client.InferInput("INPUT0", [1, 8], "FP32")
         tensor.set_data_from_numpy(rows(value))
-        answer = client.infer("scaler", [tensor], model_version=version).as_numpy("OUTPUT0")
-        assert answer is not None
-        return float(answer[0, 0])
+        response = client.infer("scaler", [tensor], model_version=version).as_numpy("OUTPUT0")
+        assert response is not None
+        return float(response[0, 0])

@@ -71,8 +71,8 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         self.url = ""
         # What it says instead of thanks; cleared, it says nothing at all.
         self.refusal: grpc.StatusCode | None = None
-        self.answers = threading.Event()
-        self.answers.set()
+        self.responses = threading.Event()
+        self.responses.set()
         # Somebody has called.
         self.called = threading.Event()
 
@@ -80,7 +80,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         self.called.set()
         if self.refusal is not None:
             context.abort(self.refusal, "no")
-        self.answers.wait(WAIT_S)
+        self.responses.wait(WAIT_S)
         with self._arrived:
             for resource in request.resource_spans:
                 service = _plain(resource.resource.attributes)["service.name"]

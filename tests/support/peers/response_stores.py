@@ -11,7 +11,7 @@ from dataclasses import replace
 from nereid.core.cache_messages import Finding, Lookup, Store
 from nereid.services.cache.cache_config import RedisConfig
 from nereid.services.cache.service import make_store
-from nereid.services.cache.store import AnswerStore
+from nereid.services.cache.store import ResponseStore
 
 LIMIT_S = 30.0
 # For a machine that is busy with other things.
@@ -33,7 +33,7 @@ def patient(config: RedisConfig) -> RedisConfig:
 
 
 @contextlib.asynccontextmanager
-async def store_at(config: RedisConfig) -> AsyncIterator[AnswerStore]:
+async def store_at(config: RedisConfig) -> AsyncIterator[ResponseStore]:
     store = make_store(config)
     try:
         yield store
@@ -41,7 +41,7 @@ async def store_at(config: RedisConfig) -> AsyncIterator[AnswerStore]:
         await store.close()
 
 
-async def find(store: AnswerStore, *keys: bytes) -> list[bytes | None]:
+async def find(store: ResponseStore, *keys: bytes) -> list[bytes | None]:
     """What a lookup of these keys finds, in their order."""
     done: asyncio.Future[list[Finding]] = asyncio.get_running_loop().create_future()
     lookups = [Lookup(number, key) for number, key in enumerate(keys)]
@@ -54,7 +54,7 @@ async def find(store: AnswerStore, *keys: bytes) -> list[bytes | None]:
     return [each.value for each in sorted(found)]
 
 
-async def put(store: AnswerStore, *stores: Store) -> None:
+async def put(store: ResponseStore, *stores: Store) -> None:
     store.exchange([], stores, refuse)
     # Behind it in the same line.
     await find(store, b"nothing")
@@ -64,7 +64,7 @@ def refuse(findings: list[Finding]) -> None:
     raise AssertionError(findings)
 
 
-async def until_found(store: AnswerStore, key: bytes, value: bytes) -> None:
+async def until_found(store: ResponseStore, key: bytes, value: bytes) -> None:
     while await find(store, key) != [value]:
         store.exchange([], [Store(key, value)], lambda _: None)
         await asyncio.sleep(0.005)

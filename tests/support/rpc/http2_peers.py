@@ -165,7 +165,7 @@ class Ends(Peer[ClientConnection]):
         return error
 
 
-def answer_of(side: Side, stream: int = 1) -> bytes:
+def response_of(side: Side, stream: int = 1) -> bytes:
     """The one message answered on a stream that ended well."""
     frames = [each for each in side.take() if each.stream == stream]
     assert [each.kind for each in frames[:1] + frames[-1:]] == [HEADERS, HEADERS]

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from nereid.core.messages import Answer, InferRequest, Payload, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse, Payload, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.caching.response_cache import ResponseCache, place_of
@@ -45,7 +45,7 @@ class World:
         self.stream = Stream()
         self.instance = Instance(1, "i", "executor", self.stream, revision=REVISION)
         self.model.add_instance(self.instance)
-        self.answers: dict[int, Answer] = {}
+        self.responses: dict[int, InferResponse] = {}
         self._executed = 0
 
     def submit(
@@ -70,9 +70,9 @@ class World:
         head = head_of([("I", "UINT8", [1, size])])
         return self.model.submit(InferRequest(number, head, [payload], **fields), self._take)
 
-    def _take(self, answer: Answer) -> None:
-        assert answer.id not in self.answers
-        self.answers[answer.id] = answer
+    def _take(self, response: InferResponse) -> None:
+        assert response.id not in self.responses
+        self.responses[response.id] = response
 
     async def execute(self, error: str = "") -> int:
         """Answer the batch under way; how many requests it had."""
@@ -81,19 +81,19 @@ class World:
         self._executed += 1
         reply = pb.Executed(id=batch.id)
         for member in batch.members:
-            answer = reply.answers.add()
+            response = reply.responses.add()
             if error:
-                answer.error.code = 13
-                answer.error.message = error
+                response.error.code = 13
+                response.error.message = error
             else:
-                answer.head = b"head"
-                answer.payloads.append(member.payloads[0])
+                response.head = b"head"
+                response.payloads.append(member.payloads[0])
         self.model.executed(self.instance, reply.SerializeToString())
         await turn()
         return len(batch.members)
 
     def texts(self) -> dict[int, str]:
-        return {n: each.error.message if each.error else "" for n, each in self.answers.items()}
+        return {n: each.error.message if each.error else "" for n, each in self.responses.items()}
 
     def counts(self) -> tuple[int, int, int, int, int]:
         """Executions, inferences, successes, hits, misses."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from nereid.core.messages import Answer
+from nereid.core.messages import InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.segments import Segments
 
@@ -39,21 +39,21 @@ class Executor:
         self.segments = Segments(8 * MIB)
 
     def send(self, command: pb.ExecutorCommand) -> None:
-        self.told.append((list(command.release.slabs), command.release.discard))
+        self.told.append((list(command.release.segment_names), command.release.discard))
 
-    def answer(self, number: int, content: bytes = b"abc") -> Answer:
+    def response(self, number: int, content: bytes = b"abc") -> InferResponse:
         segment = self.segments.take(MIB)
         assert segment is not None
         segment.view[: len(content)] = content
         reference = segment.range(0, len(content))
-        return Answer(number, b"head", [reference], slab=segment.name)
+        return InferResponse(number, b"head", [reference], segment_name=segment.name)
 
 
 def executed(batch: pb.Batch) -> bytes:
     """An answer to each of a batch's members."""
     reply = pb.Executed(id=batch.id)
     for _ in batch.members:
-        reply.answers.add()
+        reply.responses.add()
     return reply.SerializeToString()
 
 

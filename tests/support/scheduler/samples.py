@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from nereid.core.messages import Answer, InferRequest
+from nereid.core.messages import InferRequest, InferResponse
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.requests.entry import Entry, ValidHead
@@ -37,8 +37,8 @@ def head_of(inputs: Iterable[Tensor], outputs: Iterable[str] = ()) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def no_answer(answer: Answer) -> None:
-    raise AssertionError(answer)
+def no_response(response: InferResponse) -> None:
+    raise AssertionError(response)
 
 
 def request_with(context: bytes, **more: Any) -> InferRequest:
@@ -50,4 +50,4 @@ def request_with(context: bytes, **more: Any) -> InferRequest:
 def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:
     valid = ValidHead(batch_size=size, shape_key=key, sizes=(), input_names=())
     request = InferRequest(id=next(_numbers), head=b"", payloads=[])
-    return Entry(request, valid, no_answer, received_ns=0, key=key, level=level)
+    return Entry(request, valid, no_response, received_ns=0, key=key, level=level)

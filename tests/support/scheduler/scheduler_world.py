@@ -14,8 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from nereid.core.codecs import AnswerCodec, RequestCodec
-from nereid.core.messages import Answer, CachedModels, Cancel, Fault, FromScheduler, InferRequest
+from nereid.core.codecs import RequestCodec, ResponseCodec
+from nereid.core.messages import (
+    CachedModels,
+    Cancel,
+    ErrorStatus,
+    FromScheduler,
+    InferRequest,
+    InferResponse,
+)
 from nereid.core.methods import (
     CONTROLS_KEY,
     EXECUTE_PATH,
@@ -154,13 +161,13 @@ class Instance:
         if self.executor.hold:
             self.executor.batches.put_nowait((self, batch))
         else:
-            self.answer(batch)
+            self.response(batch)
 
     def _on_close(self, error: RpcError | None) -> None:
         self.error = error
         self.closed.set()
 
-    def answer(self, batch: pb.Batch, skip: int = 0) -> None:
+    def response(self, batch: pb.Batch, skip: int = 0) -> None:
         """Double the numbers; skip leaves out so many answers, which is a fault."""
         executed = pb.Executed(
             id=batch.id, compute_input_ns=1000, compute_infer_ns=2000, compute_output_ns=3000
@@ -168,14 +175,18 @@ class Instance:
         for member in batch.members[skip:]:
             request = kserve_pb2.ModelInferRequest.FromString(member.head)
             numbers = np.frombuffer(member.payloads[0].inline, "<f4")
-            answer = executed.answers.add()
+            response = executed.responses.add()
             if (numbers < 0).any():
-                answer.error.code, answer.error.message, answer.error.late = 13, "negative", True
+                response.error.code, response.error.message, response.error.accepted = (
+                    13,
+                    "negative",
+                    True,
+                )
                 continue
             head = kserve_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
             head.outputs.add(name="OUTPUT0", datatype="FP32", shape=request.inputs[0].shape)
-            answer.head = head.SerializeToString()
-            answer.payloads.add(inline=(2 * numbers).tobytes())
+            response.head = head.SerializeToString()
+            response.payloads.add(inline=(2 * numbers).tobytes())
         self.stream.send(executed.SerializeToString())
 
     def tell(self, batch: pb.Batch, *told: tuple[Any, ...], **how: Any) -> None:
@@ -184,14 +195,18 @@ class Instance:
         """
         frame = pb.Executed(id=batch.id, partial=True, **how)
         for place, what, *more in told:
-            answer = frame.answers.add(id=place, more=bool(more))
+            response = frame.responses.add(id=place, more=bool(more))
             if isinstance(what, str):
-                answer.error.code, answer.error.message, answer.error.late = 13, what, True
+                response.error.code, response.error.message, response.error.accepted = (
+                    13,
+                    what,
+                    True,
+                )
             elif what is not None:
                 head = kserve_pb2.ModelInferResponse(model_name="doubler", model_version="1")
                 head.outputs.add(name="OUTPUT0", datatype="FP32", shape=[1, 2])
-                answer.head = head.SerializeToString()
-                answer.payloads.add(inline=np.array([what, what], "<f4").tobytes())
+                response.head = head.SerializeToString()
+                response.payloads.add(inline=np.array([what, what], "<f4").tobytes())
         self.stream.send(frame.SerializeToString())
 
     async def die(self) -> None:
@@ -230,7 +245,9 @@ class Executor:
             asyncio.Queue() if controls else None
         )
         # Whether models are ready; the test answers.
-        self.questions: asyncio.Queue[pb.AskReady] | None = asyncio.Queue() if tells_ready else None
+        self.questions: asyncio.Queue[pb.ReadinessQuery] | None = (
+            asyncio.Queue() if tells_ready else None
+        )
         self.batches: asyncio.Queue[tuple[Instance, pb.Batch]] = asyncio.Queue()
         self.commands: asyncio.Queue[pb.ExecutorCommand] = asyncio.Queue()
         self.seen: list[list[list[float]]] = []
@@ -261,14 +278,14 @@ class Executor:
         self.commands.put_nowait(command)
         kind = command.WhichOneof("command")
         if kind == "load" and self.refuse:
-            fault = pb.Fault(code=13, message=self.refuse)
-            failed = pb.InstanceFailed(instance=command.load.instance, error=fault)
+            error_status = pb.ErrorStatus(code=13, message=self.refuse)
+            failed = pb.InstanceFailed(instance=command.load.instance, error=error_status)
             self.send(instance_failed=failed)
         elif kind == "load" and not self.lazy:
             self.load(command.load)
-        elif kind == "ask_ready":
+        elif kind == "readiness_query":
             assert self.questions is not None, "its models have nothing to say"
-            self.questions.put_nowait(command.ask_ready)
+            self.questions.put_nowait(command.readiness_query)
         elif kind == "describe" and self.description is not None:
             described = pb.Described()
             described.CopyFrom(self.description)
@@ -298,11 +315,11 @@ class Gateway:
 
     def __init__(self, where: World) -> None:
         self.up = asyncio.Event()
-        self.answers: dict[int, list[Answer]] = {}
+        self.responses: dict[int, list[InferResponse]] = {}
         self.cached_models: tuple[str, ...] | None = None
-        self._futures: dict[int, asyncio.Future[Answer]] = {}
+        self._futures: dict[int, asyncio.Future[InferResponse]] = {}
         # All answers in the order of their arrival.
-        self.arrivals: asyncio.Queue[Answer] = asyncio.Queue()
+        self.arrivals: asyncio.Queue[InferResponse] = asyncio.Queue()
         self._last_id = 0
         self.channel = where.channel()
         codec = _Codec()
@@ -310,24 +327,24 @@ class Gateway:
             self.channel,
             INFER_PATH,
             codec,
-            on_items=self._on_answers,
+            on_items=self._on_responses,
             on_up=self.up.set,
             on_down=self.up.clear,
         )
 
-    def _on_answers(self, answers: list[FromScheduler]) -> None:
-        for answer in answers:
-            if not isinstance(answer, Answer):
-                if isinstance(answer, CachedModels):
-                    self.cached_models = answer.names
+    def _on_responses(self, responses: list[FromScheduler]) -> None:
+        for response in responses:
+            if not isinstance(response, InferResponse):
+                if isinstance(response, CachedModels):
+                    self.cached_models = response.names
                 continue
-            self.answers.setdefault(answer.id, []).append(answer)
-            self.arrivals.put_nowait(answer)
-            future = self._futures.get(answer.id)
+            self.responses.setdefault(response.id, []).append(response)
+            self.arrivals.put_nowait(response)
+            future = self._futures.get(response.id)
             if future is not None and not future.done():
-                future.set_result(answer)
+                future.set_result(response)
 
-    def send(self, request: InferRequest) -> asyncio.Future[Answer]:
+    def send(self, request: InferRequest) -> asyncio.Future[InferResponse]:
         self._last_id += 1
         request.id = self._last_id
         self._futures[request.id] = asyncio.get_running_loop().create_future()
@@ -344,15 +361,15 @@ class Gateway:
         """
         told: list[tuple[int, float | str | None, bool]] = []
         while len(told) < count:
-            answer = await asyncio.wait_for(self.arrivals.get(), LIMIT_S)
-            if answer.more and not answer.head and answer.error is None:
+            response = await asyncio.wait_for(self.arrivals.get(), LIMIT_S)
+            if response.more and not response.head and response.error is None:
                 continue
             what: float | str | None = None
-            if answer.error is not None:
-                what = answer.error.message
-            elif answer.head:
-                what = numbers_of(answer)[0]
-            told.append((answer.id, what, answer.more))
+            if response.error is not None:
+                what = response.error.message
+            elif response.head:
+                what = numbers_of(response)[0]
+            told.append((response.id, what, response.more))
         return told
 
     async def arrived(self) -> None:
@@ -362,7 +379,7 @@ class Gateway:
         path = "/nereid.v1.Scheduler/ModelReady"
         await self.channel.unary(path, message, timeout_s=LIMIT_S)
 
-    async def ask(self, *numbers: float, **fields: Any) -> Answer:
+    async def ask(self, *numbers: float, **fields: Any) -> InferResponse:
         return await asyncio.wait_for(self.send(request(*numbers, **fields)), LIMIT_S)
 
 
@@ -370,7 +387,7 @@ class _Codec:
     def __init__(self) -> None:
         out = RequestCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = AnswerCodec().decode
+        self.decode = ResponseCodec().decode
 
 
 def request(
@@ -386,16 +403,16 @@ def request(
     return made
 
 
-def numbers_of(answer: Answer) -> list[float]:
-    assert answer.error is None, answer.error
-    payload = answer.payloads[0]
+def numbers_of(response: InferResponse) -> list[float]:
+    assert response.error is None, response.error
+    payload = response.payloads[0]
     assert isinstance(payload, bytes)
     return [float(number) for number in np.frombuffer(payload, "<f4")]
 
 
-def fault_of(answer: Answer) -> Fault:
-    assert answer.error is not None
-    return answer.error
+def error_status_of(response: InferResponse) -> ErrorStatus:
+    assert response.error is not None
+    return response.error
 
 
 def description() -> pb.Described:

@@ -15,17 +15,17 @@ def test_digits_served_as_offline_pass_even_where_the_model_is_wrong(
     assert "accuracy served 0.7500, offline 0.7500, 0 answers differ" in capsys.readouterr().out
 
 
-def test_digits_of_equal_accuracy_but_other_answers_fail(
+def test_digits_of_equal_accuracy_but_other_responses_fail(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert not references.check_digits(DIGITS, np.array([3, 1, 9, 1]))
     assert "served 0.7500, offline 0.7500, 2 answers differ" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("answer", "right"), [(0.001, True), (0.00101, False), (np.nan, False)])
-def test_resnet50_is_compared_with_its_output(answer: float, right: bool) -> None:
+@pytest.mark.parametrize(("response", "right"), [(0.001, True), (0.00101, False), (np.nan, False)])
+def test_resnet50_is_compared_with_its_output(response: float, right: bool) -> None:
     expected = {"softmax": np.full((1, 1000), 0.001, np.float32)}
-    softmax = np.full((1, 1000), answer, np.float32)
+    softmax = np.full((1, 1000), response, np.float32)
     assert references.check_resnet50(expected, softmax) is right
 
 

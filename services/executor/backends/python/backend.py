@@ -88,12 +88,12 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Descri
         try:
             worker.ask(wire.STARTED, settings.start_s)
             worker.tell(wire.DESCRIBE, _about(config, path))
-            answer = json.loads(bytes(worker.ask(wire.DESCRIBED, settings.initialize_s)))
+            wire_response = json.loads(bytes(worker.ask(wire.DESCRIBED, settings.initialize_s)))
         except (wire.LostError, wire.SlowError) as error:
             raise Internal(worker.death()) from error
         finally:
             worker.kill()
-        _take_over(completed, answer)
+        _take_over(completed, wire_response)
     return Description((), (), completed)
 
 
@@ -121,15 +121,15 @@ def _about(config: model_config_pb2.ModelConfig, path: Path) -> dict[str, Any]:
     }
 
 
-def _take_over(config: model_config_pb2.ModelConfig, answer: dict[str, Any] | None) -> None:
+def _take_over(config: model_config_pb2.ModelConfig, wire_response: dict[str, Any] | None) -> None:
     """Put into config what the model completed."""
-    if answer is None:
+    if wire_response is None:
         return
     told_of: dict[str, Any] = {}
     for name in _COMPLETED:
-        if name not in answer:
+        if name not in wire_response:
             continue
-        told_of[name] = answer[name]
+        told_of[name] = wire_response[name]
         config.ClearField(name)
     try:
         json_format.ParseDict(told_of, config, ignore_unknown_fields=True)
@@ -246,8 +246,8 @@ class PythonModel:
     def tells_ready(self) -> bool:
         return self._questions.welcome
 
-    def ask_ready(self, on_answer: Callable[[bool], None]) -> None:
-        self._questions.ask(on_answer)
+    def readiness_query(self, on_response: Callable[[bool], None]) -> None:
+        self._questions.ask(on_response)
 
     # ---- its instance's stream
 
@@ -313,7 +313,7 @@ class PythonModel:
             while (is_gone or socket in ready) and channel.fill():
                 while (frame := channel.held()) is not None:
                     kind, body = frame
-                    if kind == wire.ANSWERS:
+                    if kind == wire.RESPONSES:
                         # What it asks from now on is not for this batch.
                         worker.calls.deadline = None
                         yield self._collected(body)
@@ -328,9 +328,9 @@ class PythonModel:
 
     def _tell(self, worker: WorkerProcess) -> None:
         """Tell it what came from elsewhere."""
-        worker.answer_calls()
+        worker.response_calls()
         for number in self._questions.fetch():
-            worker.tell(wire.ASK_READY, number)
+            worker.tell(wire.READINESS_QUERY, number)
 
     def _alive(self) -> WorkerProcess:
         if self._worker is None:
@@ -344,7 +344,7 @@ class PythonModel:
             raise InvalidArgument(
                 f"the requests of a batch of model '{self._spec.config.name}' are larger together "
                 "than what a worker can be sent",
-                late=True,
+                accepted=True,
             ) from error
         except (wire.LostError, wire.SlowError) as error:
             raise LostError from error
@@ -366,7 +366,7 @@ class PythonModel:
         return number
 
     def _collected(self, body: bytearray) -> Collected:
-        batch, flags, replies = wire.read_answers(body)
+        batch, flags, replies = wire.read_responses(body)
         rooms = self._rooms
         responses = [
             self._heads.response(reply, rooms.pop((batch, reply[0]), None) if rooms else None)

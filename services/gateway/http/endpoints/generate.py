@@ -20,13 +20,13 @@ from nereid.services.gateway.load_reports import FORMAT_HEADER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import Answer, Fault, InferRequest
+    from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.data_plane import UnderWay
     from nereid.services.gateway.http.endpoints.infer_response import HttpEncoder
     from nereid.services.gateway.load_reports import LoadReports
 
-    Submit = Callable[[HttpCall, InferRequest, Callable[[Answer], None]], UnderWay]
+    Submit = Callable[[HttpCall, InferRequest, Callable[[InferResponse], None]], UnderWay]
 
 EVENTS: Final = b"text/event-stream; charset=utf-8"
 # An event that clients pass over.
@@ -47,7 +47,7 @@ class HttpGenerate:
         self._loads = loads
         self._submit = submit
 
-    async def answer(self, call: HttpCall, route: Route) -> None:
+    async def response(self, call: HttpCall, route: Route) -> None:
         """Submit what the call asks for; its replies are written as they come.
 
         Raises:
@@ -67,27 +67,29 @@ class HttpGenerate:
         extra = b"" if load_form is None else await self._loads.line(load_form)
         replies: _Replies = form(call, extra)
 
-        def on_answer(answer: Answer) -> None:
-            if answer.head or answer.error is not None:
-                self._reply(replies, answer, request.request_id)
-            if not answer.more:
+        def on_response(response: InferResponse) -> None:
+            if response.head or response.error is not None:
+                self._reply(replies, response, request.request_id)
+            if not response.more:
                 replies.end()
 
-        request.takes_many = True
-        under_way = self._submit(call, request, on_answer)
+        request.accepts_many = True
+        under_way = self._submit(call, request, on_response)
         if not call.done:
             call.on_pace = lambda paused: under_way.set_flow(paused=paused)
 
-    def _reply(self, replies: _Replies, answer: Answer, request_id: str) -> None:
-        fault = answer.error
-        if fault is not None and not fault.late:
-            replies.refuse(fault)
+    def _reply(self, replies: _Replies, response: InferResponse, request_id: str) -> None:
+        error_status = response.error
+        if error_status is not None and not error_status.accepted:
+            replies.refuse(error_status)
             return
-        if fault is not None:
-            replies.add(_FAILED, error_body(fault.message))
+        if error_status is not None:
+            replies.add(_FAILED, error_body(error_status.message))
             return
         try:
-            body = generate_schema.write(answer, self._encoder.describe(answer.head), request_id)
+            body = generate_schema.write(
+                response, self._encoder.describe(response.head), request_id
+            )
         except NereidError as error:
             replies.add(_FAILED, error_body(error.message))
         else:
@@ -97,7 +99,7 @@ class HttpGenerate:
 class _Replies(Protocol):
     """How the replies to one request reach the client."""
 
-    def refuse(self, fault: Fault) -> None:
+    def refuse(self, error_status: ErrorStatus) -> None:
         """The request was not accepted: there will be no reply."""
 
     def add(self, status: int, body: bytes) -> None:
@@ -116,8 +118,8 @@ class _Document:
         self._only: tuple[int, bytes] | None = None
         self._count = 0
 
-    def refuse(self, fault: Fault) -> None:
-        self._call.fail(http_status(fault.code), fault.message)
+    def refuse(self, error_status: ErrorStatus) -> None:
+        self._call.fail(http_status(error_status.code), error_status.message)
 
     def add(self, status: int, body: bytes) -> None:
         self._count += 1
@@ -139,8 +141,8 @@ class _Events:
         self._extra = extra
         self._begun = False
 
-    def refuse(self, fault: Fault) -> None:
-        self._call.fail(http_status(fault.code), fault.message)
+    def refuse(self, error_status: ErrorStatus) -> None:
+        self._call.fail(http_status(error_status.code), error_status.message)
 
     def add(self, status: int, body: bytes) -> None:
         self._begin(status)

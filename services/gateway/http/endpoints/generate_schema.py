@@ -19,7 +19,7 @@ from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import HeadInput
 
 if TYPE_CHECKING:
-    from nereid.core.messages import Answer, Parameter
+    from nereid.core.messages import InferResponse, Parameter
     from nereid.pb import kserve_pb2
     from nereid.services.gateway.http.endpoints.infer_response import HeadMembers
 
@@ -127,7 +127,7 @@ def _refuse_shape(name: str) -> None:
     raise InvalidArgument(f"The schema can not convert input '{name}' to tensor with proper shape")
 
 
-def write(answer: Answer, head: HeadMembers, request_id: str) -> bytes:
+def write(response: InferResponse, head: HeadMembers, request_id: str) -> bytes:
     """The JSON text of an answer without error: outputs flat, or bare where there is one element.
 
     Raises:
@@ -136,7 +136,7 @@ def write(answer: Answer, head: HeadMembers, request_id: str) -> bytes:
     members, tensors = head
     document: dict[str, Any] = {}
     strict = True
-    for tensor, payload in zip(tensors, answer.payloads, strict=True):
+    for tensor, payload in zip(tensors, response.payloads, strict=True):
         data, told_strictly = tensor_data.from_raw(
             payload,  # type: ignore[arg-type]  # references were resolved
             tensor["datatype"],

@@ -12,13 +12,13 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.core.messages import InferRequest, Parameter, fault_of
+from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Range, Regions, RegionUse
 from nereid.services.gateway.http.endpoints import shared_memory
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
-from nereid.services.gateway.segments import Room, tensor_bytes
+from nereid.services.gateway.shared_tensors import MessageBuffer, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,8 @@ def header_length(text: bytes | None, body_size: int) -> int:
     length = int(match[1]) if match else 0
     if not 0 <= length <= body_size:
         raise InvalidArgument(
-            f"inference header size should be in range (0, {body_size}), got: {length}", late=True
+            f"inference header size should be in range (0, {body_size}), got: {length}",
+            accepted=True,
         )
     return length
 
@@ -98,7 +99,7 @@ class HttpDecoder:
         self._named = request_head.naming(model, version)
         self._table = table
 
-    def decode(self, body: bytes | Room, length: int) -> tuple[InferRequest, ReplyForm]:
+    def decode(self, body: bytes | MessageBuffer, length: int) -> tuple[InferRequest, ReplyForm]:
         """The request whose header is the first length bytes of body; a defect is its fault."""
         request = InferRequest(0, self._named, [])
         try:
@@ -108,13 +109,13 @@ class HttpDecoder:
 
     def faulty(self, error: NereidError, request_id: str = "") -> InferRequest:
         """What stands for a request that could not be read: the model, and what is wrong."""
-        fault = fault_of(error)
+        error_status = error_status_of(error)
         # It may quote broken text, which no frame can hold.
-        fault = fault._replace(message=parser.printable(fault.message))
-        return InferRequest(0, self._named, [], request_id, fault=fault)
+        error_status = error_status._replace(message=parser.printable(error_status.message))
+        return InferRequest(0, self._named, [], request_id, error_status=error_status)
 
-    def _fill(self, request: InferRequest, body: bytes | Room, length: int) -> ReplyForm:
-        if isinstance(body, Room):
+    def _fill(self, request: InferRequest, body: bytes | MessageBuffer, length: int) -> ReplyForm:
+        if isinstance(body, MessageBuffer):
             text = bytes(body.view[:length])
             request.lease = body.lease
         else:
@@ -143,7 +144,7 @@ class HttpDecoder:
         return header.form
 
     def _take_payloads(
-        self, request: InferRequest, header: Header, body: bytes | Room, position: int
+        self, request: InferRequest, header: Header, body: bytes | MessageBuffer, position: int
     ) -> None:
         append = request.payloads.append
         end = len(body)

@@ -19,7 +19,7 @@ from nereid.services.gateway.request_head import KEY_LIMIT_BYTES, TABLE_LIMIT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.core.messages import Answer
+    from nereid.core.messages import InferResponse
     from nereid.services.gateway.http.endpoints.infer_request import ReplyForm
 
 # The JSON text without its opening brace and without an id.
@@ -36,18 +36,18 @@ class HttpEncoder:
         self._heads: dict[bytes, HeadMembers] = {}
 
     def encode(
-        self, answer: Answer, request_id: str, form: ReplyForm
+        self, response: InferResponse, request_id: str, form: ReplyForm
     ) -> tuple[bytes, bytes, Sequence[bytes]]:
         """Content type, further header lines and body of an answer without error.
 
         Raises:
             InvalidArgument: an output has no JSON form and was not asked for as binary.
         """
-        payloads: Sequence[Any] = answer.payloads
-        key = (answer.head, form, *map(len, payloads))
+        payloads: Sequence[Any] = response.payloads
+        key = (response.head, form, *map(len, payloads))
         tail = self._tails.get(key)
         if tail is None:
-            tail, payloads = self._write(answer, form, key)
+            tail, payloads = self._write(response, form, key)
         start = b'{"id":%b,' % orjson.dumps(request_id) if request_id else b"{"
         length = len(start) + len(tail)
         if not any(payloads):
@@ -56,12 +56,12 @@ class HttpEncoder:
         return BINARY, extra, (start, tail, *payloads)
 
     def _write(
-        self, answer: Answer, form: ReplyForm, key: tuple[Any, ...]
+        self, response: InferResponse, form: ReplyForm, key: tuple[Any, ...]
     ) -> tuple[_JsonTail, Sequence[bytes]]:
-        members, tensors = self.describe(answer.head)
+        members, tensors = self.describe(response.head)
         by_name = dict(form.binary_by_name)
         binary, outputs, strict, inline = [], [], True, False
-        for tensor, payload in zip(tensors, answer.payloads, strict=True):
+        for tensor, payload in zip(tensors, response.payloads, strict=True):
             name = tensor["name"]
             told: dict[str, Any] = tensor.copy()
             if name in form.in_regions:

@@ -71,9 +71,9 @@ class HttpControl:
         elif kind in self._handlers:
             spawn(call, self._handlers[kind](call, route))
         else:
-            self._answer_here(call, route)
+            self._response_here(call, route)
 
-    def _answer_here(self, call: HttpCall, route: Route) -> None:
+    def _response_here(self, call: HttpCall, route: Route) -> None:
         if route.kind is Kind.LIVE:
             if self._data_plane.live:
                 call.respond(200, (), TEXT)
@@ -84,7 +84,7 @@ class HttpControl:
                 200, (control_documents.server_metadata(self._data_plane.server_metadata()),)
             )
         else:
-            shared_memory.answer(call, route, self._data_plane.regions)
+            shared_memory.response(call, route, self._data_plane.regions)
 
     async def _ready(self, call: HttpCall, _route: Route) -> None:
         if self._data_plane.draining:
@@ -94,12 +94,12 @@ class HttpControl:
 
     async def _model_ready(self, call: HttpCall, route: Route) -> None:
         try:
-            answer = await self._control.call(
+            response = await self._control.call(
                 "ModelReady",
                 kserve_pb2.ModelReadyRequest(name=route.name, version=route.version),
                 kserve_pb2.ModelReadyResponse,
             )
-            ready, error = answer.ready, None
+            ready, error = response.ready, None
         except NereidError as failure:
             ready, error = False, failure
         if ready:
@@ -110,25 +110,25 @@ class HttpControl:
             call.fail(http_status(error.code), error.message, TEXT)
 
     async def _model_metadata(self, call: HttpCall, route: Route) -> None:
-        answer = await self._control.call(
+        response = await self._control.call(
             "ModelMetadata",
             kserve_pb2.ModelMetadataRequest(name=route.name, version=route.version),
             kserve_pb2.ModelMetadataResponse,
         )
-        call.respond(200, (control_documents.model_metadata(answer),))
+        call.respond(200, (control_documents.model_metadata(response),))
 
     async def _model_config(self, call: HttpCall, route: Route) -> None:
-        answer = await self._control.call(
+        response = await self._control.call(
             "ModelConfig",
             kserve_pb2.ModelConfigRequest(name=route.name, version=route.version),
             kserve_pb2.ModelConfigResponse,
         )
-        call.respond(200, (config_json(answer.config),))
+        call.respond(200, (config_json(response.config),))
 
     async def _model_statistics(self, call: HttpCall, route: Route) -> None:
-        answer = await self._control.call(
+        response = await self._control.call(
             "ModelStatistics",
             kserve_pb2.ModelStatisticsRequest(name=route.name, version=route.version),
             kserve_pb2.ModelStatisticsResponse,
         )
-        call.respond(200, (control_documents.model_statistics(answer),))
+        call.respond(200, (control_documents.model_statistics(response),))

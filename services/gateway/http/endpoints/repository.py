@@ -49,12 +49,12 @@ class HttpRepository:
                 if type(document["ready"]) is not bool:
                     raise InvalidArgument("Invalid value for 'ready': expected a boolean")
                 ready = document["ready"]
-        answer = await self._control.call(
+        response = await self._control.call(
             "RepositoryIndex",
             kserve_pb2.RepositoryIndexRequest(ready=ready),
             kserve_pb2.RepositoryIndexResponse,
         )
-        call.respond(200, (control_documents.repository_index(answer),))
+        call.respond(200, (control_documents.repository_index(response),))
 
     async def _load(self, call: HttpCall, route: Route) -> None:
         request = kserve_pb2.RepositoryModelLoadRequest(

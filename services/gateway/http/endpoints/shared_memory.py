@@ -36,7 +36,7 @@ def tensor_range(parameters: dict[str, Any]) -> Range:
     return Range(region, offset, size_bytes)
 
 
-def answer(call: HttpCall, route: Route, regions: Regions) -> None:
+def response(call: HttpCall, route: Route, regions: Regions) -> None:
     """Answer a call of one of the routes; route names a kind of memory, and maybe a region."""
     kind, name = route.name, route.version
     body: tuple[bytes, ...] = ()

@@ -54,12 +54,12 @@ class HttpSettings:
                 if name in members:
                     _write_trace(request, name, members[name])
         try:
-            answer = await self._ask_trace(request)
+            response = await self._ask_trace(request)
         except InvalidArgument as error:
             # Over HTTP this one text lacks a space.
             message = error.message.replace(_COUNT + " ", _COUNT)
             raise InvalidArgument(message) from error
-        values = {name: list(setting.value) for name, setting in answer.settings.items()}
+        values = {name: list(setting.value) for name, setting in response.settings.items()}
         told = {
             name: values[name] if name == _LEVEL else values[name][0]
             for name in _TRACE_ORDER
@@ -82,10 +82,10 @@ class HttpSettings:
         if refused_format is not None:
             call.fail(503, f"invalid argument for --log_format, got: {refused_format}")
             return
-        answer = await self._control.call("LogSettings", request, kserve_pb2.LogSettingsResponse)
+        response = await self._control.call("LogSettings", request, kserve_pb2.LogSettingsResponse)
         told = {
             name: getattr(setting, setting.WhichOneof("parameter_choice") or "string_param")
-            for name, setting in answer.settings.items()
+            for name, setting in response.settings.items()
         }
         call.respond(200, (orjson.dumps({name: told[name] for name in _LOG_ORDER}),))
 

@@ -133,7 +133,7 @@ def from_raw(raw: bytes, datatype: str) -> tuple[list[Any], bool]:
         raise InvalidArgument(
             f"sending {datatype} data via JSON is not supported."
             " Please use the binary data format for output",
-            late=True,
+            accepted=True,
         )
     array = np.frombuffer(raw, NUMPY_TYPE[datatype])
     strict = datatype not in _FLOAT or bool(np.isfinite(array).all())

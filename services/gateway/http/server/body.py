@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.server.limits import HttpLimits
-    from nereid.services.gateway.segments import Room
+    from nereid.services.gateway.shared_tensors import MessageBuffer
 
     # Where the body of a call goes that is so long; None: wherever.
-    RoomFor = Callable[[HttpCall, int], Room | None]
+    RoomFor = Callable[[HttpCall, int], MessageBuffer | None]
 
 
 class Body:
@@ -33,7 +33,7 @@ class Body:
         # Of what came behind the headers' last piece: content and all that frames it.
         self._told_bytes = 0
         # As long as the body; None: it is gathered in pieces.
-        self.room: Room | None = None
+        self.room: MessageBuffer | None = None
 
     def clear(self) -> None:
         """Let go of what came; another body may begin."""

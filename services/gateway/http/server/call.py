@@ -10,7 +10,7 @@ from nereid.services.gateway.http.json.parser import error_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nereid.services.gateway.segments import Room
+    from nereid.services.gateway.shared_tensors import MessageBuffer
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
@@ -61,7 +61,7 @@ class HttpCall:
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
         # Set: the body lies here, and not in body.
-        self.room: Room | None = None
+        self.room: MessageBuffer | None = None
         self.keep_alive = True
         self.http_1_0 = False
         self.done = False

@@ -73,7 +73,7 @@ class HttpConnection(asyncio.Protocol):
         # The client is not done sending what was refused; its bytes are being swallowed.
         self._unread = self._lingering = False
         # The server is ending: every answer closes its connection.
-        self._last_answers = False
+        self._last_responses = False
         self._since = self._loop.time()
         self._probe: asyncio.TimerHandle | None = None
 
@@ -137,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
     # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._call = HttpCall(self._on_answered)
+        self._call = HttpCall(self._on_responded)
         self._in_headers = True
         self._body.clear()
         self._since = self._loop.time()
@@ -157,7 +157,7 @@ class HttpConnection(asyncio.Protocol):
             self._upgrade = True
             return
         self._continue_due = read_head(call, parser)
-        call.keep_alive = call.keep_alive and not self._last_answers
+        call.keep_alive = call.keep_alive and not self._last_responses
         self._body.announce(call, self.room_for)
 
     def on_body(self, body: bytes) -> None:
@@ -197,9 +197,9 @@ class HttpConnection(asyncio.Protocol):
         """Take the whole requests with the known head off the front of data."""
         known = self._known
         while known is not None and known.begins(data) and not self._ending:
-            call = HttpCall(self._on_answered)
+            call = HttpCall(self._on_responded)
             data = known.take(call, data)
-            call.keep_alive = not self._last_answers
+            call.keep_alive = not self._last_responses
             self._take(call)
         return data
 
@@ -250,7 +250,7 @@ class HttpConnection(asyncio.Protocol):
         """Answer what cannot be read on; the connection ends with that answer."""
         if self._ending:
             return
-        call = self._call or HttpCall(self._on_answered)
+        call = self._call or HttpCall(self._on_responded)
         self._call = None
         self._in_headers = self._continue_due = False
         self._body.clear()
@@ -259,7 +259,7 @@ class HttpConnection(asyncio.Protocol):
         (self._waiting or self._under_way).append(call)
         call.fail(status, message, extra=lines)
 
-    def _on_answered(self) -> None:
+    def _on_responded(self) -> None:
         """Some call was answered: write what is next in order."""
         under_way, transport = self._under_way, self._transport
         if self._flushing or not under_way or transport is None:
@@ -379,7 +379,7 @@ class HttpConnection(asyncio.Protocol):
 
     def say_goodbye(self) -> None:
         """The next answer that can tell it tells the client to close."""
-        self._last_answers = True
+        self._last_responses = True
         for calls in (self._waiting, self._under_way):
             if calls and not calls[-1].done:
                 calls[-1].keep_alive = False

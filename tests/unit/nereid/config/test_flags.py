@@ -18,7 +18,7 @@ class Example:
     engine: str = flags.flag("a", "which", flags.choice("a", "b"))
     listen: str = flags.flag("x:1", "where", flags.address)
 
-    def faults(self) -> list[str]:
+    def errors(self) -> list[str]:
         return ["strict needs port 8000"] if self.strict and self.http_port != 8000 else []
 
 
@@ -66,7 +66,7 @@ def test_flags_of_older_versions_are_read_as_the_newer_which_wins(
     assert capsys.readouterr().err == "example: unknown argument '--hihg'; did you mean --high?\n"
 
 
-def test_all_faults_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_errors_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--http-port=70000", "--strict=maybe", "--wait=-1", "--nonsense", "--listen=nowhere"]
     with pytest.raises(SystemExit) as exit_info:
         flags.read(Example, argv, {"NEREID_ENGINE": "c"}, "example")
@@ -83,7 +83,7 @@ def test_all_faults_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-def test_faults_of_the_whole_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_the_whole_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         flags.read(Example, ["--repository=/a", "--http-port=1"], {}, "example")
     assert capsys.readouterr().err == "example: strict needs port 8000\n"
@@ -227,7 +227,7 @@ def test_of_equal_names_the_first_is_told(capsys: pytest.CaptureFixture[str]) ->
     assert "from 0 to 65535" in capsys.readouterr().err
 
 
-def test_a_fault_that_two_services_find_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_error_that_two_services_find_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         flags.refuse(["one", "two", "one"], "example")
     assert capsys.readouterr().err.splitlines() == ["example: one", "example: two"]

@@ -29,13 +29,13 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> MeshTlsSettings:
 
 def test_nothing_given_is_clear_text() -> None:
     settings = MeshTlsSettings()
-    assert settings.mesh_tls_faults([TCP]) == []
+    assert settings.mesh_tls_errors([TCP]) == []
     assert settings.mesh_tls_client(TCP) is None
     assert settings.mesh_tls_server(TCP) is None
 
 
 def test_all_given_is_mutual_over_tcp_alone(given: MeshTlsSettings) -> None:
-    assert given.mesh_tls_faults([TCP, UNIX]) == []
+    assert given.mesh_tls_errors([TCP, UNIX]) == []
     client, server = given.mesh_tls_client(TCP), given.mesh_tls_server(TCP)
     assert client is not None
     assert client.server_name == "mesh.test"
@@ -66,11 +66,11 @@ def test_what_is_missing_is_told(
     given: MeshTlsSettings, without: list[str], listening: list[str], told: str
 ) -> None:
     settings = replace(given, **{f"mesh_tls_{name}": "" for name in without})
-    faults = settings.mesh_tls_faults(listening)
-    assert len(faults) == bool(told)
-    assert told in "".join(faults)
+    errors = settings.mesh_tls_errors(listening)
+    assert len(errors) == bool(told)
+    assert told in "".join(errors)
 
 
 def test_files_that_cannot_be_read_are_told(given: MeshTlsSettings, tmp_path: Path) -> None:
-    (fault,) = replace(given, mesh_tls_root=str(tmp_path / "none")).mesh_tls_faults()
-    assert "cannot be used: [Errno 2]" in fault
+    (error_status,) = replace(given, mesh_tls_root=str(tmp_path / "none")).mesh_tls_errors()
+    assert "cannot be used: [Errno 2]" in error_status

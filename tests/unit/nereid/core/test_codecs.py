@@ -5,15 +5,15 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.core.codecs import AnswerCodec, RequestCodec, read_parameters
+from nereid.core.codecs import RequestCodec, ResponseCodec, read_parameters
 from nereid.core.messages import (
-    Answer,
     CachedModels,
     Cancel,
-    Fault,
-    Flow,
+    ErrorStatus,
+    FlowControl,
     FromScheduler,
     InferRequest,
+    InferResponse,
     LogRules,
     Parameter,
     Payload,
@@ -32,7 +32,7 @@ payloads = st.lists(
     st.one_of(st.binary(max_size=30), st.builds(SharedMemory, st.text(max_size=5), ids, ids)),
     max_size=4,
 )
-faults = st.builds(Fault, st.integers(0, 16), st.text(max_size=20), st.booleans())
+errors = st.builds(ErrorStatus, st.integers(0, 16), st.text(max_size=20), st.booleans())
 values = st.one_of(
     st.booleans(),
     st.integers(-(2**63), 2**64 - 1),
@@ -52,36 +52,36 @@ requests = st.builds(
     timeout_us=ids,
     deadline=st.one_of(st.none(), st.floats(1000, 2000)),
     trace_context=st.binary(max_size=26),
-    fault=st.one_of(st.none(), faults),
-    takes_many=st.booleans(),
+    error_status=st.one_of(st.none(), errors),
+    accepts_many=st.booleans(),
 )
-answers = st.one_of(
+responses = st.one_of(
     st.builds(
-        Answer,
+        InferResponse,
         id=ids,
         head=st.binary(max_size=30),
         payloads=st.lists(st.binary(max_size=30), max_size=4),
         more=st.booleans(),
     ),
-    st.builds(Answer, id=ids, head=st.binary(max_size=30), error=faults, more=st.booleans()),
+    st.builds(InferResponse, id=ids, head=st.binary(max_size=30), error=errors, more=st.booleans()),
 )
 
 
 def test_of_what_a_frame_says_of_a_clients_pace_the_last_word_counts() -> None:
     codec = RequestCodec()
     said: list[ToScheduler] = [
-        Flow(1, paused=True),
-        Flow(2, paused=True),
+        FlowControl(1, paused=True),
+        FlowControl(2, paused=True),
         Cancel(3),
-        Flow(1, paused=False),
-        Flow(4, paused=False),
-        Flow(4, paused=True),
+        FlowControl(1, paused=False),
+        FlowControl(4, paused=False),
+        FlowControl(4, paused=True),
     ]
     assert codec.decode(codec.encode(said)) == [
         Cancel(3),
-        Flow(2, paused=True),
-        Flow(4, paused=True),
-        Flow(1, paused=False),
+        FlowControl(2, paused=True),
+        FlowControl(4, paused=True),
+        FlowControl(1, paused=False),
     ]
 
 
@@ -107,21 +107,21 @@ def test_a_deadline_in_the_past_stays_a_deadline() -> None:
     assert back.deadline <= 10.00001
 
 
-@given(st.lists(answers, max_size=4))
-def test_answers_survive_the_wire(items: list[Answer]) -> None:
-    codec = AnswerCodec()
+@given(st.lists(responses, max_size=4))
+def test_responses_survive_the_wire(items: list[InferResponse]) -> None:
+    codec = ResponseCodec()
     back = codec.decode(codec.encode(list[FromScheduler](items)))
-    assert [dataclasses.asdict(item) for item in back if isinstance(item, Answer)] == [
+    assert [dataclasses.asdict(item) for item in back if isinstance(item, InferResponse)] == [
         dataclasses.asdict(item) for item in items
     ]
 
 
-def test_an_answer_in_shared_memory_names_its_segment() -> None:
-    codec = AnswerCodec()
+def test_an_response_in_shared_memory_names_its_segment() -> None:
+    codec = ResponseCodec()
     payloads: list[Payload] = [SharedMemory("1.2.3", 0, 5), SharedMemory("1.2.3", 64, 7)]
-    (back,) = codec.decode(codec.encode([Answer(1, b"head", payloads)]))
-    assert isinstance(back, Answer)
-    assert (back.payloads, back.slab) == (payloads, "1.2.3")
+    (back,) = codec.decode(codec.encode([InferResponse(1, b"head", payloads)]))
+    assert isinstance(back, InferResponse)
+    assert (back.payloads, back.segment_name) == (payloads, "1.2.3")
 
 
 def test_releases_follow_requests() -> None:
@@ -144,24 +144,24 @@ def test_a_parameter_without_a_value_is_left_out() -> None:
     assert read_parameters({"empty": kserve_pb2.InferParameter()}) == {}
 
 
-def test_a_request_that_cannot_be_written_travels_as_a_fault() -> None:
+def test_a_request_that_cannot_be_written_travels_as_a_error() -> None:
     codec = RequestCodec()
     good, bad = InferRequest(1, b"good", [b"x"]), InferRequest(2, b"bad", [b"x"], priority=1 << 64)
     worse = InferRequest(3, b"head" * (1 << 20), [], timeout_us=-1)
     back = codec.decode(codec.encode([good, bad, Cancel(9), worse]))
     requests = [item for item in back if isinstance(item, InferRequest)]
     assert [item.head for item in requests] == [b"good", b"bad", b""]
-    assert [item.fault and item.fault.code for item in requests] == [None, 13, 13]
+    assert [item.error_status and item.error_status.code for item in requests] == [None, 13, 13]
     assert requests[0].payloads == [b"x"]
     assert back[3] == Cancel(9)
 
 
-def test_an_answer_that_cannot_be_written_travels_as_a_fault() -> None:
-    codec = AnswerCodec()
-    bad = Answer(2, error=Fault(1 << 40, "a code that no field holds"))
-    first, second = codec.decode(codec.encode([Answer(1, b"head", [b"x"]), bad]))
-    assert isinstance(first, Answer)
-    assert isinstance(second, Answer)
+def test_an_response_that_cannot_be_written_travels_as_a_error() -> None:
+    codec = ResponseCodec()
+    bad = InferResponse(2, error=ErrorStatus(1 << 40, "a code that no field holds"))
+    first, second = codec.decode(codec.encode([InferResponse(1, b"head", [b"x"]), bad]))
+    assert isinstance(first, InferResponse)
+    assert isinstance(second, InferResponse)
     assert first.payloads == [b"x"]
     assert second.id == 2
     assert second.error is not None
@@ -172,12 +172,12 @@ def test_sizes_count_what_may_be_large() -> None:
     payloads: list[Payload] = [b"12345", b"123"]
     assert RequestCodec().size_bytes(InferRequest(1, b"head", payloads)) == 12
     assert RequestCodec().size_bytes(Cancel(1)) == 0
-    assert AnswerCodec().size_bytes(Answer(1, b"head", payloads)) == 12
+    assert ResponseCodec().size_bytes(InferResponse(1, b"head", payloads)) == 12
 
 
-def test_the_cached_models_travel_beside_answers() -> None:
-    codec = AnswerCodec()
-    back = codec.decode(codec.encode([CachedModels(("m", "n")), Answer(1, b"head")]))
+def test_the_cached_models_travel_beside_responses() -> None:
+    codec = ResponseCodec()
+    back = codec.decode(codec.encode([CachedModels(("m", "n")), InferResponse(1, b"head")]))
     assert [item.id for item in back] == [1, 0]
     assert back[1] == CachedModels(("m", "n"))
     assert codec.decode(codec.encode([CachedModels(())])) == [CachedModels(())]
@@ -186,18 +186,18 @@ def test_the_cached_models_travel_beside_answers() -> None:
     assert codec.size_bytes(CachedModels(("m", "no"))) == 0
 
 
-def test_what_clients_changed_travels_beside_answers() -> None:
-    codec = AnswerCodec()
+def test_what_clients_changed_travels_beside_responses() -> None:
+    codec = ResponseCodec()
     own = TraceRule(False, 0, 5, log_frequency=7, times=False, tensors=True, turn=4)
     rules = TraceRules(TraceRule(on=True, rate=2**32 - 1, limit=-1), (("m", own),))
     logs = LogRules(verbose=2, info=False, warning=True, error=False, format="json")
     stale = TraceRules(own, (("n", own),))
-    back = codec.decode(codec.encode([stale, rules, logs, Answer(1, b"head")]))
+    back = codec.decode(codec.encode([stale, rules, logs, InferResponse(1, b"head")]))
     assert back[1:] == [rules, logs]
 
 
-def test_times_travel_with_last_answers() -> None:
-    codec = AnswerCodec()
+def test_times_travel_with_last_responses() -> None:
+    codec = ResponseCodec()
     times = (("REQUEST_START", 1), ("REQUEST_END", 2**63))
     tensors = (
         TracedTensor("TENSOR_QUEUE_INPUT", "I", "INT8", (1, 2), b"ab"),
@@ -205,12 +205,12 @@ def test_times_travel_with_last_answers() -> None:
         TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "INT8", (), None),
     )
     traced = TracedModel(bytes(26), b"p", "m", 3, "id", times, tensors)
-    plain, first = Answer(1, b"head"), Answer(2, b"head", more=True)
-    last = Answer(2, b"head", trace=(traced, traced._replace(times=())))
+    plain, first = InferResponse(1, b"head"), InferResponse(2, b"head", more=True)
+    last = InferResponse(2, b"head", trace=(traced, traced._replace(times=())))
     # Frames are filled by what answers weigh.
     assert codec.size_bytes(last) == codec.size_bytes(plain) + 2 * 2
     *back, notice = codec.decode(codec.encode([plain, first, last, CachedModels(("m",))]))
-    assert [each.trace for each in back if isinstance(each, Answer)] == [(), (), last.trace]
+    assert [each.trace for each in back if isinstance(each, InferResponse)] == [(), (), last.trace]
     assert notice == CachedModels(("m",))
 
 

@@ -42,7 +42,7 @@ def told(
         {"parameters": {"a": 1}},
     ],
 )
-def test_what_an_answer_depends_on_tells_requests_apart(more: dict[str, Any]) -> None:
+def test_what_an_response_depends_on_tells_requests_apart(more: dict[str, Any]) -> None:
     assert len(told(**more)) == 16
     assert told(**more) != told()
 

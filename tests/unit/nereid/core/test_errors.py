@@ -3,7 +3,7 @@
 import pytest
 
 from nereid.core import errors
-from nereid.core.messages import Fault, fault_of
+from nereid.core.messages import ErrorStatus, error_status_of
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from nereid.core.messages import Fault, fault_of
     ],
 )
 def test_codes_map_both_ways(code: int, cls: type[errors.NereidError], http: int) -> None:
-    error = errors.error_of(code, "why", late=True)
+    error = errors.error_of(code, "why", accepted=True)
     assert type(error) is cls
-    assert (error.message, error.late) == ("why", True)
+    assert (error.message, error.accepted) == ("why", True)
     assert errors.http_status(code) == http
-    assert fault_of(error) == Fault(cls.code, "why", late=True)
+    assert error_status_of(error) == ErrorStatus(cls.code, "why", accepted=True)

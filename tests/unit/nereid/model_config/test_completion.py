@@ -54,7 +54,7 @@ def complete(
     return completed
 
 
-def fault(text: str, description: ModelDescription | None = None) -> str:
+def error_status(text: str, description: ModelDescription | None = None) -> str:
     with pytest.raises(InvalidArgument) as caught:
         complete(text, description)
     return caught.value.message
@@ -104,13 +104,13 @@ def test_sequences_are_idle_for_a_second_at_most() -> None:
 
 
 def test_the_directory_must_have_the_models_name() -> None:
-    assert fault('name: "other"') == (
+    assert error_status('name: "other"') == (
         "unexpected directory name 'm' for model 'other', directory name must equal model name"
     )
 
 
-def test_a_fault_of_the_configuration_is_told_without_the_model_file() -> None:
-    assert fault("max_batch_size: -1") == "'max_batch_size' must be non-negative value for m"
+def test_a_error_of_the_configuration_is_told_without_the_model_file() -> None:
+    assert error_status("max_batch_size: -1") == "'max_batch_size' must be non-negative value for m"
 
 
 def test_a_batchable_graph_gets_a_batch_size_and_the_dynamic_batcher() -> None:
@@ -152,7 +152,7 @@ def test_a_tensor_of_unknown_rank_is_not_batched_and_any_written_dims_fit() -> N
 
 
 def test_a_written_batch_size_needs_a_graph_that_can_batch() -> None:
-    assert fault("max_batch_size: 2", FIXED) == (
+    assert error_status("max_batch_size: 2", FIXED) == (
         "autofill failed for model 'm': model does not support batching while non-zero "
         "max_batch_size is specified"
     )
@@ -212,13 +212,13 @@ def test_a_ragged_input_has_full_rank_and_is_batched_all_the_same() -> None:
 
 
 def test_dims_are_not_guessed_where_a_reshape_is_written() -> None:
-    assert fault('input { name: "x" reshape { shape: [ 4 ] } }', BATCHED) == (
+    assert error_status('input { name: "x" reshape { shape: [ 4 ] } }', BATCHED) == (
         "model input 'x' must specify 'dims' for m"
     )
 
 
 def test_a_name_that_the_graph_does_not_have_is_not_filled_in() -> None:
-    assert fault('input { name: "z" } output { name: "y" }', BATCHED) == (
+    assert error_status('input { name: "z" } output { name: "y" }', BATCHED) == (
         "model input 'z' must specify 'data_type' for m"
     )
 

@@ -6,7 +6,7 @@ from nereid.model_config import ModelDescription, TensorDescription
 from nereid.pb import model_config_pb2, nereid_pb2
 
 
-def test_a_description_is_read_from_an_executors_answer() -> None:
+def test_a_description_is_read_from_an_executors_response() -> None:
     described = nereid_pb2.Described(
         inputs=[
             nereid_pb2.TensorDescription(

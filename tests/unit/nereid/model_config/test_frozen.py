@@ -79,7 +79,7 @@ def test_without_priorities_there_are_no_policies_by_level() -> None:
     assert config.batching == DynamicBatching(preserve_ordering=True)
 
 
-def test_how_it_answers() -> None:
+def test_how_it_responses() -> None:
     assert frozen("model_transaction_policy { decoupled: true }").decoupled
     assert frozen("response_cache { enable: true }").response_cache
 

@@ -80,7 +80,7 @@ def test_a_byte_order_mark_is_skipped() -> None:
         ),
     ],
 )
-def test_a_fault_is_told_with_place_reason_and_suggestion(text: str, expected: str) -> None:
+def test_a_error_is_told_with_place_reason_and_suggestion(text: str, expected: str) -> None:
     assert reason(text) == f"failed to read text proto for model 'm': {expected}"
 
 

@@ -156,7 +156,7 @@ def test_flags_of_older_versions_say_the_same(argv: str, config: TraceConfig) ->
         ("opentelemetry,bsp_max_queue_size=0", "at least 1"),
     ],
 )
-def test_faults_are_told_with_the_flag(
+def test_errors_are_told_with_the_flag(
     text: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -101,7 +101,7 @@ def test_a_refilled_bucket_comes_up_once() -> None:
     assert deadlines.expire(11) == ["b"]
 
 
-def test_answered_calls_leave_nothing_behind() -> None:
+def test_responded_calls_leave_nothing_behind() -> None:
     deadlines: Deadlines[int] = Deadlines()
     for number in range(10_000):
         deadlines.add(number, 1000.0 + number)

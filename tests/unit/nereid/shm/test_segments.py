@@ -32,12 +32,12 @@ def taken(segments: Segments, size_bytes: int) -> Segment:
 def test_what_one_process_writes_another_reads_in_place() -> None:
     segment = taken(Segments(8 * MIB), MIB)
     segment.view[100:105] = b"hello"
-    slab, offset, size_bytes = segment.range(100, 5)
+    segment_name, offset, size_bytes = segment.range(100, 5)
     program = (
         "import sys;"
         "from nereid.core.messages import SharedMemory;"
         "from nereid.shm.segments import Mappings;"
-        f"view = Mappings().view(SharedMemory({slab!r}, {offset}, {size_bytes}));"
+        f"view = Mappings().view(SharedMemory({segment_name!r}, {offset}, {size_bytes}));"
         "sys.stdout.buffer.write(view); assert view.readonly"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
@@ -79,7 +79,7 @@ def lies() -> list[SharedMemory]:
     def number(descriptor: int) -> int:
         return os.fstat(descriptor).st_ino
 
-    slabs = [
+    segment_names = [
         "",
         "1",
         "a.b.c",
@@ -90,7 +90,7 @@ def lies() -> list[SharedMemory]:
         f"{2**22 + 1}.3.4",
         f"../../etc.{me}.1",
     ]
-    return [SharedMemory(slab, 0, 1) for slab in slabs]
+    return [SharedMemory(segment_name, 0, 1) for segment_name in segment_names]
 
 
 @pytest.mark.parametrize(

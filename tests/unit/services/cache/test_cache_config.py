@@ -80,7 +80,7 @@ def test_what_is_refused(texts: list[str], words: str) -> None:
         parse_cache_config(texts, {})
 
 
-def test_all_faults_are_told_at_once_and_no_password() -> None:
+def test_all_errors_are_told_at_once_and_no_password() -> None:
     with pytest.raises(ValueError) as caught:
         parse_cache_config(["redis,db=-1,pool_size=0,password=geheim"], {})
     assert len(str(caught.value).splitlines()) == 3

@@ -9,13 +9,13 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 
-from nereid.core.codecs import AnswerCodec, RequestCodec
+from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.messages import (
-    Answer,
     CachedModels,
     Cancel,
     FromScheduler,
     InferRequest,
+    InferResponse,
     Parameter,
     Release,
     SharedMemory,
@@ -52,7 +52,7 @@ class Scheduler:
 
 class _Codec:
     def __init__(self) -> None:
-        out = AnswerCodec()
+        out = ResponseCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
         self.decode = RequestCodec().decode
 
@@ -84,88 +84,102 @@ def gone() -> str:
     return segment.name
 
 
-async def test_an_answer_that_died_with_its_executor_is_asked_for_again() -> None:
+async def test_an_response_that_died_with_its_executor_is_asked_for_again() -> None:
     async with meshes() as (mesh, scheduler):
-        answers: list[Answer] = []
-        mesh.infer(InferRequest(0, b"head", [b"tensor"]), answers.append)
+        responses: list[InferResponse] = []
+        mesh.infer(InferRequest(0, b"head", [b"tensor"]), responses.append)
         (first,) = await scheduler.requests(1)
         lost = gone()
-        scheduler.link.send(Answer(first.id, b"answer", [SharedMemory(lost, 0, 4)], slab=lost))
+        scheduler.link.send(
+            InferResponse(first.id, b"answer", [SharedMemory(lost, 0, 4)], segment_name=lost)
+        )
         _, again = await scheduler.requests(2)
         assert (again.id, again.head, again.payloads) == (first.id, b"head", [b"tensor"])
         await until(lambda: Release((lost,)) in scheduler.got)
-        assert answers == []
+        assert responses == []
         segments = Segments(1 << 20)
         segment = segments.take(1 << 16)
         assert segment is not None
-        scheduler.link.send(Answer(first.id, b"answer", [segment.range(0, 4)], slab=segment.name))
-        await until(lambda: answers)
-        assert [(each.head, each.slab) for each in answers] == [(b"answer", segment.name)]
+        scheduler.link.send(
+            InferResponse(first.id, b"answer", [segment.range(0, 4)], segment_name=segment.name)
+        )
+        await until(lambda: responses)
+        assert [(each.head, each.segment_name) for each in responses] == [(b"answer", segment.name)]
         # Another one has no taker.
-        scheduler.link.send(Answer(first.id, b"answer", [segment.range(0, 4)], slab=segment.name))
+        scheduler.link.send(
+            InferResponse(first.id, b"answer", [segment.range(0, 4)], segment_name=segment.name)
+        )
         await until(lambda: Release((segment.name,)) in scheduler.got)
-        assert len(answers) == 1
+        assert len(responses) == 1
 
 
 async def test_it_is_not_asked_for_again_without_end() -> None:
     async with meshes() as (mesh, scheduler):
-        answers: list[Answer] = []
-        mesh.infer(InferRequest(0, b"head", []), answers.append)
+        responses: list[InferResponse] = []
+        mesh.infer(InferRequest(0, b"head", []), responses.append)
         lost = gone()
         for count in range(1, 4):
             (*_, last) = await scheduler.requests(count)
-            assert answers == []
-            scheduler.link.send(Answer(last.id, b"answer", [SharedMemory(lost, 0, 4)], slab=lost))
+            assert responses == []
+            scheduler.link.send(
+                InferResponse(last.id, b"answer", [SharedMemory(lost, 0, 4)], segment_name=lost)
+            )
         # Who wants to read it is told that it is lost.
-        await until(lambda: answers)
-        assert [each.slab for each in answers] == [lost]
+        await until(lambda: responses)
+        assert [each.segment_name for each in responses] == [lost]
 
 
-async def test_what_had_an_answer_already_is_not_asked_for_again() -> None:
+async def test_what_had_an_response_already_is_not_asked_for_again() -> None:
     async with meshes() as (mesh, scheduler):
-        answers: list[Answer] = []
-        mesh.infer(InferRequest(0, b"head", []), answers.append)
+        responses: list[InferResponse] = []
+        mesh.infer(InferRequest(0, b"head", []), responses.append)
         (request,) = await scheduler.requests(1)
         lost = gone()
         scheduler.link.send(
-            Answer(request.id, b"one", [SharedMemory(lost, 0, 4)], slab=lost, more=True)
+            InferResponse(
+                request.id, b"one", [SharedMemory(lost, 0, 4)], segment_name=lost, more=True
+            )
         )
-        scheduler.link.send(Answer(request.id, b"two", [SharedMemory(lost, 0, 4)], slab=lost))
-        await until(lambda: len(answers) == 2)
-        assert [each.head for each in answers] == [b"one", b"two"]
+        scheduler.link.send(
+            InferResponse(request.id, b"two", [SharedMemory(lost, 0, 4)], segment_name=lost)
+        )
+        await until(lambda: len(responses) == 2)
+        assert [each.head for each in responses] == [b"one", b"two"]
         assert len(await scheduler.requests(1)) == 1
 
 
 async def test_what_was_given_up_meanwhile_is_not_asked_for_again() -> None:
     async with meshes() as (mesh, scheduler):
-        answers: list[Answer] = []
-        asked = mesh.infer(InferRequest(0, b"head", []), answers.append)
+        responses: list[InferResponse] = []
+        asked = mesh.infer(InferRequest(0, b"head", []), responses.append)
         (seen,) = await scheduler.requests(1)
         asked.tell("cancel")
         await until(lambda: Cancel(seen.id) in scheduler.got)
         lost = gone()
-        scheduler.link.send(Answer(seen.id, b"answer", [SharedMemory(lost, 0, 4)], slab=lost))
+        scheduler.link.send(
+            InferResponse(seen.id, b"answer", [SharedMemory(lost, 0, 4)], segment_name=lost)
+        )
         await until(lambda: Release((lost,)) in scheduler.got)
         assert len(await scheduler.requests(1)) == 1
-        assert answers == []
+        assert responses == []
 
 
-async def test_an_answered_request_is_forgotten_long_before_its_deadline() -> None:
+async def test_an_responded_request_is_forgotten_long_before_its_deadline() -> None:
     class Parameters(dict[str, Parameter]):
         """As a dictionary, but can be watched."""
 
     async with meshes() as (mesh, scheduler):
-        answers: list[Answer] = []
+        responses: list[InferResponse] = []
         parameters = Parameters(key="value")
         left = weakref.ref(parameters)
         deadline = time.monotonic() + 3600
         mesh.infer(
-            InferRequest(0, b"head", [], parameters=parameters, deadline=deadline), answers.append
+            InferRequest(0, b"head", [], parameters=parameters, deadline=deadline), responses.append
         )
         del parameters
         (seen,) = await scheduler.requests(1)
         assert left() is not None
-        scheduler.link.send(Answer(seen.id, b"answer"))
-        await until(lambda: answers)
+        scheduler.link.send(InferResponse(seen.id, b"answer"))
+        await until(lambda: responses)
         gc.collect()
         assert left() is None

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from nereid.core.errors import InvalidArgument, NereidError
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.responses import answer, failure
+from nereid.services.executor.batch.responses import failure, wire_response
 from nereid.services.executor.warmup import warm_up
 from tests.support.models.onnx_models import config
 
@@ -19,13 +19,13 @@ from tests.support.models.onnx_models import config
 class Executed:
     """Takes batches and answers them, or fails."""
 
-    def __init__(self, fault: Fault | None = None) -> None:
+    def __init__(self, error_status: ErrorStatus | None = None) -> None:
         self.batches: list[pb.Batch] = []
-        self.fault = fault
+        self.error_status = error_status
 
     def __call__(self, frame: bytes) -> bytes:
         self.batches.append(pb.Batch.FromString(frame))
-        return failure(self.fault) if self.fault else answer(b"", [])
+        return failure(self.error_status) if self.error_status else wire_response(b"", [])
 
 
 def sample(inputs: str, more: str = "batch_size: 1", batching: str = "max_batch_size: 4") -> object:
@@ -115,6 +115,6 @@ def test_a_sample_that_is_wrong(tmp_path: Path, text: str, reason: str) -> None:
 
 def test_a_model_that_fails_on_a_sample_does_not_load() -> None:
     with pytest.raises(NereidError) as caught:
-        warm_up(sample(FP32), Path(), Executed(Fault(14, "no")))  # type: ignore[arg-type]
+        warm_up(sample(FP32), Path(), Executed(ErrorStatus(14, "no")))  # type: ignore[arg-type]
     assert caught.value.message == "failed to run warmup sample 's': no"
     assert caught.value.code == 14

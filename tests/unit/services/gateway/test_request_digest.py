@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import Fault, InferRequest, SharedMemory
+from nereid.core.messages import ErrorStatus, InferRequest, SharedMemory
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.request_digest import Digester
 
@@ -26,7 +26,7 @@ def digest(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     "fields", [{"head": head(2, 2)}, {"payloads": [b"abce"]}, {"parameters": None}]
 )
-def test_what_the_answer_depends_on_tells_requests_apart(fields: dict[str, Any]) -> None:
+def test_what_the_response_depends_on_tells_requests_apart(fields: dict[str, Any]) -> None:
     assert len(digest(**fields)) == 16
     assert digest(**fields) != digest()
 
@@ -49,7 +49,7 @@ def test_what_it_does_not_depend_on_is_left_out(fields: dict[str, Any]) -> None:
 def test_nothing_is_computed_where_nobody_asked_or_data_lie_elsewhere() -> None:
     assert Digester(["other"]).digest(BASE) == b""
     assert digest(head=b"\xff") == b""
-    assert digest(fault=Fault(3, "bad")) == b""
+    assert digest(error_status=ErrorStatus(3, "bad")) == b""
     assert digest(payloads=[]) == b""
     assert digest(payloads=[SharedMemory("s", 0, 4)]) == b""
 

@@ -65,7 +65,7 @@ def test_what_is_refused(raw: bytes, count: int, message: str, late: bool) -> No
     with pytest.raises(InvalidArgument) as caught:
         check(raw, about(count), "q")
     assert caught.value.message.startswith(message)
-    assert caught.value.late is late
+    assert caught.value.accepted is late
 
 
 def test_a_request_without_id_is_told_so() -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from nereid.core.errors import Unavailable
 from nereid.core.messages import (
-    Answer,
     CachedModels,
     Cancel,
-    Fault,
-    Flow,
+    ErrorStatus,
+    FlowControl,
     FromScheduler,
     InferRequest,
+    InferResponse,
     Release,
 )
 from nereid.pb import kserve_pb2
@@ -67,7 +67,7 @@ class Table:
         up: bool = True,
     ) -> None:
         self.link = FakeLink()
-        self.answers: list[Answer] = []
+        self.responses: list[InferResponse] = []
         self.arrived = asyncio.Event()
 
         def open_link(
@@ -88,22 +88,29 @@ class Table:
         self.upstream.submit(request, self.take)
         return request
 
-    def take(self, answer: Answer) -> None:
-        self.answers.append(answer)
+    def take(self, response: InferResponse) -> None:
+        self.responses.append(response)
         self.arrived.set()
 
     def close(self) -> None:
         self.upstream.close(Unavailable("the server is shutting down"))
 
 
-async def test_answers_find_their_requests() -> None:
+async def test_responses_find_their_requests() -> None:
     table = Table()
     table.upstream.start()
     first, second = table.submit(), table.submit()
     assert table.link.sent_ids() == [first.id, second.id]
     assert first.id != second.id
-    table.link.on_items([Answer(second.id), Answer(99), Answer(first.id), Answer(first.id)])
-    assert [answer.id for answer in table.answers] == [second.id, first.id]
+    table.link.on_items(
+        [
+            InferResponse(second.id),
+            InferResponse(99),
+            InferResponse(first.id),
+            InferResponse(first.id),
+        ]
+    )
+    assert [response.id for response in table.responses] == [second.id, first.id]
     assert table.upstream.pending == 0
     table.close()
     assert table.link.closed
@@ -131,7 +138,7 @@ async def test_a_broken_link_loses_nothing() -> None:
     table = Table()
     table.upstream.start()
     first, second = table.submit(), table.submit()
-    table.link.on_items([Answer(first.id)])
+    table.link.on_items([InferResponse(first.id)])
     table.link.on_down()
     table.link.on_down()
     assert not table.upstream.up
@@ -150,8 +157,8 @@ async def test_a_link_that_stays_away_fails_what_waits_and_refuses_the_rest() ->
     table.submit()
     await asyncio.wait_for(table.arrived.wait(), 5)
     table.submit()
-    told = [answer.error for answer in table.answers]
-    assert told == [Fault(14, "the scheduler cannot be reached")] * 2
+    told = [response.error for response in table.responses]
+    assert told == [ErrorStatus(14, "the scheduler cannot be reached")] * 2
     table.link.on_up()
     fourth = table.submit()
     assert table.link.sent_ids() == [fourth.id]
@@ -164,7 +171,7 @@ async def test_what_no_frame_can_hold_is_refused_before_it_breaks_the_link() -> 
     # Nobody touches these pages.
     huge = memoryview(mmap.mmap(-1, 3 << 30))
     table.upstream.submit(InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]]), table.take)
-    assert table.answers[0].error == Fault(
+    assert table.responses[0].error == ErrorStatus(
         3,
         "3221225472 bytes of tensors are more than a request may have that is not in shared memory",
     )
@@ -179,10 +186,10 @@ async def test_the_table_is_bounded() -> None:
     table.upstream.start()
     first = table.submit()
     table.submit()
-    assert table.answers[0].error == Fault(
+    assert table.responses[0].error == ErrorStatus(
         14, "Exceeds maximum queue size: 1 requests are under way"
     )
-    table.link.on_items([Answer(first.id)])
+    table.link.on_items([InferResponse(first.id)])
     assert table.submit().id in table.link.sent_ids()
     table.close()
 
@@ -195,8 +202,8 @@ async def test_cancelling() -> None:
     pending.cancel()
     pending.cancel()
     assert table.link.sent_ids() == [number, -number]
-    table.link.on_items([Answer(number)])
-    assert not table.answers
+    table.link.on_items([InferResponse(number)])
+    assert not table.responses
     # While the link is down there is nobody to tell.
     table.link.on_down()
     table.upstream.submit(InferRequest(0, b"", []), table.take).cancel()
@@ -205,7 +212,7 @@ async def test_cancelling() -> None:
     table.close()
 
 
-async def test_draining_waits_for_answers_and_cancellations() -> None:
+async def test_draining_waits_for_responses_and_cancellations() -> None:
     table = Table()
     table.upstream.start()
     assert await table.upstream.drained(0)
@@ -214,7 +221,7 @@ async def test_draining_waits_for_answers_and_cancellations() -> None:
     assert not await table.upstream.drained(0.001)
     waiting = asyncio.ensure_future(table.upstream.drained(5))
     await asyncio.sleep(0)
-    table.link.on_items([Answer(first.id)])
+    table.link.on_items([InferResponse(first.id)])
     assert not waiting.done()
     second.cancel()
     assert await waiting
@@ -229,9 +236,9 @@ async def test_closing_fails_what_is_left() -> None:
     await asyncio.sleep(0)
     table.close()
     table.submit()
-    assert [answer.error for answer in table.answers] == [
-        Fault(14, "the server is shutting down"),
-        Fault(14, "the scheduler cannot be reached"),
+    assert [response.error for response in table.responses] == [
+        ErrorStatus(14, "the server is shutting down"),
+        ErrorStatus(14, "the scheduler cannot be reached"),
     ]
     assert await waiting
 
@@ -245,33 +252,39 @@ async def test_closing_before_the_start_is_harmless() -> None:
 async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
     table = Table()
     table.upstream.start()
-    seen: list[Answer] = []
+    seen: list[InferResponse] = []
 
-    def fail(answer: Answer) -> None:
-        seen.append(answer)
+    def fail(response: InferResponse) -> None:
+        seen.append(response)
         raise ZeroDivisionError
 
     bad = table.upstream.submit(InferRequest(0, b"", []), fail)
     good = table.submit()
-    table.link.on_items([Answer(bad.request.id), Answer(good.id)])
-    assert [answer.id for answer in table.answers] == [good.id]
+    table.link.on_items([InferResponse(bad.request.id), InferResponse(good.id)])
+    assert [response.id for response in table.responses] == [good.id]
     # It is given one more chance, to tell its client that something went wrong.
-    assert [answer.error and answer.error.code for answer in seen] == [None, 13]
+    assert [response.error and response.error.code for response in seen] == [None, 13]
     assert "ZeroDivisionError" in caplog.text
     table.close()
 
 
-async def test_answers_come_until_one_says_that_it_is_the_last() -> None:
+async def test_responses_come_until_one_says_that_it_is_the_last() -> None:
     table = Table(max_bytes=100)
     table.upstream.start()
     many, one = table.submit(bytes(100)), table.submit()
     for head in (b"a", b"b"):
-        table.link.on_items([Answer(many.id, head, more=True)])
+        table.link.on_items([InferResponse(many.id, head, more=True)])
     assert table.upstream.pending == 2
     table.submit(b"x")
-    assert "100 bytes are under way" in str(table.answers.pop().error)
-    table.link.on_items([Answer(one.id, b"c"), Answer(many.id), Answer(many.id, b"d", more=True)])
-    assert [(answer.id, answer.head) for answer in table.answers] == [
+    assert "100 bytes are under way" in str(table.responses.pop().error)
+    table.link.on_items(
+        [
+            InferResponse(one.id, b"c"),
+            InferResponse(many.id),
+            InferResponse(many.id, b"d", more=True),
+        ]
+    )
+    assert [(response.id, response.head) for response in table.responses] == [
         (many.id, b"a"),
         (many.id, b"b"),
         (one.id, b"c"),
@@ -281,14 +294,14 @@ async def test_answers_come_until_one_says_that_it_is_the_last() -> None:
     table.close()
 
 
-async def test_a_request_that_had_an_answer_is_not_sent_again() -> None:
+async def test_a_request_that_had_an_response_is_not_sent_again() -> None:
     table = Table()
     table.upstream.start()
     begun, fresh = table.submit(b"x"), table.submit()
-    table.link.on_items([Answer(begun.id, more=True)] * 3)
+    table.link.on_items([InferResponse(begun.id, more=True)] * 3)
     table.link.on_down()
     text = "the link to the scheduler broke, 3 responses into the request"
-    assert table.answers.pop().error == Fault(14, text, late=True)
+    assert table.responses.pop().error == ErrorStatus(14, text, accepted=True)
     assert table.upstream.pending == 1
     table.link.sent.clear()
     table.link.on_up()
@@ -304,12 +317,12 @@ async def test_the_scheduler_hears_whether_clients_keep_up() -> None:
     table.link.sent.clear()
     pending.set_flow(paused=True)
     pending.set_flow(paused=False)
-    assert table.link.sent == [Flow(number, paused=True), Flow(number, paused=False)]
+    assert table.link.sent == [FlowControl(number, paused=True), FlowControl(number, paused=False)]
     table.link.sent.clear()
     table.link.on_down()
     pending.set_flow(paused=True)
     table.link.on_up()
-    table.link.on_items([Answer(number)])
+    table.link.on_items([InferResponse(number)])
     pending.set_flow(paused=True)
     assert table.link.sent_ids() == [number]
     table.close()
@@ -318,16 +331,16 @@ async def test_the_scheduler_hears_whether_clients_keep_up() -> None:
 async def test_a_taker_that_fails_before_the_end_hears_of_the_end() -> None:
     table = Table()
     table.upstream.start()
-    seen: list[Answer] = []
+    seen: list[InferResponse] = []
 
-    def fail(answer: Answer) -> None:
-        seen.append(answer)
+    def fail(response: InferResponse) -> None:
+        seen.append(response)
         if len(seen) == 1:
             raise ZeroDivisionError
 
     number = table.upstream.submit(InferRequest(0, b"", []), fail).request.id
-    table.link.on_items([Answer(number, more=True), Answer(number)])
-    told = [(answer.error and answer.error.code, answer.more) for answer in seen]
+    table.link.on_items([InferResponse(number, more=True), InferResponse(number)])
+    told = [(response.error and response.error.code, response.more) for response in seen]
     assert told == [(None, True), (13, True), (None, False)]
     table.close()
 
@@ -343,7 +356,7 @@ async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
     table.link.on_items([CachedModels(())])
     table.upstream.submit(requests[2], table.take)
     assert [len(request.digest) for request in requests] == [0, 16, 0]
-    assert table.answers == []
+    assert table.responses == []
 
 
 async def test_the_bytes_under_way_are_bounded() -> None:
@@ -352,17 +365,17 @@ async def test_the_bytes_under_way_are_bounded() -> None:
     # One request that is larger than all that may be under way is taken in while there is room.
     large = table.submit(bytes(1000))
     table.submit(b"")
-    assert [answer.error and answer.error.code for answer in table.answers] == [14]
-    assert "1000 bytes are under way" in str(table.answers.pop().error)
-    table.link.on_items([Answer(large.id)])
+    assert [response.error and response.error.code for response in table.responses] == [14]
+    assert "1000 bytes are under way" in str(table.responses.pop().error)
+    table.link.on_items([InferResponse(large.id)])
     first, second = table.submit(bytes(40), bytes(20)), table.submit(bytes(40))
-    assert len(table.answers) == 1
+    assert len(table.responses) == 1
     table.submit(bytes(1))
-    assert [answer.error and answer.error.code for answer in table.answers] == [None, 14]
+    assert [response.error and response.error.code for response in table.responses] == [None, 14]
     # An answer, a cancellation or a failure of all gives the room back.
     table.upstream.cancel(first.id)
-    table.link.on_items([Answer(second.id)])
-    assert len(table.answers) == 3
+    table.link.on_items([InferResponse(second.id)])
+    assert len(table.responses) == 3
     third = table.submit(bytes(100))
     assert table.link.sent_ids()[-1] == third.id
     table.close()

@@ -53,7 +53,7 @@ EXPLICIT = ("--model-repository=/", "--model-control-mode=explicit")
         (("--model-repository=/", "--scheduler-address=8003"), "expected host:port"),
     ],
 )
-def test_faults_end_the_start_with_one_line(
+def test_errors_end_the_start_with_one_line(
     argv: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 class UnderWay:
     """A batch, until all of its members are answered; by place, None: not yet."""
 
-    __slots__ = ("answers", "classes", "execution", "open", "until_ns")
+    __slots__ = ("classes", "execution", "open", "responses", "until_ns")
 
-    def __init__(self, execution: Execution, answers: list[Sequence[Piece] | None]) -> None:
+    def __init__(self, execution: Execution, wire_responses: list[Sequence[Piece] | None]) -> None:
         self.execution = execution
-        self.answers = answers
-        self.open = len(answers)
+        self.responses = wire_responses
+        self.open = len(wire_responses)
         # The latest of its members' deadlines (time.monotonic_ns); 0: one has none.
         self.until_ns = 0
         # Which outputs a member wants as classes.
@@ -51,17 +51,17 @@ class UnderWay:
 
     def take(self) -> list[tuple[int, Sequence[Piece]]]:
         """The answers that were not taken before, with their places."""
-        taken = [(place, told) for place, told in enumerate(self.answers) if told]
+        taken = [(place, told) for place, told in enumerate(self.responses) if told]
         for place, _ in taken:
-            self.answers[place] = ()
+            self.responses[place] = ()
         self.open -= len(taken)
         return taken
 
 
-def partial(executed: pb.Executed, answers: Iterable[tuple[int, Sequence[Piece]]]) -> bytes:
+def partial(executed: pb.Executed, wire_responses: Iterable[tuple[int, Sequence[Piece]]]) -> bytes:
     """A message that answers some of a batch's members."""
     executed.partial = True
-    for place, told in answers:
+    for place, told in wire_responses:
         put(executed, place, told)
     return executed.SerializeToString()
 
@@ -159,7 +159,7 @@ class Sink:
     def send(self, _kind: int, parts: Sequence[Any]) -> None:
         # The stream belongs to the process that the model has forked.
         if not is_forked():
-            _, _, replies = wire.read_answers(b"".join(parts))
+            _, _, replies = wire.read_responses(b"".join(parts))
             self._take(self._number, replies)
 
     send_at_leisure = send

@@ -19,7 +19,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import NereidError
-from nereid.core.messages import SharedMemory, fault_of
+from nereid.core.messages import SharedMemory, error_status_of
 from nereid.core.methods import EXECUTE_PATH
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -42,7 +42,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.channel 
 from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import Rooms
 from nereid.services.executor.batch.requests import Requests
-from nereid.services.executor.batch.response_writer import AnswerWriter
+from nereid.services.executor.batch.response_writer import ResponseWriter
 from nereid.services.executor.batch.responses import LARGEST_FRAME_BYTES, failure
 from nereid.services.executor.tracing import sampled
 from nereid.shm.segments import THRESHOLD_BYTES, aligned
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.arrays import Piece
 
     # By member.
-    Answers = list[Sequence[Piece] | None] | dict[int, Sequence[Piece]]
+    Responses = list[Sequence[Piece] | None] | dict[int, Sequence[Piece]]
 
 _DIAL_TIMEOUT_S: Final = 10.0
 _MOST_FORMS: Final = 1024
@@ -84,7 +84,7 @@ class DirectServer:
         self._requests = Requests(tuple(output.name for output in config.output))
         self._heads = Heads(config.name, about["version"])
         self._classes = Classes(config, Path(about["model_path"]))
-        self._writer = AnswerWriter(Rooms(foreseen=False))
+        self._writer = ResponseWriter(Rooms(foreseen=False))
         self._forms: dict[RequestForm, Form] = {}
         self._stream: BlockingStream | None = None
         self._executing = False
@@ -173,8 +173,8 @@ class DirectServer:
         held = bool(execution.held)
         execution.settle(replies)
         execution.let_go()
-        answers = under_way.answers
-        self._write(replies, under_way, answers)
+        wire_responses = under_way.responses
+        self._write(replies, under_way, wire_responses)
         if held:
             self._sent.deliver()
         ended_ns = perf_counter_ns()
@@ -184,11 +184,11 @@ class DirectServer:
             compute_infer_ns=ran_ns - begun_ns,
             compute_output_ns=ended_ns - ran_ns,
         )
-        if held and None in answers:
+        if held and None in wire_responses:
             self._late[number] = under_way
             message = partial(executed, under_way.take())
         else:
-            told = chain.from_iterable(answers)  # type: ignore[arg-type]
+            told = chain.from_iterable(wire_responses)  # type: ignore[arg-type]
             message = b"".join([*told, executed.SerializeToString()])
         if execution.inputs is not None:
             # Whose they are uses that memory for something else from now on.
@@ -218,14 +218,14 @@ class DirectServer:
         current = self._current
         if current is not None and current.execution.number == number:
             for member, pieces in told.items():
-                current.answers[member] = pieces
+                current.responses[member] = pieces
             return
         under_way, stream = self._late.get(number), self._stream
         if under_way is None or stream is None:
             return
         for member, pieces in told.items():
-            if under_way.answers[member] is None:
-                under_way.answers[member] = pieces
+            if under_way.responses[member] is None:
+                under_way.responses[member] = pieces
         # Who serves the stream hears of its end by reading.
         with contextlib.suppress(RpcError):
             stream.send(partial(pb.Executed(id=number), under_way.take()))
@@ -281,7 +281,7 @@ class DirectServer:
                 request = self._requests.read(members[place], None)
             except NereidError as error:
                 execution.wanted.append(frozenset())
-                under_way.answers[place] = (failure(fault_of(error)),)
+                under_way.responses[place] = (failure(error_status_of(error)),)
                 continue
             form = request.form
             known = self._forms.get(form) or self._form(form)
@@ -304,18 +304,20 @@ class DirectServer:
 
     # ---- answers
 
-    def _write(self, replies: Sequence[wire.Reply], under_way: UnderWay, answers: Answers) -> None:
+    def _write(
+        self, replies: Sequence[wire.Reply], under_way: UnderWay, wire_responses: Responses
+    ) -> None:
         """Make replies answers."""
         try:
-            self._write_all(replies, under_way, answers)
+            self._write_all(replies, under_way, wire_responses)
         except wire.WireError as error:
             members = {reply[0] for reply in replies}
             failed = self._serving.failures(under_way.execution, str(error), again=True)
             failed = [reply for reply in failed if reply.member in members]
-            self._write_all(failed, under_way, answers)
+            self._write_all(failed, under_way, wire_responses)
 
     def _write_all(
-        self, replies: Sequence[wire.Reply], under_way: UnderWay, answers: Answers
+        self, replies: Sequence[wire.Reply], under_way: UnderWay, wire_responses: Responses
     ) -> None:
         """Raises WireError if they are too large together."""
         classes = under_way.classes
@@ -335,7 +337,7 @@ class DirectServer:
             if member in classes:
                 collected = Collected(0, [response], free=True)
                 (response,) = self._classes.told(collected, classes).responses
-            answers[member] = self._writer.write(response, room)
+            wire_responses[member] = self._writer.write(response, room)
 
     def _lent(self, raws: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
         """Put an answer's outputs in a segment of the executor's, which sees to the rest."""

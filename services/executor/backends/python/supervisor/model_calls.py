@@ -23,7 +23,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker import w
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import Answer, Fault, Parameter
+    from nereid.core.messages import ErrorStatus, InferResponse, Parameter
     from nereid.services.executor.backends import Asked, Mesh
 
 _LATEST = -1
@@ -36,7 +36,7 @@ class Calls:
     def __init__(self, mesh: Mesh | None, instance: int) -> None:
         self._mesh = mesh
         self._instance = instance
-        self._answers: deque[wire.Call] = deque()
+        self._responses: deque[wire.Call] = deque()
         self._asked: dict[int, Asked] = {}
         # What the two threads share; the collector may come by in the midst of it.
         self._lock = threading.RLock()
@@ -61,18 +61,18 @@ class Calls:
             bell, self._bell = self._bell, -1
         for each in asked.values():
             each.tell("cancel")
-        for slab in lent:
-            self._give_back(slab)
+        for segment_name in lent:
+            self._give_back(segment_name)
         os.close(bell)
 
     def fetch(self) -> list[wire.Call]:
         """The answers that are there."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
-        answers = []
-        while self._answers:
-            answers.append(self._answers.popleft())
-        return answers
+        responses = []
+        while self._responses:
+            responses.append(self._responses.popleft())
+        return responses
 
     def hear(self, call: wire.Call) -> None:
         """Take a call; what makes no sense is answered so."""
@@ -97,10 +97,10 @@ class Calls:
             self._put(wire.Call(number, wire.EMPTY, b"", ()))
         elif what == "release":
             with self._lock:
-                known = about["slab"] in self._lent
-                self._lent.discard(about["slab"])
+                known = about["segment_name"] in self._lent
+                self._lent.discard(about["segment_name"])
             if known:
-                self._give_back(about["slab"])
+                self._give_back(about["segment_name"])
         elif self._mesh is None:
             raise InvalidArgument("there is no mesh to ask")
         elif what == "infer":
@@ -112,7 +112,8 @@ class Calls:
             # Its answer may come before this has ended.
             with self._lock:
                 self._asked[number] = self._mesh.infer(
-                    request, lambda answer: self._answered(number, about["model"], answer)
+                    request,
+                    lambda wire_response: self._responded(number, about["model"], wire_response),
                 )
         else:
             method, message = _CALLS[what](about, call.tensors)
@@ -120,33 +121,35 @@ class Calls:
 
     # ---- on the event loop
 
-    def _answered(self, number: int, model: str, answer: Answer) -> None:
-        more = wire.MORE if answer.more else 0
+    def _responded(self, number: int, model: str, wire_response: InferResponse) -> None:
+        more = wire.MORE if wire_response.more else 0
         with self._lock:
             if not more:
                 self._asked.pop(number, None)
             closed = self._closed
-            if answer.slab and not closed:
-                self._lent.add(answer.slab)
+            if wire_response.segment_name and not closed:
+                self._lent.add(wire_response.segment_name)
         if closed:
-            if answer.slab:
-                self._give_back(answer.slab)
-        elif answer.error is not None:
-            meta = json.dumps([code_name(answer.error.code), _text(model, answer.error)]).encode()
+            if wire_response.segment_name:
+                self._give_back(wire_response.segment_name)
+        elif wire_response.error is not None:
+            meta = json.dumps(
+                [code_name(wire_response.error.code), _text(model, wire_response.error)]
+            ).encode()
             self._put(wire.Call(number, wire.ERROR | more, meta, ()))
-        elif not answer.head:
+        elif not wire_response.head:
             self._put(wire.Call(number, wire.EMPTY | more, b"", ()))
         else:
-            meta = response_meta(answer.head)
+            meta = response_meta(wire_response.head)
             tensors = [
                 wire.Range(*each) if type(each) is SharedMemory else each
-                for each in answer.payloads
+                for each in wire_response.payloads
             ]
             self._put(wire.Call(number, more, meta, tensors))
 
-    def _give_back(self, slab: str) -> None:
+    def _give_back(self, segment_name: str) -> None:
         if self._mesh is not None:
-            self._mesh.give_back(slab)
+            self._mesh.give_back(segment_name)
 
     def _replied(self, number: int, method: str, reply: bytes | NereidError) -> None:
         if isinstance(reply, NereidError):
@@ -161,8 +164,8 @@ class Calls:
         meta = json.dumps([code_name(error.code), error.message]).encode()
         self._put(wire.Call(number, wire.ERROR, meta, ()))
 
-    def _put(self, answer: wire.Call) -> None:
-        self._answers.append(answer)
+    def _put(self, wire_response: wire.Call) -> None:
+        self._responses.append(wire_response)
         self.ring()
 
     def ring(self) -> None:
@@ -172,9 +175,9 @@ class Calls:
                 os.eventfd_write(self._bell, 1)
 
 
-def _text(model: str, fault: Fault) -> str:
+def _text(model: str, error_status: ErrorStatus) -> str:
     """What a model is told of a request's fault: that it was refused, or what went wrong later."""
-    message = fault.message
+    message = error_status.message
     if message == DECOUPLED:
         message = (
             f"Model {model} is using the decoupled. The current BLS request call doesn't support "
@@ -183,7 +186,7 @@ def _text(model: str, fault: Fault) -> str:
         )
     elif message.startswith(_UNKNOWN):
         message = f"Failed for execute the inference request. Model '{model}' is not ready."
-    elif fault.late:
+    elif error_status.accepted:
         return message
     return f"Model {model} - Error when running inference: {message}"
 
@@ -205,7 +208,7 @@ def infer_request(about: dict[str, Any], tensors: Any) -> InferRequest:
         parameters=_parameters(about),
         timeout_us=about["timeout_us"],
         trace_context=_trace_context(about["trace"]),
-        takes_many=about.get("decoupled", False),
+        accepts_many=about.get("decoupled", False),
     )
 
 

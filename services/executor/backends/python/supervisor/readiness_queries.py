@@ -47,20 +47,20 @@ class Questions:
             self._wake = None
             self._new.clear()
             left, self._open = self._open, {}
-        for on_answer in left.values():
-            on_answer(False)
+        for on_response in left.values():
+            on_response(False)
 
-    def ask(self, on_answer: OnReady) -> None:
+    def ask(self, on_response: OnReady) -> None:
         """on_answer is called once, from any thread, or never if the model never answers."""
         with self._lock:
             if self._wake is not None:
                 number = next(self._numbers)
-                self._open[number] = on_answer
+                self._open[number] = on_response
                 self._new.append(number)
                 # Within the lock: close() shall not come between.
                 self._wake()
                 return
-        on_answer(False)
+        on_response(False)
 
     def fetch(self) -> list[int]:
         """The numbers of those that the worker has not been asked yet."""
@@ -73,9 +73,9 @@ class Questions:
         try:
             number, ready = json.loads(bytes(body))
             with self._lock:
-                on_answer = self._open.pop(number, None)
+                on_response = self._open.pop(number, None)
         except (ValueError, TypeError):
             _log.warning("a worker told of its readiness what makes no sense")
             return
-        if on_answer is not None:
-            on_answer(ready is True)
+        if on_response is not None:
+            on_response(ready is True)

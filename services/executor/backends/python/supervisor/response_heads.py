@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES, NAMES, byte_size
 from nereid.core.errors import Internal, NereidError
-from nereid.core.messages import Fault, SharedMemory
-from nereid.core.messages import fault_of as fault_of_error
+from nereid.core.messages import ErrorStatus, SharedMemory
+from nereid.core.messages import error_status_of as error_of_error
 from nereid.pb import kserve_pb2
 from nereid.services.executor.backends import Response
 from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
@@ -74,7 +74,7 @@ class Heads:
         member, flags, meta, tensors = reply
         more = bool(flags & wire.MORE)
         if flags & wire.ERROR:
-            return Response(member, more, fault_of(meta))
+            return Response(member, more, error_status_of(meta))
         if flags & wire.EMPTY:
             return Response(member, more)
         try:
@@ -83,7 +83,7 @@ class Heads:
             if wire.Range in map(type, tensors):
                 tensors = [_in_room(each, room) for each in tensors]
         except NereidError as error:
-            return Response(member, more, fault_of_error(error))
+            return Response(member, more, error_of_error(error))
         return Response._make((member, more, None, head, tensors))
 
     def _make(self, meta: bytes) -> tuple[bytes, list[int | None]]:
@@ -111,7 +111,7 @@ def _in_room(tensor: Any, room: SharedMemory | None) -> SharedMemory:
     """Where a worker says that it has put an output. Raises Internal: not where it may."""
     if type(tensor) is not wire.Range or room is None:
         raise Internal("the worker of the model left an output where none can be")
-    if tensor.segment != room.slab or tensor.offset + tensor.size > room.size_bytes:
+    if tensor.segment != room.segment_name or tensor.offset + tensor.size > room.size_bytes:
         raise Internal("the worker of the model left an output outside of its room")
     return SharedMemory(*tensor)
 
@@ -122,10 +122,12 @@ def _fit(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:
     )
 
 
-def fault_of(meta: bytes) -> Fault:
+def error_status_of(meta: bytes) -> ErrorStatus:
     """The fault that a worker tells of."""
     try:
         code, message = json.loads(meta)
-        return Fault(_CODES[code], well_formed(message), late=True)
+        return ErrorStatus(_CODES[code], well_formed(message), accepted=True)
     except (ValueError, TypeError, KeyError):
-        return Fault(Internal.code, "the model failed in a way that cannot be told", late=True)
+        return ErrorStatus(
+            Internal.code, "the model failed in a way that cannot be told", accepted=True
+        )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import nereid
 from nereid.core.errors import Internal
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.backends import LostError
 from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
@@ -58,7 +58,7 @@ class Supervision:
                 self._attend(tell_worker)
         except LostError:
             text = f"Stub process '{self._spec.name}' is not healthy."
-            errand.on_lost(worker.began, Fault(Internal.code, text, late=True))
+            errand.on_lost(worker.began, ErrorStatus(Internal.code, text, accepted=True))
             raise
         (outcome,) = self._outcome or [None]
         if isinstance(outcome, str):
@@ -108,7 +108,7 @@ class Supervision:
 
     def _hear(self, kind: int, body: bytearray) -> None:
         worker, errand = self._worker, self._errand
-        if kind == wire.ANSWERS:
+        if kind == wire.RESPONSES:
             raise wire.WireError("its answers go elsewhere")
         if kind not in (wire.SERVED, wire.ASK_ROOM, wire.TRACED):
             worker.hear(kind, body)

@@ -125,7 +125,7 @@ class WorkerProcess:
 
     def _receive(self, until: float | None) -> tuple[int, bytearray]:
         while (frame := self.channel.take()) is None:
-            self.answer_calls()
+            self.response_calls()
             left_s = None if until is None else until - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise wire.SlowError
@@ -158,10 +158,10 @@ class WorkerProcess:
         except wire.LostError as error:
             raise LostError(self.death()) from error
 
-    def answer_calls(self) -> None:
+    def response_calls(self) -> None:
         """Hand it the answers to what it asked for."""
-        for answer in self.calls.fetch():
-            self.send(wire.CALL_ANSWER, wire.call_parts(answer))
+        for response in self.calls.fetch():
+            self.send(wire.CALL_RESPONSE, wire.call_parts(response))
 
     def death(self) -> str:
         """What became of it, in words. Call once it is lost."""

@@ -284,7 +284,7 @@ def test_a_reshape_of_as_many_elements_is_accepted(dims: str, reshape: str) -> N
     ],
 )
 @pytest.mark.parametrize("role", ["input", "output"])
-def test_a_tensors_faults_are_told(role: str, tensor: str, expected: str) -> None:
+def test_a_tensors_errors_are_told(role: str, tensor: str, expected: str) -> None:
     assert check(f"{role} {{ {tensor} }}") == f"model {role} {expected} for m"
 
 

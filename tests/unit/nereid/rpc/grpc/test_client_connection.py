@@ -126,7 +126,7 @@ def test_trailers_only(ends: Ends) -> None:
     assert ends.one(RST).number == Code.CANCEL
 
 
-def test_informational_answers_are_passed_over(ends: Ends) -> None:
+def test_informational_responses_are_passed_over(ends: Ends) -> None:
     ends.start()
     ends.give(ends.headers([(":status", "103")]), ends.headers(OPEN))
     assert ends.opens == 1
@@ -144,7 +144,7 @@ def test_informational_answers_are_passed_over(ends: Ends) -> None:
     ],
 )
 @pytest.mark.parametrize("flags", [END_HEADERS, ENDED])
-def test_what_is_no_grpc_answer(
+def test_what_is_no_grpc_response(
     ends: Ends, fields: list[tuple[str, str]], status: Status, flags: int
 ) -> None:
     ends.start()
@@ -259,7 +259,7 @@ def test_a_head_too_large() -> None:
     assert ends.error.status == Status.INTERNAL
 
 
-def test_encodings_of_the_answer(ends: Ends) -> None:
+def test_encodings_of_the_response(ends: Ends) -> None:
     stream = ends.start()
     ends.give(ends.headers([*OPEN, ("grpc-encoding", "gzip")]))
     assert stream.encoding == "gzip"

@@ -32,13 +32,13 @@ def looked(side: Side, *times: float) -> list[Frame]:
 
 def refused(frames: list[Frame], stream: int) -> bool:
     """Whether the request got its trailers, and the stream its end."""
-    answers = [each for each in frames if each.kind == HEADERS]
+    responses = [each for each in frames if each.kind == HEADERS]
     resets = [each for each in frames if each.kind == RST]
-    assert [each.stream for each in answers] == [each.stream for each in resets]
-    if not answers:
+    assert [each.stream for each in responses] == [each.stream for each in resets]
+    if not responses:
         return False
-    assert [each.stream for each in answers] == [stream]
-    assert answers[0].fields["grpc-status"] == str(int(Status.DEADLINE_EXCEEDED))
+    assert [each.stream for each in responses] == [stream]
+    assert responses[0].fields["grpc-status"] == str(int(Status.DEADLINE_EXCEEDED))
     assert resets[0].number == Code.NO_ERROR
     return True
 

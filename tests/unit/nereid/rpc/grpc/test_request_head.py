@@ -8,7 +8,7 @@ import pytest
 from nereid.rpc.grpc.dispatch import Route
 from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, RequestHead
 from nereid.rpc.grpc.status import Status
-from nereid.rpc.http2.frames import ConnectionFault, StreamFault
+from nereid.rpc.http2.frames import Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
 from tests.support.rpc.http2_frames import REQUEST, Fields, to
 
@@ -60,7 +60,7 @@ def test_a_moved_table_forgets_blocks() -> None:
     assert reading.reader.read(block).path == "/test/Echo"
     # One more entry moves every index: the same bytes now say something else.
     reading.read(with_(("pusher", "x")))
-    with pytest.raises((StreamFault, ConnectionFault)):
+    with pytest.raises((Http2StreamError, Http2ConnectionError)):
         reading.reader.read(block)
 
 
@@ -101,7 +101,7 @@ def test_skipping_keeps_the_table_right() -> None:
     reading.reader.skip(reading.encoder.encode([("te", "trailers")]))
     assert reading.reader.read(again).path == "/test/Echo"
     reading.reader.trailers(reading.encoder.encode([("checksum", "1")]))
-    with pytest.raises(StreamFault):
+    with pytest.raises(Http2StreamError):
         reading.reader.trailers(reading.encoder.encode([(":path", "/")]))
     assert reading.read(REQUEST).path == "/test/Echo"
 
@@ -135,7 +135,7 @@ def test_skipping_keeps_the_table_right() -> None:
     ],
 )
 def test_malformed_requests(fields: Fields) -> None:
-    with pytest.raises(StreamFault):
+    with pytest.raises(Http2StreamError):
         Reading().read(fields)
 
 
@@ -143,7 +143,7 @@ def test_a_malformed_field_after_a_good_base() -> None:
     reading = Reading()
     reading.read(with_(("a", "x")))
     for pair in (("connection", "x"), ("b", "y\n"), ("Up", "x"), (":path", "/x")):
-        with pytest.raises(StreamFault):
+        with pytest.raises(Http2StreamError):
             reading.read(with_(pair))
 
 

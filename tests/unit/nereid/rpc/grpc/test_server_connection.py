@@ -32,7 +32,7 @@ from tests.support.rpc.http2_frames import (
     to,
     window,
 )
-from tests.support.rpc.http2_peers import Side, answer_of, statuses
+from tests.support.rpc.http2_peers import Side, response_of, statuses
 
 # --- the good ways
 
@@ -53,13 +53,13 @@ def test_the_opening() -> None:
     assert side.take() == []
 
 
-def test_a_request_is_answered_in_three_frames(side: Side) -> None:
+def test_a_request_is_responded_in_three_frames(side: Side) -> None:
     side.give(side.request(1, b"hello"))
     frames = side.take()
     assert [each.kind for each in frames] == [HEADERS, DATA, HEADERS]
     assert not side.connection.streams
     side.give(side.request(3, b"again"))
-    assert answer_of(side, 3) == b"again"
+    assert response_of(side, 3) == b"again"
 
 
 def test_a_request_byte_by_byte(side: Side) -> None:
@@ -74,7 +74,7 @@ def test_the_message_and_the_end_apart(side: Side) -> None:
     side.give(side.headers(1), frame(DATA, 0, 1, message(b"x")))
     assert side.take() == []
     side.give(frame(DATA, END_STREAM, 1))
-    assert answer_of(side) == b"x"
+    assert response_of(side) == b"x"
 
 
 def test_a_message_in_several_frames(side: Side) -> None:
@@ -84,7 +84,7 @@ def test_a_message_in_several_frames(side: Side) -> None:
     for at in range(0, len(data), 10_000):
         side.give(frame(DATA, 0, 1, data[at : at + 10_000]))
     side.give(window(0, 100_000), window(1, 100_000), frame(DATA, END_STREAM, 1))
-    assert answer_of(side) == body
+    assert response_of(side) == body
 
 
 def test_padding_priority_and_unknown_frames(side: Side) -> None:
@@ -101,7 +101,7 @@ def test_padding_priority_and_unknown_frames(side: Side) -> None:
         frame(DATA, PADDED, 1, b"\x04" + message(b"pad") + bytes(4)),
         frame(DATA, PADDED | END_STREAM, 1, b"\x02" + bytes(2)),
     )
-    assert answer_of(side) == b"pad"
+    assert response_of(side) == b"pad"
 
 
 def test_a_block_in_pieces(side: Side) -> None:
@@ -112,7 +112,7 @@ def test_a_block_in_pieces(side: Side) -> None:
         frame(CONTINUATION, END_HEADERS, 1, block[9:]),
         frame(DATA, END_STREAM, 1, message(b"x")),
     )
-    assert answer_of(side) == b"x"
+    assert response_of(side) == b"x"
 
 
 def test_trailers_of_a_request(side: Side) -> None:
@@ -121,19 +121,19 @@ def test_trailers_of_a_request(side: Side) -> None:
         frame(DATA, 0, 1, message(b"x")),
         side.headers(1, [("checksum", "1")], END_HEADERS | END_STREAM),
     )
-    assert answer_of(side) == b"x"
+    assert response_of(side) == b"x"
 
 
 def test_a_compressed_message(side: Side) -> None:
     fields = [*REQUEST, ("grpc-encoding", "gzip")]
     data = message(gzip.compress(b"squeezed"), 1)
     side.give(side.headers(1, fields), frame(DATA, END_STREAM, 1, data))
-    assert answer_of(side, 1) == b"squeezed"
+    assert response_of(side, 1) == b"squeezed"
     side.give(side.headers(3, fields))
     for at in range(len(data)):
         side.give(frame(DATA, 0, 3, data[at : at + 1]))
     side.give(frame(DATA, END_STREAM, 3))
-    assert answer_of(side, 3) == b"squeezed"
+    assert response_of(side, 3) == b"squeezed"
 
 
 def test_pings_are_echoed(side: Side) -> None:
@@ -157,7 +157,7 @@ def test_a_stream_without_a_request(side: Side) -> None:
     assert trailers.fields[":status"] == "200"
 
 
-def test_an_answer_before_the_request_is_complete(side: Side) -> None:
+def test_an_response_before_the_request_is_complete(side: Side) -> None:
     side.give(side.headers(1, to("/test/Raw")))
     side.calls[0].finish(Status.ABORTED, "enough")
     frames = side.take()
@@ -196,7 +196,7 @@ def test_handlers_that_fail(side: Side, caplog: pytest.LogCaptureFixture) -> Non
     assert fields["k"] == "v"
 
 
-def test_trailers_that_cannot_be_sent_do_not_keep_the_answer(
+def test_trailers_that_cannot_be_sent_do_not_keep_the_response(
     side: Side, caplog: pytest.LogCaptureFixture
 ) -> None:
     side.give(side.request(1, path="/test/Hold"))
@@ -226,7 +226,7 @@ def test_messages_too_large() -> None:
     side.give(side.headers(3), frame(DATA, END_STREAM, 3, message(bytes(11))))
     assert statuses(side) == ["8", "8"]
     side.give(side.request(5, bytes(10)))
-    assert answer_of(side, 5) == bytes(10)
+    assert response_of(side, 5) == bytes(10)
 
 
 def test_refusals_by_http_status(side: Side) -> None:
@@ -239,7 +239,7 @@ def test_refusals_by_http_status(side: Side) -> None:
     assert statuses(side) == ["12"]
 
 
-def test_answers_after_the_answer_are_silent(side: Side) -> None:
+def test_responses_after_the_response_are_silent(side: Side) -> None:
     side.give(side.request(1, path="/test/Hold"))
     call = side.calls[0]
     call.reply(b"x")
@@ -256,7 +256,7 @@ def test_answers_after_the_answer_are_silent(side: Side) -> None:
 # --- deadlines and cancellation
 
 
-def test_a_deadline_answers_and_cancels(side: Side) -> None:
+def test_a_deadline_responses_and_cancels(side: Side) -> None:
     armed: list[float | None] = []
     side.service.arm = lambda: armed.append(side.deadlines.next_due())
     side.give(
@@ -273,7 +273,7 @@ def test_a_deadline_answers_and_cancels(side: Side) -> None:
     assert statuses(side) == ["4"]
 
 
-def test_an_answer_in_time_leaves_no_deadline(side: Side) -> None:
+def test_an_response_in_time_leaves_no_deadline(side: Side) -> None:
     for stream, path in ((1, "/test/Echo"), (3, "/test/Fail")):
         side.give(
             side.headers(stream, to(path, ("grpc-timeout", "2S"))),
@@ -307,7 +307,7 @@ def test_a_failing_on_cancel_harms_nobody(side: Side, caplog: pytest.LogCaptureF
 
     side.calls[0].on_cancel = on_cancel
     side.give(frame(RST, 0, 1, bytes(4)), side.request(3))
-    assert answer_of(side, 3) == b"hi"
+    assert response_of(side, 3) == b"hi"
     assert "oops" in caplog.text
 
 
@@ -321,7 +321,7 @@ def test_drain_in_two_steps(side: Side) -> None:
     goaway, ping = side.take()
     assert int.from_bytes(goaway.payload[:4]) == (1 << 31) - 1
     side.give(side.request(3))
-    assert answer_of(side, 3) == b"hi"
+    assert response_of(side, 3) == b"hi"
     side.give(frame(PING, ACK, 0, ping.payload))
     last = side.one(GOAWAY)
     assert int.from_bytes(last.payload[:4]) == 3
@@ -329,12 +329,12 @@ def test_drain_in_two_steps(side: Side) -> None:
     assert side.one(RST).number == Code.REFUSED_STREAM
     side.connection.finish_drain()
     side.calls[0].reply(b"done")
-    assert answer_of(side, 1) == b"done"
+    assert response_of(side, 1) == b"done"
 
 
 def test_a_client_that_leaves(side: Side) -> None:
     side.give(frame(GOAWAY, 0, 0, bytes(8) + b"bye"), side.request(1))
-    assert answer_of(side) == b"hi"
+    assert response_of(side) == b"hi"
 
 
 def test_streams_beyond_the_limit() -> None:
@@ -344,4 +344,4 @@ def test_streams_beyond_the_limit() -> None:
     side.calls[0].reply(b"x")
     side.take()
     side.give(side.request(5))
-    assert answer_of(side, 5) == b"hi"
+    assert response_of(side, 5) == b"hi"

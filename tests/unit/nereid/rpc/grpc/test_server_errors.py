@@ -30,7 +30,7 @@ from tests.support.rpc.http2_frames import (
     to,
     window,
 )
-from tests.support.rpc.http2_peers import Side, answer_of, failed, statuses
+from tests.support.rpc.http2_peers import Side, failed, response_of, statuses
 
 # --- errors of streams
 
@@ -39,7 +39,7 @@ def reset_of(side: Side) -> Code:
     reset = side.one(RST)
     assert side.connection.dead is None
     side.give(side.request(99))
-    assert answer_of(side, 99) == b"hi"
+    assert response_of(side, 99) == b"hi"
     return Code(reset.number)
 
 
@@ -74,7 +74,7 @@ def test_malformed_heads_and_trailers(side: Side) -> None:
 def test_content_length(side: Side) -> None:
     fields = [*REQUEST, ("content-length", "8")]
     side.give(side.headers(1, fields), frame(DATA, END_STREAM, 1, message(b"123")))
-    assert answer_of(side) == b"123"
+    assert response_of(side) == b"123"
     side.give(side.headers(3, fields), frame(DATA, END_STREAM, 3, message(b"1234")))
     assert side.one(RST).number == Code.PROTOCOL_ERROR
     side.give(side.headers(5, fields, END_HEADERS | END_STREAM))
@@ -83,12 +83,12 @@ def test_content_length(side: Side) -> None:
 
 def test_data_on_closed_streams(side: Side) -> None:
     side.give(side.request(1), frame(DATA, 0, 1, b"more"))
-    assert answer_of_and_reset(side) == Code.STREAM_CLOSED
+    assert response_of_and_reset(side) == Code.STREAM_CLOSED
     side.give(side.request(3, path="/test/Hold"), frame(DATA, 0, 3, b"more"))
     assert reset_of(side) == Code.STREAM_CLOSED
 
 
-def answer_of_and_reset(side: Side) -> Code:
+def response_of_and_reset(side: Side) -> Code:
     return Code(next(each.number for each in side.take() if each.kind == RST))
 
 
@@ -214,7 +214,7 @@ def test_settings_come_first() -> None:
         assert failed(side) == Code.PROTOCOL_ERROR
 
 
-def test_an_answer_in_the_middle_of_the_input(side: Side) -> None:
+def test_an_response_in_the_middle_of_the_input(side: Side) -> None:
     """A handler that finishes on a message, whole or in pieces, hears no more of the same frame."""
     for stream, cut in ((1, 0), (3, 4)):
         side.give(side.headers(stream, to("/test/Raw")))

@@ -103,7 +103,7 @@ def test_rapid_resets(side: Side) -> None:
     assert 3000 < stream // 2 < 5000
 
 
-def test_answers_that_are_not_read(side: Side) -> None:
+def test_responses_that_are_not_read(side: Side) -> None:
     side.connection.set_blocked(True)
     for stream in range(1, 100_000, 2):
         side.give(side.request(stream, path="/test/" + "x" * 3000))

@@ -20,7 +20,7 @@ from tests.support.rpc.http2_frames import (
 from tests.support.rpc.http2_peers import Side, failed
 
 
-def test_an_answer_waits_for_the_streams_window() -> None:
+def test_an_response_waits_for_the_streams_window() -> None:
     side = Side(greet=False)
     side.give(PREFACE + settings(window=10))
     side.take()
@@ -38,7 +38,7 @@ def test_an_answer_waits_for_the_streams_window() -> None:
     assert not side.connection.streams
 
 
-def test_answers_wait_for_the_connections_window_and_take_turns(side: Side) -> None:
+def test_responses_wait_for_the_connections_window_and_take_turns(side: Side) -> None:
     side.give(settings(window=200_000))
     for stream in (1, 3):
         side.give(side.request(stream, path="/test/Hold"))

@@ -19,7 +19,7 @@ from tests.support.rpc.http2_frames import (
 from tests.support.rpc.http2_peers import Side
 
 
-def test_a_unary_answer_that_gets_no_window_is_given_up() -> None:
+def test_a_unary_response_that_gets_no_window_is_given_up() -> None:
     side = Side(Limits(write_timeout_s=10))
     side.give(settings(window=3), side.request(1), side.headers(3, to("/test/Raw")))
     side.calls[-1].send(b"more than three bytes")
@@ -39,7 +39,7 @@ def test_a_unary_answer_that_gets_no_window_is_given_up() -> None:
     assert list(side.connection.streams) == [3]
 
 
-def test_who_takes_no_answers_may_send_no_more() -> None:
+def test_who_takes_no_responses_may_send_no_more() -> None:
     """The connection's window is kept back; taking answers brings it back."""
     side = Side(Limits(connection_window_bytes=100_000, max_unsent_bytes=50_000))
     side.give(settings(window=0))
@@ -57,7 +57,7 @@ def test_who_takes_no_answers_may_send_no_more() -> None:
     assert side.one(WINDOW).number == 50_005
 
 
-def test_taking_a_part_of_a_large_answer_is_enough() -> None:
+def test_taking_a_part_of_a_large_response_is_enough() -> None:
     side = Side(Limits(connection_window_bytes=100_000, max_unsent_bytes=20_000))
     side.give(settings(window=0), side.request(1, bytes(60_000)))
     side.take()

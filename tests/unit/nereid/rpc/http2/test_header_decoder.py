@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.rpc.http2.frames import Code, ConnectionFault
+from nereid.rpc.http2.frames import Code, Http2ConnectionError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
 
 NAMES = st.sampled_from(
@@ -47,7 +47,7 @@ def test_rubbish_is_refused_or_read_as_the_library_reads_it(block: bytes) -> Non
     try:
         expected = [tuple(pair) for pair in oracle.decode(block, raw=True)]
     except (hpack.HPACKError, ValueError):
-        with pytest.raises(ConnectionFault) as caught:
+        with pytest.raises(Http2ConnectionError) as caught:
             decoder.decode(block)
         assert caught.value.code == Code.COMPRESSION_ERROR
     else:
@@ -94,7 +94,7 @@ def test_a_list_too_long_keeps_the_table_right() -> None:
     ],
 )
 def test_damaged_blocks(block: bytes) -> None:
-    with pytest.raises(ConnectionFault) as caught:
+    with pytest.raises(Http2ConnectionError) as caught:
         HeaderDecoder(1 << 16).decode(block)
     assert caught.value.code == Code.COMPRESSION_ERROR
 

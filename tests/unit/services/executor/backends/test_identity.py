@@ -49,7 +49,7 @@ def test_the_file_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "error_status"),
     [
         ("", "model configuration must have equal input/output pairs"),
         (PAIR.partition("output")[0], "model configuration must have equal input/output pairs"),
@@ -72,10 +72,10 @@ def test_the_file_says_nothing() -> None:
         ),
     ],
 )
-def test_what_is_no_set_of_pairs_is_refused_in_tritons_words(text: str, fault: str) -> None:
+def test_what_is_no_set_of_pairs_is_refused_in_tritons_words(text: str, error_status: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         identity.load(spec(text))
-    assert caught.value.message == fault
+    assert caught.value.message == error_status
 
 
 def test_shapes_are_compared_as_the_model_sees_them() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nereid.core import tensors
 from nereid.core.errors import Internal
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends import Description
 from nereid.services.executor.batch import arrays as arrays_module
@@ -17,11 +17,11 @@ from nereid.services.executor.batch.arrays import gather, split, stack
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import (
     ADD_SUB,
-    answer_of,
     config,
     head,
     identity_config,
     member,
+    response_of,
 )
 from tests.support.models.onnx_types import ONNX_TYPE
 
@@ -30,8 +30,8 @@ def planner(model_config: object, *, text: bool = False) -> Planner:
     return Planner(signature_of(model_config, 1, Description((), ()), bytes_as_text=text))  # type: ignore[arg-type]
 
 
-def answers(pieces: list[arrays_module.Piece]) -> list[pb.Answer]:
-    return list(pb.Executed.FromString(b"".join(pieces)).answers)
+def responses(pieces: list[arrays_module.Piece]) -> list[pb.InferResponse]:
+    return list(pb.Executed.FromString(b"".join(pieces)).responses)
 
 
 @st.composite
@@ -63,7 +63,7 @@ def test_stack_then_split_is_identity(
     gathered = gather(plans, batch)
     array = stack(plans.signature, gathered)["x"]
     assert array.shape == (sum(rows for rows, _ in members), width)
-    assert [answer_of(one) for one in answers(split(plans.signature, gathered, [array]))] == [
+    assert [response_of(one) for one in responses(split(plans.signature, gathered, [array]))] == [
         [("y", datatype, [rows, width], raw)] for rows, raw in members
     ]
 
@@ -87,12 +87,12 @@ def test_several_inputs_and_outputs_keep_their_places() -> None:
     inputs = stack(plans.signature, gathered)
     assert inputs["a"].tobytes() == bytes(32)
     assert inputs["b"].tobytes() == bytes([2] * 16 + [3] * 16)
-    first, second = answers(split(plans.signature, gathered, [inputs["a"], inputs["b"]]))
-    assert answer_of(first) == [
+    first, second = responses(split(plans.signature, gathered, [inputs["a"], inputs["b"]]))
+    assert response_of(first) == [
         ("sum", "INT32", [1, 4], bytes(16)),
         ("dif", "INT32", [1, 4], bytes([2] * 16)),
     ]
-    assert answer_of(second)[1][3] == bytes([3] * 16)
+    assert response_of(second)[1][3] == bytes([3] * 16)
 
 
 def test_members_that_want_different_outputs_get_their_own() -> None:
@@ -103,15 +103,15 @@ def test_members_that_want_different_outputs_get_their_own() -> None:
     assert gathered.names == ["sum", "dif"]
     arrays = [np.full((3, 4), fill, np.int32) for fill in (1, 2)]
     names = [
-        [name for name, *_ in answer_of(one)]
-        for one in answers(split(plans.signature, gathered, arrays))
+        [name for name, *_ in response_of(one)]
+        for one in responses(split(plans.signature, gathered, arrays))
     ]
     assert names == [["dif"], ["sum"], ["sum", "dif"]]
     # The same request, when its batch computes just what it wants.
     alone = gather(plans, [member(heads[0], bytes(16), bytes(16))])
     assert alone.names == ["dif"]
-    (answer,) = answers(split(plans.signature, alone, [np.full((1, 4), 9, np.int32)]))
-    assert answer_of(answer) == [("dif", "INT32", [1, 4], np.full(4, 9, np.int32).tobytes())]
+    (response,) = responses(split(plans.signature, alone, [np.full((1, 4), 9, np.int32)]))
+    assert response_of(response) == [("dif", "INT32", [1, 4], np.full(4, 9, np.int32).tobytes())]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,9 @@ def test_members_that_want_different_outputs_get_their_own() -> None:
         (
             pb.BatchMember(
                 head=head(("x", "BYTES", [1, 2])),
-                payloads=[pb.Payload(shared_memory=pb.SharedMemory(slab="s", size_bytes=8))],
+                payloads=[
+                    pb.Payload(shared_memory=pb.SharedMemory(segment_name="s", size_bytes=8))
+                ],
             ),
             12,
             "shared memory",
@@ -142,7 +144,7 @@ def test_members_that_want_different_outputs_get_their_own() -> None:
         (member(head(("x", "BYTES", [1, 3])), tensors.join_bytes("abc")), 13, "cannot share one"),
     ],
 )
-def test_a_bad_member_gets_its_own_fault_and_the_others_run(
+def test_a_bad_member_gets_its_own_error_and_the_others_run(
     bad: pb.BatchMember, code: int, text: str
 ) -> None:
     plans = planner(identity_config("BYTES", "-1"), text=True)
@@ -151,11 +153,11 @@ def test_a_bad_member_gets_its_own_fault_and_the_others_run(
     gathered = gather(plans, [good, bad, good])
     array = stack(plans.signature, gathered)["x"]
     assert array.tolist() == [["a", "b"], ["a", "b"]]
-    first, second, third = answers(split(plans.signature, gathered, [array]))
-    assert answer_of(first) == answer_of(third) == [("y", "BYTES", [1, 2], raw)]
+    first, second, third = responses(split(plans.signature, gathered, [array]))
+    assert response_of(first) == response_of(third) == [("y", "BYTES", [1, 2], raw)]
     assert second.error.code == code
     assert text in second.error.message
-    assert not second.error.late
+    assert not second.error.accepted
 
 
 def test_a_wrong_size_is_told_and_names_the_right_one() -> None:
@@ -163,12 +165,12 @@ def test_a_wrong_size_is_told_and_names_the_right_one() -> None:
     inputs = (("a", "INT32", [1, 4]), ("b", "INT32", [1, 4]))
     gathered = gather(plans, [member(head(*inputs), bytes(16), bytes(15))])
     assert gathered.outcomes == [
-        Fault(3, "input byte size mismatch for input 'b' for model 'm'. Expected 16, got 15")
+        ErrorStatus(3, "input byte size mismatch for input 'b' for model 'm'. Expected 16, got 15")
     ]
     assert gathered.first is None
     assert stack(plans.signature, gathered) == {}
-    (answer,) = answers(split(plans.signature, gathered, []))
-    assert answer.error.code == 3
+    (response,) = responses(split(plans.signature, gathered, []))
+    assert response.error.code == 3
 
 
 def test_a_model_without_batching_takes_one_request_at_a_time() -> None:
@@ -177,8 +179,8 @@ def test_a_model_without_batching_takes_one_request_at_a_time() -> None:
     gathered = gather(plans, [one])
     array = stack(plans.signature, gathered)["x"]
     assert array.shape == (2, 3)
-    (answer,) = answers(split(plans.signature, gathered, [array.T.copy().T]))
-    assert answer_of(answer) == [("y", "UINT8", [2, 3], b"abcdef")]
+    (response,) = responses(split(plans.signature, gathered, [array.T.copy().T]))
+    assert response_of(response) == [("y", "UINT8", [2, 3], b"abcdef")]
     with pytest.raises(Internal, match="cannot share one"):
         gather(plans, [one, one])
 
@@ -188,11 +190,11 @@ def test_bytes_without_batching() -> None:
     raw = tensors.join_bytes([b"\xff"])
     gathered = gather(plans, [member(head(("x", "BYTES", [1])), raw)])
     array = stack(plans.signature, gathered)["x"]
-    (answer,) = answers(split(plans.signature, gathered, [array]))
-    assert answer_of(answer) == [("y", "BYTES", [1], raw)]
+    (response,) = responses(split(plans.signature, gathered, [array]))
+    assert response_of(response) == [("y", "BYTES", [1], raw)]
 
 
-def test_reshapes_are_undone_in_the_answer() -> None:
+def test_reshapes_are_undone_in_the_response() -> None:
     plans = planner(
         config(
             "max_batch_size: 4 input { name: 'x' data_type: TYPE_UINT8 dims: [-1, 4]"
@@ -202,8 +204,8 @@ def test_reshapes_are_undone_in_the_answer() -> None:
     )
     gathered = gather(plans, [member(head(("x", "UINT8", [2, 1, 4])), b"abcdefgh")])
     assert stack(plans.signature, gathered)["x"].shape == (2, 1, 2, 2)
-    (answer,) = answers(split(plans.signature, gathered, [np.array([7, 8], np.uint8)]))
-    assert answer_of(answer) == [("y", "UINT8", [2, 1], b"\7\10")]
+    (response,) = responses(split(plans.signature, gathered, [np.array([7, 8], np.uint8)]))
+    assert response_of(response) == [("y", "UINT8", [2, 1], b"\7\10")]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_reshapes_are_undone_in_the_answer() -> None:
         ([np.zeros((2, 2, 1), np.float32)], "has shape [2,1], expected [2]"),
     ],
 )
-def test_what_the_model_should_not_produce_is_never_an_answer(
+def test_what_the_model_should_not_produce_is_never_an_response(
     arrays: list[tensors.Array], text: str
 ) -> None:
     plans = planner(identity_config("FP32", "2"))
@@ -232,11 +234,11 @@ def test_texts_of_any_kind_are_bytes() -> None:
     plans = planner(identity_config("BYTES", "1"))
     gathered = gather(plans, [member(head(("x", "BYTES", [1, 1])), tensors.join_bytes(["a"]))])
     for array in (np.array([["é"]]), np.array([[b"\xc3\xa9"]]), np.array([["é"]], np.object_)):
-        (answer,) = answers(split(plans.signature, gathered, [array]))
-        assert answer_of(answer) == [("y", "BYTES", [1, 1], tensors.join_bytes(["é"]))]
+        (response,) = responses(split(plans.signature, gathered, [array]))
+        assert response_of(response) == [("y", "BYTES", [1, 1], tensors.join_bytes(["é"]))]
 
 
-def test_forms_of_answers_are_remembered_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_of_responses_are_remembered_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays_module, "MAX_FORMS", 2)
     plans = planner(identity_config("UINT8", "-1"))
     gathered = gather(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
@@ -246,8 +248,8 @@ def test_forms_of_answers_are_remembered_and_bounded(monkeypatch: pytest.MonkeyP
     assert [shapes for _, shapes in gathered.first.forms] == [((3,),)]
 
 
-def test_a_model_without_outputs_answers_with_a_head() -> None:
+def test_a_model_without_outputs_responses_with_a_head() -> None:
     plans = planner(config("max_batch_size: 2 input { name: 'x' data_type: TYPE_UINT8 dims: 1 }"))
     gathered = gather(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
-    (answer,) = answers(split(plans.signature, gathered, []))
-    assert answer_of(answer) == []
+    (response,) = responses(split(plans.signature, gathered, []))
+    assert response_of(response) == []

@@ -14,7 +14,7 @@ from nereid.services.executor.backends import InstanceSpec
 from nereid.services.executor.batch import batch_runner as runner_module
 from nereid.services.executor.batch.batch_runner import Runner
 from tests.support.executor.doubler import Doubler
-from tests.support.models.onnx_models import answer_of, head, identity_config, member
+from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 
 def runner(model: Doubler, max_batch_size: int = 8) -> Runner:
@@ -40,7 +40,7 @@ def test_a_batch_runs_once_and_each_member_gets_its_part() -> None:
     executed = execute(runner(model), request(1), request(2, rows=2))
     assert executed.id == 9
     assert model.batches == [[1, 2, 2]]
-    assert [answer_of(one) for one in executed.answers] == [
+    assert [response_of(one) for one in executed.responses] == [
         [("y", "FP32", [1, 1], np.float32(2).tobytes())],
         [("y", "FP32", [2, 1], np.full(2, 4, np.float32).tobytes())],
     ]
@@ -50,7 +50,7 @@ def test_a_batch_runs_once_and_each_member_gets_its_part() -> None:
 def test_defective_members_alone_do_not_run_the_model() -> None:
     model = Doubler()
     executed = execute(runner(model), member(b"\xff"))
-    assert executed.answers[0].error.code == 13
+    assert executed.responses[0].error.code == 13
     assert model.batches == []
 
 
@@ -58,19 +58,19 @@ def test_a_failing_model_fails_its_batch_with_its_text() -> None:
     model = Doubler(Unavailable("out of order"))
     run = runner(model)
     executed = execute(run, request(1), member(b"\xff"), request(2))
-    faults = [(one.error.code, one.error.message, one.error.late) for one in executed.answers]
+    errors = [(one.error.code, one.error.message, one.error.accepted) for one in executed.responses]
     late = (14, "out of order", True)
-    assert faults == [late, (13, "a batch member's head is no ModelInferRequest", False), late]
+    assert errors == [late, (13, "a batch member's head is no ModelInferRequest", False), late]
     assert executed.compute_infer_ns > 0
     model.failure = None
-    assert not execute(run, request(1)).answers[0].HasField("error")
+    assert not execute(run, request(1)).responses[0].HasField("error")
 
 
 def test_an_unknown_exception_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         executed = execute(runner(Doubler(KeyError("secret"))), request(1))
-    error = executed.answers[0].error
-    assert (error.code, error.message, error.late) == (13, INTERNAL_MESSAGE, True)
+    error = executed.responses[0].error
+    assert (error.code, error.message, error.accepted) == (13, INTERNAL_MESSAGE, True)
     assert "secret" in caplog.text
 
 
@@ -81,17 +81,19 @@ def test_outputs_that_no_message_holds_fail_the_batch_and_not_the_instance(
     monkeypatch.setattr(runner_module, "LARGEST_FRAME_BYTES", 1000)
     run = runner(Doubler(), max_batch_size=999)
     executed = execute(run, request(1, rows=200), request(1, rows=200))
-    assert {each.error.message for each in executed.answers} == {
+    assert {each.error.message for each in executed.responses} == {
         "the outputs of a batch of model 'm' take more than 1000 bytes"
     }
-    assert answer_of(execute(run, request(1)).answers[0])
+    assert response_of(execute(run, request(1)).responses[0])
 
 
 def test_a_batch_that_cannot_be_one_fails_as_a_whole() -> None:
     one = member(head(("x", "FP32", [1])), bytes(4))
     executed = execute(runner(Doubler(), max_batch_size=0), one, one)
-    assert ["cannot share one" in answer.error.message for answer in executed.answers] == [True] * 2
+    assert ["cannot share one" in response.error.message for response in executed.responses] == [
+        True
+    ] * 2
 
 
-def test_answers_name_the_version_that_gave_them() -> None:
+def test_responses_name_the_version_that_gave_them() -> None:
     assert runner(Doubler()).signature.model_version == "4"

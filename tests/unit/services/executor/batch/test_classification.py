@@ -16,7 +16,7 @@ from nereid.services.executor.backends import Collected, Description, Response
 from nereid.services.executor.batch.arrays import gather, split
 from nereid.services.executor.batch.classification import Classes, classify
 from nereid.services.executor.batch.request_plan import Planner, signature_of
-from tests.support.models.onnx_models import answer_of, config, head, member
+from tests.support.models.onnx_models import config, head, member, response_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,10 +60,10 @@ def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
     ]
     gathered = gather(Planner(signature), batch)
     pieces = split(signature, gathered, [np.concatenate([first, second])])
-    plain, classes = pb.Executed.FromString(b"".join(pieces)).answers
-    assert answer_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
+    plain, classes = pb.Executed.FromString(b"".join(pieces)).responses
+    assert response_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
     told = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
-    assert answer_of(classes) == [("y", "BYTES", [2, 2], join_bytes(told))]
+    assert response_of(classes) == [("y", "BYTES", [2, 2], join_bytes(told))]
 
 
 @pytest.mark.parametrize("labels", [None, ("", "e", "f")])
@@ -80,26 +80,26 @@ def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
         member(head(("x", "FP32", [1, 1, 2])), to_raw(array[1:])),
     ]
     pieces = split(signature, gather(Planner(signature), batch), [array])
-    both, plain = pb.Executed.FromString(b"".join(pieces)).answers
+    both, plain = pb.Executed.FromString(b"".join(pieces)).responses
     told = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
     tensor = ("y", "FP32", [1, 1, 2], to_raw(array[:1]))
-    assert answer_of(both) == [tensor, ("y", "BYTES", [1, 1], told)]
-    assert answer_of(plain) == [("y", "FP32", [1, 1, 2], to_raw(array[1:]))]
+    assert response_of(both) == [tensor, ("y", "BYTES", [1, 1], told)]
+    assert response_of(plain) == [("y", "FP32", [1, 1, 2], to_raw(array[1:]))]
     response = kserve_pb2.ModelInferResponse(model_name="m")
     response.outputs.add(name="y", datatype="FP32", shape=[1, 1, 2])
-    answered = Response(0, False, head=response.SerializeToString(), tensors=[to_raw(array[:1])])
+    responded = Response(0, False, head=response.SerializeToString(), tensors=[to_raw(array[:1])])
     classes = Classes(config(CONFIG.replace('label_filename: "labels.txt"', "")), Path())
-    (answered,) = classes.told(Collected(1, [answered], True), {0: {"y": wanted}}).responses
-    found = kserve_pb2.ModelInferResponse.FromString(answered.head).outputs
+    (responded,) = classes.told(Collected(1, [responded], True), {0: {"y": wanted}}).responses
+    found = kserve_pb2.ModelInferResponse.FromString(responded.head).outputs
     assert [(each.datatype, [*each.shape]) for each in found] == [
         ("FP32", [1, 1, 2]),
         ("BYTES", [1, 1]),
     ]
-    assert answered.tensors[0] == to_raw(array[:1])
-    assert answered.tensors[1] == (told if labels else join_bytes([b"7.000000:1"]))
+    assert responded.tensors[0] == to_raw(array[:1])
+    assert responded.tensors[1] == (told if labels else join_bytes([b"7.000000:1"]))
 
 
-def test_outputs_of_a_model_that_answers_requests_become_classes() -> None:
+def test_outputs_of_a_model_that_responses_requests_become_classes() -> None:
     told = kserve_pb2.ModelInferResponse(model_name="m")
     told.outputs.add(name="x", datatype="INT32", shape=[1])
     told.outputs.add(name="y", datatype="FP32", shape=[2, 2])
@@ -128,6 +128,6 @@ def test_elements_without_an_order_cannot_become_classes() -> None:
     (refused,) = classes.told(
         Collected(1, [response], True), {0: {"y": Classification(1)}}
     ).responses
-    assert refused.fault is not None
-    assert refused.fault.message.endswith("due to unsupported type 'BYTES'")
+    assert refused.error_status is not None
+    assert refused.error_status.message.endswith("due to unsupported type 'BYTES'")
     assert not refused.head

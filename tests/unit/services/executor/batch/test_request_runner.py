@@ -15,7 +15,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.backends import Collected, LostError, Response
 from nereid.services.executor.batch.request_runner import RequestRunner
-from nereid.services.executor.segments import Lender, Slabs
+from nereid.services.executor.shared_tensors import Lender, SharedTensors
 from nereid.shm.segments import Mappings
 from tests.support.executor.scripted_model import (
     SPEC,
@@ -44,7 +44,7 @@ decoupled = pytest.mark.parametrize("model", [{"decoupled": True}], indirect=Tru
 # ---- models that answer each request once
 
 
-def test_a_batch_is_answered_whole(model: Model) -> None:
+def test_a_batch_is_responded_whole(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     assert begin(runner, batch(member(b"a"), member(b"bc", request_id="q"))) == []
     requests = model.begun[1]
@@ -84,10 +84,10 @@ def test_a_defective_member_spares_the_others(model: Model) -> None:
     ]
 
 
-def test_a_batch_of_defects_is_answered_at_once(model: Model) -> None:
+def test_a_batch_of_defects_is_responded_at_once(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff")))
-    assert len(executed.answers) == 1
+    assert len(executed.responses) == 1
     assert not model.begun
     assert not runner.busy
 
@@ -109,7 +109,7 @@ def test_a_batch_that_the_model_cannot_be_given(model: Model) -> None:
     assert len(collect(runner, model, Collected(2, [response(0)], free=True))) == 1
 
 
-def test_answers_to_what_was_not_asked_are_passed_over(model: Model) -> None:
+def test_responses_to_what_was_not_asked_are_passed_over(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member()))
     assert collect(runner, model, Collected(99, [response(0)], free=True)) == []
@@ -119,36 +119,36 @@ def test_answers_to_what_was_not_asked_are_passed_over(model: Model) -> None:
 
 
 def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None:
-    slabs = Slabs(1 << 26)
+    shared_tensors = SharedTensors(1 << 26)
     mappings = Mappings()
     runner = RequestRunner(SPEC, model)
-    runner.rooms.lender = Lender(slabs)
+    runner.rooms.lender = Lender(shared_tensors)
     large = b"x" * 100_000
     begin(runner, batch(member()))
     assert model.begun[1][0].room is None
     (first,) = collect(runner, model, Collected(1, [response(0, large)], free=True))
-    (payload,) = first.answers[0].payloads
+    (payload,) = first.responses[0].payloads
     memory = payload.shared_memory
-    reference = SharedMemory(memory.slab, memory.offset, memory.size_bytes)
+    reference = SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
     assert bytes(mappings.view(reference)) == large
     # Where the model put them itself.
     begin(runner, batch(member()))
     room = model.begun[2][0].room
     assert room is not None
     assert room.size_bytes >= len(large)
-    there = SharedMemory(room.slab, 64, 90_000)
+    there = SharedMemory(room.segment_name, 64, 90_000)
     (second,) = collect(runner, model, Collected(2, [response(0, there)], free=True))
-    assert second.answers[0].payloads[0].shared_memory.slab == room.slab
-    assert slabs.segments.taken == 2
+    assert second.responses[0].payloads[0].shared_memory.segment_name == room.segment_name
+    assert shared_tensors.segments.taken == 2
     # A room that is not used is given back, and small outputs are not foreseen to be large.
-    for number, answer in ((3, failed(0)), (4, response(0, b"small"))):
+    for number, wire_response in ((3, failed(0)), (4, response(0, b"small"))):
         begin(runner, batch(member()))
         assert model.begun[number][0].room is not None
-        collect(runner, model, Collected(number, [answer], free=True))
-        assert slabs.segments.taken == 2
+        collect(runner, model, Collected(number, [wire_response], free=True))
+        assert shared_tensors.segments.taken == 2
     begin(runner, batch(member()))
     assert model.begun[5][0].room is None
-    slabs.segments.discard_all()
+    shared_tensors.segments.discard_all()
 
 
 # ---- decoupled ones
@@ -207,11 +207,11 @@ def test_defects_of_a_decoupled_models_batch(model: Model) -> None:
 
 
 @decoupled
-def test_a_second_last_answer_is_not_told(model: Model) -> None:
+def test_a_second_last_response_is_not_told(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(), member()))
     (executed,) = collect(runner, model, Collected(1, [response(0), response(0)], free=False))
-    assert len(executed.answers) == 1
+    assert len(executed.responses) == 1
 
 
 @decoupled
@@ -233,13 +233,13 @@ def test_a_stream_is_served_until_it_ends(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     batches = []
 
-    def answered() -> None:
+    def responded() -> None:
         batches.append(1)
         stream.ended = True
         stream.incoming.append(pb.Batch().SerializeToString())
 
     model.say(Collected(1, [response(0, b"1")], free=True))
-    runner.serve(stream, Event().is_set, answered)  # type: ignore[arg-type]
+    runner.serve(stream, Event().is_set, responded)  # type: ignore[arg-type]
     assert [told(each) for each in stream.sent] == [[(0, [b"1"], False)]]
     assert batches == [1]
 
@@ -280,7 +280,7 @@ def test_what_another_stream_brought_is_cancelled(model: Model) -> None:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_a_lost_model_answers_for_what_it_saw(model: Model, *, seen: bool) -> None:
+def test_a_lost_model_responses_for_what_it_saw(model: Model, *, seen: bool) -> None:
     stream = Stream(batch(member(), member()))
     runner = RequestRunner(SPEC, model)
     model.seen = int(seen)
@@ -288,14 +288,14 @@ def test_a_lost_model_answers_for_what_it_saw(model: Model, *, seen: bool) -> No
     model.say(LostError("it fell"))
     with pytest.raises(LostError):
         runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
-    answers = [[each[1] for each in told(one)] for one in stream.sent]
+    responses = [[each[1] for each in told(one)] for one in stream.sent]
     expected: list[Any] = [["Stub process 'm_0_0' is not healthy.", [b"1"]]]
-    assert answers == (expected if seen else [])
+    assert responses == (expected if seen else [])
     assert not runner.busy
 
 
 @decoupled
-def test_a_lost_decoupled_model_answers_for_open_requests(model: Model) -> None:
+def test_a_lost_decoupled_model_responses_for_open_requests(model: Model) -> None:
     stream = Stream(batch(member(), member()))
     runner = RequestRunner(SPEC, model)
     model.seen = 1
@@ -320,7 +320,7 @@ def test_a_batch_that_takes_too_long_is_given_up(model: Model) -> None:
     )
 
 
-def test_warming_up_waits_for_the_answers(model: Model) -> None:
+def test_warming_up_waits_for_the_responses(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     model.say(Collected(1, [response(0, b"1")], free=True))
     executed = pb.Executed.FromString(runner.execute(batch(member()).SerializeToString()))

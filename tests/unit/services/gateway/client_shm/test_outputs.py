@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import Answer, Fault, InferRequest
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.client_shm.outputs import Outputs
 from nereid.services.gateway.client_shm.regions import (
@@ -67,24 +67,24 @@ def test_outputs_go_where_they_were_wanted() -> None:
     mesh = Mesh()
     mesh.send(("B", Range("r", 4, 4)), ("C", Range("r", 0, 4)))
     assert mesh.users == 2
-    answer = Answer(1, HEAD, [b"aa", b"bbb"])
-    mesh.on_answer(answer)
+    response = InferResponse(1, HEAD, [b"aa", b"bbb"])
+    mesh.on_response(response)
     assert (mesh.told[0].head, mesh.told[0].payloads) == (HEAD, [b"aa", b""])
     assert mesh.memory.data == bytearray(b"\0\0\0\0bbb\0")
     # Whoever shares the answer still finds its payloads there.
-    assert answer.payloads == [b"aa", b"bbb"]
+    assert response.payloads == [b"aa", b"bbb"]
     assert mesh.users == 0
 
 
 def test_an_output_that_does_not_fit_is_told() -> None:
     mesh = Mesh()
     mesh.send(("A", Range("r", 0, 1)))
-    mesh.on_answer(Answer(1, HEAD, [b"aa", b"bbb"]))
-    assert mesh.told[0].error == Fault(
+    mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
+    assert mesh.told[0].error == ErrorStatus(
         13,
         "shared memory size specified with the request for output 'A' (1 bytes) should be at least"
         " 2 bytes to hold the results",
-        late=True,
+        accepted=True,
     )
     assert mesh.memory.data == bytearray(8)
     assert mesh.users == 0
@@ -93,8 +93,8 @@ def test_an_output_that_does_not_fit_is_told() -> None:
 def test_failures_pass_as_they_are() -> None:
     mesh = Mesh()
     mesh.send(("A", Range("r", 0, 8)))
-    failure = Answer(1, error=Fault(14, "no"))
-    mesh.on_answer(failure)
+    failure = InferResponse(1, error=ErrorStatus(14, "no"))
+    mesh.on_response(failure)
     assert mesh.told == [failure]
     assert mesh.users == 0
 
@@ -106,23 +106,23 @@ def test_a_cancelled_request_writes_nothing() -> None:
     under_way.cancel()
     assert mesh.users == 0
     assert mesh.cancelled == 2
-    mesh.on_answer(Answer(1, HEAD, [b"aa", b"bbb"]))
+    mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
     assert mesh.memory.data == bytearray(8)
     assert mesh.users == 0
 
 
-def test_each_of_several_answers_overwrites_the_one_before() -> None:
+def test_each_of_several_responses_overwrites_the_one_before() -> None:
     mesh = Mesh()
     under_way = mesh.send(("B", Range("r", 0, 3)))
     for data, told in ((b"one", b"one"), (b"four", b"one"), (b"two", b"two")):
-        mesh.on_answer(Answer(1, HEAD, [b"", data], more=True))
+        mesh.on_response(InferResponse(1, HEAD, [b"", data], more=True))
         assert bytes(mesh.memory.data[:3]) == told
         assert mesh.users == 1
     under_way.set_flow(paused=True)
     assert mesh.flows == [True]
-    mesh.on_answer(Answer(1))
+    mesh.on_response(InferResponse(1))
     assert mesh.users == 0
-    assert [(answer.more, answer.error is None) for answer in mesh.told] == [
+    assert [(response.more, response.error is None) for response in mesh.told] == [
         (True, True),
         (True, False),
         (True, True),
@@ -133,7 +133,7 @@ def test_each_of_several_answers_overwrites_the_one_before() -> None:
 def test_requests_without_regions_go_straight_through() -> None:
     mesh = Mesh()
     assert mesh.outputs.infer(InferRequest(1, b"", []), mesh.told.append) is mesh
-    mesh.on_answer(Answer(1, HEAD, [b"aa", b"bbb"]))
+    mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
     assert mesh.told[0].payloads == [b"aa", b"bbb"]
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from nereid.core.datatypes import NAMES
 from nereid.core.errors import Internal
-from nereid.core.messages import Answer, InferRequest, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse, SharedMemory
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc import wire_format
 from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
-from nereid.services.gateway.segments import Slabs, tensor_bytes
+from nereid.services.gateway.shared_tensors import SharedTensors, tensor_bytes
 
 P = kserve_pb2.InferParameter
 C = kserve_pb2.InferTensorContents
@@ -42,12 +42,12 @@ def decode(built: kserve_pb2.ModelInferRequest) -> InferRequest:
     return GrpcDecoder().decode(built.SerializeToString())
 
 
-def fault_of(built: kserve_pb2.ModelInferRequest) -> tuple[int, str]:
+def error_status_of(built: kserve_pb2.ModelInferRequest) -> tuple[int, str]:
     request = decode(built)
-    assert request.fault is not None
+    assert request.error_status is not None
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert head == kserve_pb2.ModelInferRequest(model_name="m", model_version="1")
-    return request.fault.code, request.fault.message
+    return request.error_status.code, request.error_status.message
 
 
 def test_raw_tensors_travel_beside_the_head() -> None:
@@ -56,7 +56,7 @@ def test_raw_tensors_travel_beside_the_head() -> None:
     for request_id in ("", "a", "b"):
         built = message(X, Y, raw=(FLOATS, FLOATS[::-1]), id=request_id, parameters={})
         request = decoder.decode(built.SerializeToString())
-        assert request.fault is None
+        assert request.error_status is None
         assert request.request_id == request_id
         assert request.payloads == [FLOATS, FLOATS[::-1]]
         heads.add(request.head)
@@ -85,11 +85,12 @@ def test_parameters_go_where_they_belong() -> None:
             },
         )
     )
-    assert request.fault is None
+    assert request.error_status is None
     assert (request.priority, request.timeout_us) == (3, 5)
     assert request.parameters == {"k": 1.5, "sequence_id": "s"}
     assert (
-        decode(message(X, raw=(FLOATS,), parameters={"timeout": P(int64_param=-1)})).fault is None
+        decode(message(X, raw=(FLOATS,), parameters={"timeout": P(int64_param=-1)})).error_status
+        is None
     )
 
 
@@ -137,7 +138,7 @@ def test_parameters_go_where_they_belong() -> None:
     ],
 )
 def test_parameters_are_checked(key: str, value: kserve_pb2.InferParameter, text: str) -> None:
-    assert fault_of(message(X, raw=(FLOATS,), parameters={key: value})) == (3, text)
+    assert error_status_of(message(X, raw=(FLOATS,), parameters={key: value})) == (3, text)
 
 
 @pytest.mark.parametrize(
@@ -199,16 +200,16 @@ def test_parameters_are_checked(key: str, value: kserve_pb2.InferParameter, text
         ),
     ],
 )
-def test_defects_become_faults(built: kserve_pb2.ModelInferRequest, text: str) -> None:
-    assert fault_of(built) == (3, text)
+def test_defects_become_errors(built: kserve_pb2.ModelInferRequest, text: str) -> None:
+    assert error_status_of(built) == (3, text)
 
 
 def test_a_known_head_without_its_tensors_is_refused_as_well() -> None:
     decoder = GrpcDecoder()
-    assert decoder.decode(message(X, raw=(FLOATS,)).SerializeToString()).fault is None
-    fault = decoder.decode(message(X).SerializeToString()).fault
-    assert fault is not None
-    assert fault.message.startswith("unable to find data for input tensor 'X'")
+    assert decoder.decode(message(X, raw=(FLOATS,)).SerializeToString()).error_status is None
+    error_status = decoder.decode(message(X).SerializeToString()).error_status
+    assert error_status is not None
+    assert error_status.message.startswith("unable to find data for input tensor 'X'")
 
 
 def test_surplus_tensors_are_dropped() -> None:
@@ -221,7 +222,7 @@ def test_features_that_are_not_there_are_named() -> None:
         "shared_memory_region": P(string_param="r"),
         "shared_memory_byte_size": P(int64_param=4),
     }
-    assert fault_of(message({**X, "parameters": region}))[0] == 12
+    assert error_status_of(message({**X, "parameters": region}))[0] == 12
     for parameters, code, text in (
         (region, 12, "Client shared memory is disabled."),
         ({"classification": P(int64_param=-2)}, 3, "invalid value for 'classification' parameter"),
@@ -231,7 +232,7 @@ def test_features_that_are_not_there_are_named() -> None:
         output = built.outputs.add(name="O")
         for key, value in parameters.items():
             output.parameters[key].CopyFrom(value)
-        told_code, told = fault_of(built)
+        told_code, told = error_status_of(built)
         assert told_code == code
         assert told.startswith(text)
 
@@ -268,7 +269,7 @@ def test_typed_contents(datatype: str, field: str, values: list[Any], raw: bytes
     request = decode(
         message({"name": "X", "datatype": datatype, "shape": [len(values)], "contents": contents})
     )
-    assert request.fault is None
+    assert request.error_status is None
     assert request.payloads == [raw]
 
 
@@ -301,21 +302,21 @@ def test_any_bytes_are_a_request_or_an_error(data: bytes) -> None:
 )
 def test_any_request_is_taken_or_faulty(inputs: list[dict[str, Any]], raw: list[bytes]) -> None:
     request = decode(message(*inputs, raw=tuple(raw)))
-    if request.fault is None:
+    if request.error_status is None:
         assert len(request.payloads) == len(inputs)
     else:
-        assert request.fault.code == 3
+        assert request.error_status.code == 3
 
 
 @given(
     st.text(max_size=200), st.lists(st.integers(0, 300) | st.sampled_from([16383, 16384, 70000]))
 )
-def test_answers_are_responses(request_id: str, sizes: list[int]) -> None:
+def test_responses_are_responses(request_id: str, sizes: list[int]) -> None:
     head = kserve_pb2.ModelInferResponse(model_name="m", model_version="1")
     for index in range(len(sizes)):
         head.outputs.add(name=str(index), datatype="UINT8", shape=[sizes[index]])
-    answer = Answer(1, head.SerializeToString(), [bytes(size) for size in sizes])
-    response = kserve_pb2.ModelInferResponse.FromString(encode(answer, request_id))
+    wire_response = InferResponse(1, head.SerializeToString(), [bytes(size) for size in sizes])
+    response = kserve_pb2.ModelInferResponse.FromString(encode(wire_response, request_id))
     assert response.id == request_id
     assert [len(raw) for raw in response.raw_output_contents] == sizes
     response.ClearField("id")
@@ -331,12 +332,12 @@ def test_every_datatype_travels_raw(datatype: str) -> None:
 
 
 def test_a_large_message_is_decoded_where_it_lies() -> None:
-    slabs = Slabs(8 << 20)
-    slabs.shared = True
+    shared_tensors = SharedTensors(8 << 20)
+    shared_tensors.shared = True
     tensors = (bytes(range(256)) * 400, FLOATS * 40)
     wide = {**X, "shape": [25600]}
     built = message(wide, {**Y, "shape": [160]}, raw=tensors, id="mine").SerializeToString()
-    room = slabs.room(len(built), wire_format.first_tensor(memoryview(built)[:200]))
+    room = shared_tensors.room(len(built), wire_format.first_tensor(memoryview(built)[:200]))
     assert room is not None
     room.view[:] = built
     request = GrpcDecoder().decode_room(room)
@@ -352,9 +353,9 @@ def test_a_large_message_is_decoded_where_it_lies() -> None:
     [(b"\xff" * 100_000, "Unable to parse request"), (b"\x3a\xff\xff\x7f" * 30_000, "Unable to")],
 )
 def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes, text: str) -> None:
-    slabs = Slabs(8 << 20)
-    slabs.shared = True
-    room = slabs.room(len(noise))
+    shared_tensors = SharedTensors(8 << 20)
+    shared_tensors.shared = True
+    room = shared_tensors.room(len(noise))
     assert room is not None
     room.view[:] = noise
     with pytest.raises(Internal, match=text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.core.messages import Answer, Fault
+from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc.stream_responses import Order, Turn, empty_final_reply, reply_to
 
@@ -15,8 +15,8 @@ ACCEPTED = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
 
 @pytest.mark.parametrize("final", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 20_000])
-def test_an_answer(size: int, final: bool) -> None:
-    reply = Reply.FromString(reply_to(Answer(1, HEAD, [bytes(size), b"x"]), "é", final))
+def test_an_response(size: int, final: bool) -> None:
+    reply = Reply.FromString(reply_to(InferResponse(1, HEAD, [bytes(size), b"x"]), "é", final))
     inner = reply.infer_response
     assert (inner.model_name, inner.model_version, inner.id) == ("m", "3", "é")
     assert list(inner.raw_output_contents) == [bytes(size), b"x"]
@@ -26,8 +26,10 @@ def test_an_answer(size: int, final: bool) -> None:
 
 
 @pytest.mark.parametrize(("head", "model", "told"), [(b"", "", False), (ACCEPTED, "m", True)])
-def test_a_fault(head: bytes, model: str, told: bool) -> None:
-    reply = Reply.FromString(reply_to(Answer(1, head, error=Fault(3, "no good")), "id"))
+def test_a_error(head: bytes, model: str, told: bool) -> None:
+    reply = Reply.FromString(
+        reply_to(InferResponse(1, head, error=ErrorStatus(3, "no good")), "id")
+    )
     assert reply.error_message == "no good"
     assert (reply.infer_response.id, reply.infer_response.model_name) == ("id", model)
     assert ("triton_final_response" in reply.infer_response.parameters) is told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.core.messages import Fault, InferRequest
+from nereid.core.messages import ErrorStatus, InferRequest
 from nereid.services.gateway.policy.header_forwarding import HeaderForwarding, SpeltHeaders, checked
 
 
@@ -24,7 +24,7 @@ def test_matches(pattern: str, headers: dict[bytes, bytes], expected: str | None
         forwarding.add(request, headers.items())
         found = request.parameters
         assert (found and "".join(map(str, found.values()))) == expected
-        assert request.fault is None
+        assert request.error_status is None
 
 
 def test_a_header_beats_a_parameter_of_its_name() -> None:
@@ -36,7 +36,7 @@ def test_a_header_beats_a_parameter_of_its_name() -> None:
 def test_names_of_tritons_own_are_refused() -> None:
     request = InferRequest(0, b"", [])
     HeaderForwarding("triton").add(request, [("triton_x", "1"), ("triton-y", "1")])
-    assert request.fault == Fault(
+    assert request.error_status == ErrorStatus(
         3, "Header 'triton_x' is reserved for Triton usage and cannot be forwarded."
     )
 
@@ -49,7 +49,7 @@ def test_names_that_never_repeat_cost_no_memory() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "a*+"])
-def test_what_re2_does_not_take_is_a_fault(pattern: str) -> None:
+def test_what_re2_does_not_take_is_a_error(pattern: str) -> None:
     with pytest.raises(ValueError, match="not a pattern of RE2"):
         checked(pattern)
 

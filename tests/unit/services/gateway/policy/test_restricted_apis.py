@@ -35,7 +35,7 @@ def test_forms(text: str, header: str, value: str) -> None:
         ("health,health:key=value", "'health' is named twice"),
     ],
 )
-def test_faults(text: str, reason: str) -> None:
+def test_errors(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse(text)
 
@@ -60,7 +60,7 @@ def test_several_flags_share_no_category() -> None:
         (["--grpc-header-forward-pattern=(?=a)"], "not a pattern of RE2"),
     ],
 )
-def test_faults_of_the_flags_end_the_start(
+def test_errors_of_the_flags_end_the_start(
     argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ending:

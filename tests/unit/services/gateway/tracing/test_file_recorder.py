@@ -6,9 +6,9 @@ from time import monotonic_ns
 import pytest
 
 from nereid.core.messages import (
-    Answer,
-    Fault,
+    ErrorStatus,
     InferRequest,
+    InferResponse,
     TracedModel,
     TracedTensor,
     TraceRule,
@@ -25,7 +25,7 @@ from tests.support.gateway.scripted_mesh import ScriptedMesh
 SAMPLED = b"\0" + bytes(range(1, 25)) + b"\3"
 ALL = TraceRule(on=True, rate=1, limit=-1)
 GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
-ANSWERED = ["INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
+RESPONDED = ["INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
 
 
 class KeptFiles:
@@ -55,8 +55,8 @@ class Mesh(ScriptedMesh):
     def ask(self, request: InferRequest, protocol: str = "grpc") -> UnderWay:
         return self.tracing.infer(request, self.told.append, protocol, monotonic_ns())
 
-    def answer(self, head: bytes = b"", **more: object) -> None:
-        self.on_answer(Answer(1, head, **more))  # type: ignore[arg-type]
+    def response(self, head: bytes = b"", **more: object) -> None:
+        self.on_response(InferResponse(1, head, **more))  # type: ignore[arg-type]
 
     def trace(self) -> Trace:
         ((_, trace),) = self.files.taken
@@ -85,7 +85,7 @@ def test_the_settings_alone_say_which_are_traced() -> None:
     it = Mesh(ALL._replace(rate=2))
     passed, chosen = request(SAMPLED), request(SAMPLED)
     it.ask(passed)
-    assert it.on_answer == it.told.append
+    assert it.on_response == it.told.append
     # Nobody below shall gather what nobody writes.
     assert passed.trace_context == SAMPLED[:25] + b"\2"
     it.ask(chosen)
@@ -100,62 +100,62 @@ def test_the_settings_alone_say_which_are_traced() -> None:
 @pytest.mark.parametrize(
     ("protocol", "seen"),
     [
-        ("grpc", GRPC + ANSWERED[1:]),
+        ("grpc", GRPC + RESPONDED[1:]),
         ("http", [f"HTTP_{name}" for name in ("RECV_START", "RECV_END", "SEND_START", "SEND_END")]),
     ],
 )
-def test_a_trace_is_what_the_gateway_saw_and_what_came_with_the_answer(
+def test_a_trace_is_what_the_gateway_saw_and_what_came_with_the_response(
     protocol: str, seen: list[str]
 ) -> None:
     it = Mesh()
     it.ask(request(), protocol)
     told = part()
-    it.answer(b"head", trace=(told,))
+    it.response(b"head", trace=(told,))
     assert len(it.told) == 1
     assert it.trace().models == (told,)
     shown = names(it.trace().moments)
-    assert [name for name in shown if name != ANSWERED[0]] == seen
-    assert shown[2] == ANSWERED[0]
+    assert [name for name in shown if name != RESPONDED[0]] == seen
+    assert shown[2] == RESPONDED[0]
     assert it.trace().tensors == []
 
 
-def test_each_answer_is_told_but_for_the_announcement_of_many() -> None:
+def test_each_response_is_told_but_for_the_announcement_of_many() -> None:
     it = Mesh()
     under_way = it.ask(request())
-    it.answer(more=True)
-    it.answer(b"one", more=True)
+    it.response(more=True)
+    it.response(b"one", more=True)
     under_way.set_flow(paused=True)
     assert it.flows == [True]
     for _ in range(500):
-        it.answer(b"two", more=True)
+        it.response(b"two", more=True)
     assert it.files.taken == []
-    it.answer(trace=(part(),))
+    it.response(trace=(part(),))
     assert len(it.told) == 503
     shown = names(it.trace().moments)
-    assert shown[:8] == GRPC + 2 * ANSWERED
+    assert shown[:8] == GRPC + 2 * RESPONDED
     assert len(shown) < 400
 
 
 def test_a_request_without_times_counts_and_is_not_told() -> None:
     it = Mesh()
     it.ask(request()).cancel()
-    it.answer(trace=(part(),))
+    it.response(trace=(part(),))
     assert it.cancelled == 1
     assert [trace for _, trace in it.files.taken] == [None]
     it.ask(request())
-    it.answer(error=Fault(5, "unknown"))
+    it.response(error=ErrorStatus(5, "unknown"))
     assert [trace for _, trace in it.files.taken] == [None, None]
 
 
-def test_an_answer_that_cannot_be_told_still_ends_the_trace() -> None:
+def test_an_response_that_cannot_be_told_still_ends_the_trace() -> None:
     it = Mesh()
 
-    def fail(_answer: Answer) -> None:
+    def fail(_response: InferResponse) -> None:
         raise RuntimeError("broken")
 
     it.tracing.infer(request(), fail, "http", monotonic_ns())
     with pytest.raises(RuntimeError):
-        it.answer(trace=(part(),))
+        it.response(trace=(part(),))
     assert it.trace().models
 
 
@@ -179,8 +179,10 @@ def test_tensors_are_copied_as_they_come_and_go() -> None:
     assert is_sampled(asked.trace_context)
     head = kserve_pb2.ModelInferResponse()
     head.outputs.add(name="O", datatype="UINT8", shape=[1])
-    it.answer(head.SerializeToString(), payloads=[memoryview(b"c")], more=True)
-    it.answer(head.SerializeToString(), payloads=[bytes(LARGEST_TENSOR_BYTES + 1)], trace=(part(),))
+    it.response(head.SerializeToString(), payloads=[memoryview(b"c")], more=True)
+    it.response(
+        head.SerializeToString(), payloads=[bytes(LARGEST_TENSOR_BYTES + 1)], trace=(part(),)
+    )
     assert it.trace().tensors == [
         TracedTensor("TENSOR_QUEUE_INPUT", "I", "UINT8", (2,), b"ab"),
         TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "UINT8", (1,), b"c"),
@@ -198,7 +200,7 @@ def test_rules_that_change_reach_the_files() -> None:
     it.tracing.follow(TraceRules(off, (("m", ALL),)))
     assert it.files.followed == [[off, ALL]]
     it.ask(request())
-    it.answer(trace=(part(),))
+    it.response(trace=(part(),))
     assert it.files.taken[0][0].rule == ALL
     it.tracing.close()
     assert it.files.closed == 1

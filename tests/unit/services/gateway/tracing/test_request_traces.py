@@ -4,7 +4,7 @@ from time import monotonic_ns
 
 import pytest
 
-from nereid.core.messages import Answer, Fault, InferRequest
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.observability.tracing import TraceConfig, TraceSettings, is_sampled
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.data_plane import UnderWay
@@ -49,7 +49,7 @@ def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     asked = request(context)
     under_way = it.ask(asked)
-    assert it.on_answer == it.told.append
+    assert it.on_response == it.told.append
     under_way.cancel()
     assert it.cancelled == 1
     assert asked.trace_context == context
@@ -60,9 +60,9 @@ def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     asked = request(SAMPLED)
     it.ask(asked)
-    answer = Answer(1)
-    it.on_answer(answer)
-    assert it.told == [answer]
+    response = InferResponse(1)
+    it.on_response(response)
+    assert it.told == [response]
     root = it.tracer.one("InferRequest")
     assert root.parent == SAMPLED
     assert root.context == asked.trace_context != SAMPLED
@@ -85,7 +85,7 @@ def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
     it = Mesh(TraceConfig(rate=1, levels=("TIMESTAMPS",)))
     asked = request(head=b"\xff damaged")
     it.ask(asked)
-    it.on_answer(Answer(1, error=Fault(5, "not found")))
+    it.on_response(InferResponse(1, error=ErrorStatus(5, "not found")))
     root = it.tracer.one("InferRequest")
     assert root.parent == b""
     assert is_sampled(root.context)
@@ -96,31 +96,31 @@ def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
 def test_a_client_that_goes_ends_its_trace_once() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     it.ask(request(SAMPLED)).cancel()
-    it.on_answer(Answer(1))
+    it.on_response(InferResponse(1))
     assert it.cancelled == 1
     assert it.tracer.one("InferRequest").error == "the client is gone"
     assert it.tracer.named("send") == []
 
 
-def test_a_request_with_several_answers_is_traced_to_the_last() -> None:
+def test_a_request_with_several_responses_is_traced_to_the_last() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     under_way = it.ask(request(SAMPLED))
-    it.on_answer(Answer(1, b"one", more=True))
+    it.on_response(InferResponse(1, b"one", more=True))
     under_way.set_flow(paused=True)
     assert it.flows == [True]
     assert it.tracer.spans == []
-    it.on_answer(Answer(1))
-    assert [answer.head for answer in it.told] == [b"one", b""]
+    it.on_response(InferResponse(1))
+    assert [response.head for response in it.told] == [b"one", b""]
     assert len(it.tracer.named("InferRequest")) == len(it.tracer.named("send")) == 1
 
 
-def test_an_answer_that_cannot_be_told_still_ends_the_trace() -> None:
+def test_an_response_that_cannot_be_told_still_ends_the_trace() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
 
-    def fail(_answer: Answer) -> None:
+    def fail(_response: InferResponse) -> None:
         raise RuntimeError("broken")
 
     it.tracing.infer(request(SAMPLED), fail, "http", monotonic_ns())
     with pytest.raises(RuntimeError):
-        it.on_answer(Answer(1))
+        it.on_response(InferResponse(1))
     assert len(it.tracer.named("InferRequest")) == 1

@@ -49,7 +49,7 @@ class TestDefaultScheduler:
         with pytest.raises(Unavailable) as error:
             batcher.add(refused, 0)
         assert error.value.message == "[request id: r7] Exceeds maximum queue size"
-        assert not error.value.late
+        assert not error.value.accepted
         taken(batcher)
         add(batcher, refused)
 
@@ -63,6 +63,6 @@ class TestDefaultScheduler:
         ((ended, error),) = batcher.expire(50)
         assert ended is early
         assert isinstance(error, DeadlineExceeded)
-        assert error.late
+        assert error.accepted
         assert batcher.wake_at_ns(50) == 70
         assert taken(batcher) == [late]

@@ -64,7 +64,7 @@ class TestQueueTimeouts:
         ((ended, error),) = batcher.expire(10 * US)
         assert ended is first
         assert (error.code, error.message) == (Unavailable.code, "Request timeout expired")
-        assert error.late
+        assert error.accepted
         assert taken(batcher, 11 * US) == [second]
 
     def test_delay_lets_fresh_ones_pass(self) -> None:

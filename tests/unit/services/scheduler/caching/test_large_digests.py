@@ -33,23 +33,23 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_others_are_answered_while_a_large_request_is_digested() -> None:
+async def test_others_are_responded_while_a_large_request_is_digested() -> None:
     it = World()
     with digests_held(it):
         large = it.submit_large(1, LARGE).request
         it.submit(2)
         it.link.tell(None)
         assert await it.execute() == 1
-        assert set(it.answers) == {2}
+        assert set(it.responses) == {2}
         assert large.digest == b""
     await until(lambda: len(it.link.lookups()) == 2)
     it.link.tell(None)
     assert await it.execute() == 1
-    assert it.answers[1].payloads == [LARGE]
+    assert it.responses[1].payloads == [LARGE]
     # The digest alone finds it again.
     it.submit_large(3, LARGE, digest=large.digest)
     it.link.tell(it.link.stores()[1].value)
-    assert it.answers[3].payloads == [LARGE]
+    assert it.responses[3].payloads == [LARGE]
     await it.end()
 
 
@@ -60,23 +60,25 @@ async def test_large_requests_that_are_alike_run_once() -> None:
     assert len(it.link.lookups()) == 1
     it.link.tell(None)
     assert await it.execute() == 1
-    assert {n: answer.head for n, answer in it.answers.items()} == dict.fromkeys(range(5), b"head")
+    assert {n: response.head for n, response in it.responses.items()} == dict.fromkeys(
+        range(5), b"head"
+    )
     assert it.counts() == (1, 1, 5, 4, 1)
     await it.end()
 
 
-async def test_answers_keep_their_order_however_long_a_digest_takes() -> None:
+async def test_responses_keep_their_order_however_long_a_digest_takes() -> None:
     it = World(config=ORDERED)
     with digests_held(it):
         it.submit_large(1, LARGE)
         it.submit_large(2, b"d")
         it.link.tell(None)
         assert await it.execute() == 1
-        assert it.answers == {}
+        assert it.responses == {}
     await until(lambda: len(it.link.lookups()) == 2)
     it.link.tell(None)
     assert await it.execute() == 1
-    assert list(it.answers) == [1, 2]
+    assert list(it.responses) == [1, 2]
     await it.end()
 
 
@@ -89,12 +91,12 @@ async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: st
         if end == "cancelled":
             it.model.cancel(entry)
         elif end == "deadline":
-            await until(lambda: it.answers)
+            await until(lambda: it.responses)
         else:
             it.model.fail_all(Unavailable("over"))
     it.client.threads.shutdown()
     await turn()
-    assert len(it.answers) == (end != "cancelled")
+    assert len(it.responses) == (end != "cancelled")
     assert it.model.statistics.fail.count == 1
     assert it.link.sent == []
     assert it.stream.sent == []
@@ -138,7 +140,7 @@ async def test_no_more_are_digested_than_may_be_queued() -> None:
 @pytest.mark.parametrize("key", [True, False])
 async def test_a_large_request_is_told_that_it_would_wait_for_ever(key: bool) -> None:
     def refuse() -> None:
-        raise Unavailable("for ever", late=True)
+        raise Unavailable("for ever", accepted=True)
 
     it = World()
     it.submit_large(1, LARGE)
@@ -151,7 +153,7 @@ async def test_a_large_request_is_told_that_it_would_wait_for_ever(key: bool) ->
         stuck.passage.on_queued = refuse
         if not key:
             it.cache.revise(None)
-    await until(lambda: it.answers)
+    await until(lambda: it.responses)
     assert it.texts() == {2: "for ever"}
     assert await it.execute() == 1
     await it.end()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import Answer, InferRequest, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.response_cache import place_of
 from nereid.services.scheduler.executors.instance import Instance
@@ -22,7 +22,7 @@ async def test_many_alike_at_once_run_once() -> None:
     assert len(it.link.lookups()) == 1
     it.link.tell(None)
     assert await it.execute() == 1
-    assert {n: (a.head, a.payloads) for n, a in it.answers.items()} == {
+    assert {n: (a.head, a.payloads) for n, a in it.responses.items()} == {
         n: (b"head", [b"d"]) for n in range(64)
     }
     assert it.counts() == (1, 1, 64, 63, 1)
@@ -31,7 +31,7 @@ async def test_many_alike_at_once_run_once() -> None:
     # What was kept answers the next one, which counts as a hit alone.
     it.submit(64)
     it.link.tell(kept.value)
-    assert it.answers[64].payloads == [b"d"]
+    assert it.responses[64].payloads == [b"d"]
     assert it.counts() == (1, 1, 65, 64, 1)
     await it.end()
 
@@ -43,7 +43,7 @@ async def test_those_unlike_share_nothing() -> None:
     assert len({each.key for each in it.link.lookups()}) == 2
     it.link.tell(None)
     assert await it.execute() == 2
-    assert [it.answers[n].payloads for n in (1, 2)] == [[b"a"], [b"b"]]
+    assert [it.responses[n].payloads for n in (1, 2)] == [[b"a"], [b"b"]]
     await it.end()
 
 
@@ -72,21 +72,21 @@ async def test_a_models_request_waits_for_another_like_it_but_not_where_models_a
     assert len(it.link.lookups()) == 2
     it.link.tell(None)
     assert await it.execute() == 2
-    assert set(it.answers) == {1, 2, 3, 4}
+    assert set(it.responses) == {1, 2, 3, 4}
     assert it.counts() == (1, 2, 4, 2, 2)
     await it.end()
 
 
 async def test_what_would_wait_for_ever_is_told_so_once_its_flight_is_queued() -> None:
     def refuse() -> None:
-        raise Unavailable("for ever", late=True)
+        raise Unavailable("for ever", accepted=True)
 
     it = World()
     entries = [it.submit(number, caller=number) for number in range(4)]
     for stuck in (entries[0], entries[2]):
         assert stuck.passage is not None
         stuck.passage.on_queued = refuse
-    assert it.answers == {}
+    assert it.responses == {}
     it.link.tell(None)
     assert it.texts() == {0: "for ever", 2: "for ever"}
     assert await it.execute() == 2
@@ -95,12 +95,12 @@ async def test_what_would_wait_for_ever_is_told_so_once_its_flight_is_queued() -
 
 
 @pytest.mark.parametrize("hit", [True, False])
-async def test_each_answer_says_of_which_revision_it_is(hit: bool) -> None:
+async def test_each_response_says_of_which_revision_it_is(hit: bool) -> None:
     it = World()
     if not hit:
         it.instance.revision = b"s" * 16
     entries = [it.submit(number) for number in range(2)]
-    it.link.tell(pb.Answer(head=b"head").SerializeToString() if hit else None)
+    it.link.tell(pb.InferResponse(head=b"head").SerializeToString() if hit else None)
     if not hit:
         await it.execute()
     assert {each.revision for each in entries} == {REVISION if hit else b"s" * 16}
@@ -167,7 +167,7 @@ async def test_a_cancelled_leader_takes_nobody_along(when: str) -> None:
         it.link.tell(None)
     if when == "executing":
         await it.execute()
-        assert it.answers == {}
+        assert it.responses == {}
     assert await it.execute() == 1
     assert it.texts() == {1: "", 2: ""}
     await it.end()
@@ -198,7 +198,7 @@ async def test_a_deadline_holds_while_the_cache_is_asked_and_a_leader_runs() -> 
     await turn()
     it.submit(2, deadline=asyncio.get_running_loop().time() + 0.02)
     await asyncio.sleep(0.04)
-    assert set(it.answers) == {0, 2}
+    assert set(it.responses) == {0, 2}
     await it.execute()
     assert it.texts()[1] == ""
     await it.end()
@@ -217,8 +217,8 @@ async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
     await it.end()
 
 
-@pytest.mark.parametrize("value", [b"\xff\xff", b"", pb.Answer(id=3).SerializeToString()])
-async def test_what_is_no_answer_is_a_miss(value: bytes) -> None:
+@pytest.mark.parametrize("value", [b"\xff\xff", b"", pb.InferResponse(id=3).SerializeToString()])
+async def test_what_is_no_response_is_a_miss(value: bytes) -> None:
     it = World()
     it.submit(0)
     it.link.tell(value)
@@ -235,7 +235,7 @@ async def test_no_more_wait_than_may_be_queued() -> None:
         it.submit(2)
     it.link.tell(None)
     await it.execute()
-    assert set(it.answers) == {0, 1}
+    assert set(it.responses) == {0, 1}
     await it.end()
 
 
@@ -258,7 +258,7 @@ async def test_a_revised_model_shares_nothing_with_its_past() -> None:
     old, new = it.link.lookups()
     assert old.key != new.key
     it.link.tell(None)
-    while len(it.answers) < 2:
+    while len(it.responses) < 2:
         await it.execute()
     assert [each.key for each in it.link.stores()] == [old.key]
     await it.end()
@@ -270,7 +270,7 @@ async def test_a_request_that_kills_instances_is_not_tried_by_all_that_are_alike
         it.submit(number)
     it.link.tell(None)
     instance, died = it.instance, 0
-    while not it.answers:
+    while not it.responses:
         await turn()
         it.model.lose_instance(instance, "it died")
         died += 1
@@ -278,7 +278,7 @@ async def test_a_request_that_kills_instances_is_not_tried_by_all_that_are_alike
         it.model.add_instance(instance)
     assert died == 3
     assert set(it.texts().values()) == {"it died, 3 of 3 attempts to execute the request"}
-    assert set(it.answers) == set(range(5))
+    assert set(it.responses) == set(range(5))
     await it.end()
 
 
@@ -301,7 +301,7 @@ async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancelled", "down", "closed"])
-async def test_a_lookup_that_is_not_answered_has_its_span(end: str) -> None:
+async def test_a_lookup_that_is_not_responded_has_its_span(end: str) -> None:
     it = World()
     it.link.up = end != "down"
     entry = it.submit(1, trace_context=SAMPLED)
@@ -334,7 +334,7 @@ async def test_what_is_too_large_to_be_kept_is_handed_on_as_it_is(
     it.link.tell(None)
     assert await it.execute() == 1
     assert await it.execute() == 1
-    assert [it.answers[n].payloads for n in (1, 2, 3)] == [[whole[:50]], [whole], [whole]]
+    assert [it.responses[n].payloads for n in (1, 2, 3)] == [[whole[:50]], [whole], [whole]]
     assert (len(it.link.stores()), it.client.failures) == (1, 1)
     # This one is not; and who comes the moment it is told has his own.
     one, other = (
@@ -342,15 +342,15 @@ async def test_what_is_too_large_to_be_kept_is_handed_on_as_it_is(
         for number in (4, 5)
     )
 
-    def take(answer: Answer) -> None:
-        it.answers[answer.id] = answer
+    def take(response: InferResponse) -> None:
+        it.responses[response.id] = response
         it.model.submit(other, it._take)
 
     it.model.submit(one, take)
     for _ in range(2):
         it.link.tell(None)
         assert await it.execute() == 1
-    told = [(it.answers[n].payloads, it.answers[n].slab) for n in (4, 5)]
+    told = [(it.responses[n].payloads, it.responses[n].segment_name) for n in (4, 5)]
     assert told == [([large], segment.name)] * 2
     assert (len(it.link.stores()), it.client.failures) == (1, 3)
     await it.end()

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from nereid.core.classification import Classification, classifications, classify_output
-from nereid.core.codecs import write_answer
+from nereid.core.codecs import write_response
 from nereid.core.errors import Unavailable
-from nereid.core.messages import Answer, Fault, InferRequest, SharedMemory
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse, SharedMemory
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -19,7 +19,7 @@ from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.models.load_rules import QueueLimits
 from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.requests.shared_payloads import Slabs
+from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 from nereid.shm.segments import read
 from tests.support.scheduler.cache_site import FakeLink
 from tests.support.scheduler.ensembles import Step, ensemble_config
@@ -43,11 +43,11 @@ FORK: list[Step] = [
 class Model:
     """One step's model, with an instance that answers when it is told to."""
 
-    def __init__(self, name: str, executor: Executor, slabs: Slabs) -> None:
+    def __init__(self, name: str, executor: Executor, shared_tensors: SharedTensors) -> None:
         written = parse_config(f'name: "{name}" {CONFIG}', model_name=name)
         config = freeze_config(complete_config(written, model_name=name, description=None))
         self.version = ModelVersion(config, 1, QueueLimits())
-        self.version.slabs = slabs
+        self.version.shared_tensors = shared_tensors
         self.executor = executor
         self.stream = Stream()
         self.instance = Instance(1, name, "executor", self.stream)
@@ -58,54 +58,60 @@ class Model:
         (member,) = self.stream.sent[-1].members
         return classifications(kserve_pb2.ModelInferRequest.FromString(member.head).outputs)
 
-    def answer_both(self, content: bytes, classes: bytes, datatype: str = "BYTES") -> str:
+    def response_both(self, content: bytes, classes: bytes, datatype: str = "BYTES") -> str:
         """Answer the batch under way with a tensor and its classes, or another of the same name."""
         batch = self.stream.sent[-1]
         reply = pb.Executed(id=batch.id)
-        answer = self.executor.answer(0, content + classes)
-        (whole,) = answer.payloads
+        response = self.executor.response(0, content + classes)
+        (whole,) = response.payloads
         assert isinstance(whole, SharedMemory)
         size = len(content)
-        answer.payloads = [
-            SharedMemory(whole.slab, whole.offset, size),
-            SharedMemory(whole.slab, whole.offset + size, len(classes)),
+        response.payloads = [
+            SharedMemory(whole.segment_name, whole.offset, size),
+            SharedMemory(whole.segment_name, whole.offset + size, len(classes)),
         ]
         head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
         head.outputs.add(name="O", datatype="UINT8", shape=[size])
         head.outputs.add(name="O", datatype=datatype, shape=[1])
-        answer.head = head.SerializeToString()
-        write_answer(answer, reply.answers.add())
+        response.head = head.SerializeToString()
+        write_response(response, reply.responses.add())
         self.version.executed(self.instance, reply.SerializeToString())
-        return answer.slab
+        return response.segment_name
 
-    def answer(self, content: bytes = b"", fault: Fault | None = None, *, lent: bool = True) -> str:
+    def response(
+        self, content: bytes = b"", error_status: ErrorStatus | None = None, *, lent: bool = True
+    ) -> str:
         """Answer the batch under way; the segment that the answer lies in."""
         batch = self.stream.sent[-1]
         reply = pb.Executed(id=batch.id)
         head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
         head.outputs.add(name="O", datatype="UINT8", shape=[len(content)])
-        answer = self.executor.answer(0, content) if lent and fault is None else Answer(0)
-        answer.head, answer.error = head.SerializeToString(), fault
-        if not answer.slab:
-            answer.payloads = [content]
-        write_answer(answer, reply.answers.add())
+        response = (
+            self.executor.response(0, content)
+            if lent and error_status is None
+            else InferResponse(0)
+        )
+        response.head, response.error = head.SerializeToString(), error_status
+        if not response.segment_name:
+            response.payloads = [content]
+        write_response(response, reply.responses.add())
         self.version.executed(self.instance, reply.SerializeToString())
-        return answer.slab
+        return response.segment_name
 
 
 class World:
     def __init__(self, steps: list[Step], outputs: str = "y") -> None:
-        slabs, self.executor = Slabs("here"), Executor()
-        slabs.joined(self.executor)
-        self.models = {name: Model(name, self.executor, slabs) for name in "abc"}
+        shared_tensors, self.executor = SharedTensors("here"), Executor()
+        shared_tensors.joined(self.executor)
+        self.models = {name: Model(name, self.executor, shared_tensors) for name in "abc"}
         tensors = [f"{name} UINT8 -1" for name in outputs.split()]
         text = 'name: "e" ' + ensemble_config(["x UINT8 -1"], tensors, steps)
         written = parse_config(text, model_name="e")
         config = freeze_config(complete_config(written, model_name="e", description=None))
         self.ensemble = EnsembleVersion(config, 1, QueueLimits(max_retries=1))
-        self.ensemble.slabs = slabs
+        self.ensemble.shared_tensors = shared_tensors
         self.ensemble.find_model = lambda step: self.models[step.model].version
-        self.answers: list[Answer] = []
+        self.responses: list[InferResponse] = []
 
     async def ask(self, outputs: str = "", **classes: Classification) -> None:
         head = kserve_pb2.ModelInferRequest(model_name="e")
@@ -115,13 +121,13 @@ class World:
             if name in classes:
                 classify_output(output, classes[name])
         request = InferRequest(1, head.SerializeToString(), [b"x"])
-        self.entry = self.ensemble.submit(request, self.answers.append)
+        self.entry = self.ensemble.submit(request, self.responses.append)
         await turn()
 
-    async def answer(self, model: str, content: bytes = b"", **how: object) -> str:
-        slab = self.models[model].answer(content, **how)  # type: ignore[arg-type]
+    async def response(self, model: str, content: bytes = b"", **how: object) -> str:
+        segment_name = self.models[model].response(content, **how)  # type: ignore[arg-type]
         await turn()
-        return slab
+        return segment_name
 
     @property
     def told(self) -> list[tuple[list[str], bool]]:
@@ -136,18 +142,20 @@ class World:
             each.close()
 
 
-async def test_a_segment_goes_back_once_its_step_has_answered_and_the_last_to_the_gateway() -> None:
+async def test_a_segment_goes_back_once_its_step_has_responded_and_the_last_to_the_gateway() -> (
+    None
+):
     it = World(CHAIN)
     await it.ask()
-    first = await it.answer("a", b"m")
+    first = await it.response("a", b"m")
     (member,) = it.models["b"].stream.sent[-1].members
-    assert member.payloads[0].shared_memory.slab == first
+    assert member.payloads[0].shared_memory.segment_name == first
     assert it.told == []
-    second = await it.answer("b", b"y")
+    second = await it.response("b", b"y")
     assert it.told == [([first], False)]
-    (answer,) = it.answers
-    assert answer.slab == second
-    assert isinstance(answer.payloads[0], SharedMemory)
+    (response,) = it.responses
+    assert response.segment_name == second
+    assert isinstance(response.payloads[0], SharedMemory)
     await it.close()
     assert len(it.told) == 1
 
@@ -155,13 +163,13 @@ async def test_a_segment_goes_back_once_its_step_has_answered_and_the_last_to_th
 async def test_a_segment_goes_back_after_the_last_of_its_uses() -> None:
     it = World(FORK, "y z")
     await it.ask()
-    first = await it.answer("a", b"m")
-    second = await it.answer("b", b"y")
+    first = await it.response("a", b"m")
+    second = await it.response("b", b"y")
     assert it.told == []
-    third = await it.answer("c", b"z")
+    third = await it.response("c", b"z")
     # What lies in two segments is copied: an answer names one.
-    assert it.answers[0].payloads == [b"y", b"z"]
-    assert not it.answers[0].slab
+    assert it.responses[0].payloads == [b"y", b"z"]
+    assert not it.responses[0].segment_name
     assert it.told == [([first], False), ([second], False), ([third], False)]
     await it.close()
 
@@ -169,9 +177,9 @@ async def test_a_segment_goes_back_after_the_last_of_its_uses() -> None:
 async def test_an_output_that_is_taken_on_as_well_is_held_for_both() -> None:
     it = World(CHAIN, "m y")
     await it.ask()
-    first = await it.answer("a", b"m")
-    await it.answer("b", b"y", lent=False)
-    assert it.answers[0].payloads == [b"m", b"y"]
+    first = await it.response("a", b"m")
+    await it.response("b", b"y", lent=False)
+    assert it.responses[0].payloads == [b"m", b"y"]
     assert it.told == [([first], False)]
     await it.close()
 
@@ -181,13 +189,13 @@ async def test_what_comes_without_being_asked_for_goes_back_at_once() -> None:
     await it.ask()
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
-    answer = it.executor.answer(0)
+    response = it.executor.response(0)
     head = kserve_pb2.ModelInferResponse(model_name="a")
     head.outputs.add(name="P", datatype="UINT8", shape=[3])
-    answer.head = head.SerializeToString()
-    write_answer(answer, reply.answers.add())
+    response.head = head.SerializeToString()
+    write_response(response, reply.responses.add())
     model.version.executed(model.instance, reply.SerializeToString())
-    assert it.told == [([answer.slab], False)]
+    assert it.told == [([response.segment_name], False)]
     await turn()
     # The step behind it goes without.
     (member,) = it.models["b"].stream.sent[-1].members
@@ -199,16 +207,16 @@ async def test_what_comes_without_being_asked_for_goes_back_at_once() -> None:
 async def test_what_steps_may_still_read_is_let_go_of(end: str) -> None:
     it = World(FORK, "y z")
     await it.ask()
-    first = await it.answer("a", b"m")
+    first = await it.response("a", b"m")
     if end == "failed":
-        await it.answer("b", fault=Fault(13, "no", late=True))
-        assert it.answers[0].error == Fault(13, "in ensemble 'e', no", late=True)
+        await it.response("b", error_status=ErrorStatus(13, "no", accepted=True))
+        assert it.responses[0].error == ErrorStatus(13, "in ensemble 'e', no", accepted=True)
     else:
         it.ensemble.cancel(it.entry)
         await turn()
     assert it.told == [([first], True)]
     # Whatever comes later has no taker.
-    late = await it.answer("c", b"z")
+    late = await it.response("c", b"z")
     assert it.told[1:] == [([late], False)]
     await it.close()
 
@@ -216,14 +224,14 @@ async def test_what_steps_may_still_read_is_let_go_of(end: str) -> None:
 async def test_what_was_lost_with_an_executor_is_made_again_and_not_for_ever() -> None:
     it = World(CHAIN)
     await it.ask()
-    lost = Fault(Unavailable.code, "the data of the request is gone", late=True)
+    lost = ErrorStatus(Unavailable.code, "the data of the request is gone", accepted=True)
     for attempt in (1, 2):
-        slab = await it.answer("a", b"m")
-        it.executor.segments.discard(slab)
-        await it.answer("b", fault=lost)
+        segment_name = await it.response("a", b"m")
+        it.executor.segments.discard(segment_name)
+        await it.response("b", error_status=lost)
         assert len(it.models["a"].stream.sent) == min(attempt + 1, 2)
-    assert it.answers[0].error is not None
-    assert it.answers[0].error.message == f"in ensemble 'e', {lost.message}"
+    assert it.responses[0].error is not None
+    assert it.responses[0].error.message == f"in ensemble 'e', {lost.message}"
     assert it.ensemble.statistics.retries == 1
     await it.close()
 
@@ -232,12 +240,12 @@ async def test_a_reply_that_was_lost_is_made_again_and_not_for_ever() -> None:
     it = World(FORK, "y z")
     await it.ask()
     for _ in range(2):
-        await it.answer("a", b"m")
-        lost = await it.answer("b", b"y")
+        await it.response("a", b"m")
+        lost = await it.response("b", b"y")
         it.executor.segments.discard(lost)
-        await it.answer("c", b"z")
-    assert it.answers[0].error is not None
-    assert it.answers[0].error.code == Unavailable.code
+        await it.response("c", b"z")
+    assert it.responses[0].error is not None
+    assert it.responses[0].error.code == Unavailable.code
     await it.close()
 
 
@@ -246,16 +254,16 @@ async def test_classes_are_asked_of_the_step_that_makes_the_output() -> None:
     it.ensemble.heads.labels = {"m": ("a", "b")}
     await it.ask("y", y=Classification(3))
     assert it.models["a"].asked() == {}
-    await it.answer("a", b"m", lent=False)
+    await it.response("a", b"m", lent=False)
     assert it.models["b"].asked() == {"O": Classification(3)}
-    await it.answer("b", b"y", lent=False)
-    assert it.answers.pop().error is None
+    await it.response("b", b"y", lent=False)
+    assert it.responses.pop().error is None
     # By labels of its own, unless whoever asks has some.
     for labels, told in ((None, ("a", "b")), (("c",), ("c",))):
         await it.ask("m", m=Classification(2, labels))
         assert it.models["a"].asked() == {"O": Classification(2, told)}
-        await it.answer("a", b"m", lent=False)
-        assert it.answers.pop().error is None
+        await it.response("a", b"m", lent=False)
+        assert it.responses.pop().error is None
     await it.close()
 
 
@@ -264,29 +272,29 @@ async def test_an_output_is_told_as_classes_and_taken_further_as_it_is(both: boo
     it = World(CHAIN, "m y")
     await it.ask("m y", m=Classification(1, beside=both))
     assert it.models["a"].asked() == {"O": Classification(1, beside=True)}
-    first = it.models["a"].answer_both(b"mm", b"classes")
+    first = it.models["a"].response_both(b"mm", b"classes")
     await turn()
     (member,) = it.models["b"].stream.sent[-1].members
     taken = member.payloads[0].shared_memory
-    assert (taken.slab, taken.size_bytes) == (first, 2)
-    await it.answer("b", b"y", lent=False)
-    (answer,) = it.answers
-    head = kserve_pb2.ModelInferResponse.FromString(answer.head)
+    assert (taken.segment_name, taken.size_bytes) == (first, 2)
+    await it.response("b", b"y", lent=False)
+    (response,) = it.responses
+    head = kserve_pb2.ModelInferResponse.FromString(response.head)
     told = [(each.name, each.datatype, [*each.shape]) for each in head.outputs]
     classes = ("m", "BYTES", [1])
     if both:
         # An ensemble that this one is a step of asks so.
         assert told == [("m", "UINT8", [2]), ("y", "UINT8", [1]), classes]
-        assert answer.payloads == [b"mm", b"y", b"classes"]
+        assert response.payloads == [b"mm", b"y", b"classes"]
     else:
         assert told == [classes, ("y", "UINT8", [1])]
-        assert answer.payloads == [b"classes", b"y"]
+        assert response.payloads == [b"classes", b"y"]
     assert it.told == [([first], False)]
     await it.close()
 
 
 @pytest.mark.parametrize("changed", ["", "hit", "executed"])
-async def test_an_ensemble_is_kept_if_its_steps_were_answered_by_what_their_models_are(
+async def test_an_ensemble_is_kept_if_its_steps_were_responded_by_what_their_models_are(
     changed: str,
 ) -> None:
     it, link = World(CHAIN), FakeLink()
@@ -304,7 +312,9 @@ async def test_an_ensemble_is_kept_if_its_steps_were_answered_by_what_their_mode
     head = kserve_pb2.ModelInferResponse(model_name="a")
     head.outputs.add(name="O", datatype="UINT8", shape=[1])
     link.tell(
-        pb.Answer(head=head.SerializeToString(), payloads=[{"inline": b"m"}]).SerializeToString()
+        pb.InferResponse(
+            head=head.SerializeToString(), payloads=[{"inline": b"m"}]
+        ).SerializeToString()
     )
     await turn()
     assert it.models["a"].stream.sent == []
@@ -312,8 +322,8 @@ async def test_an_ensemble_is_kept_if_its_steps_were_answered_by_what_their_mode
     await turn()
     if changed == "executed":
         it.models["b"].version.revision = b"new"
-    await it.answer("b", b"y")
-    assert it.answers[0].payloads == [b"y"]
+    await it.response("b", b"y")
+    assert it.responses[0].payloads == [b"y"]
     whole, _, step = (lookup.key for lookup in link.lookups())
     kept = [store.key for store in link.stores()]
     assert kept == ([step] if changed else [whole, step])
@@ -324,22 +334,22 @@ async def test_an_ensemble_is_kept_if_its_steps_were_answered_by_what_their_mode
 async def test_of_an_output_that_comes_twice_the_last_counts() -> None:
     it = World(CHAIN)
     await it.ask()
-    slab = it.models["a"].answer_both(b"1", b"2", "UINT8")
+    segment_name = it.models["a"].response_both(b"1", b"2", "UINT8")
     await turn()
     (member,) = it.models["b"].stream.sent[-1].members
     taken = member.payloads[0].shared_memory
-    assert read(SharedMemory(taken.slab, taken.offset, taken.size_bytes)) == b"2"
-    await it.answer("b", b"y", lent=False)
-    assert it.told == [([slab], False)]
+    assert read(SharedMemory(taken.segment_name, taken.offset, taken.size_bytes)) == b"2"
+    await it.response("b", b"y", lent=False)
+    assert it.told == [([segment_name], False)]
     await it.close()
 
 
 async def test_an_input_that_is_an_output_has_no_classes() -> None:
     it = World([("a", {"I": "x"}, {"O": "m"})], "x m")
     await it.ask("x m", x=Classification(1))
-    (answer,) = it.answers
-    assert answer.error is not None
-    assert "which is one of its inputs" in answer.error.message
+    (response,) = it.responses
+    assert response.error is not None
+    assert "which is one of its inputs" in response.error.message
     await it.close()
 
 
@@ -349,11 +359,11 @@ async def test_an_output_that_never_comes_is_told_as_triton_does() -> None:
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
     nothing = kserve_pb2.ModelInferResponse(model_name="a").SerializeToString()
-    write_answer(Answer(0, nothing), reply.answers.add())
+    write_response(InferResponse(0, nothing), reply.responses.add())
     model.version.executed(model.instance, reply.SerializeToString())
-    assert it.answers[0].error is not None
+    assert it.responses[0].error is not None
     text = "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output"
-    assert it.answers[0].error.message.startswith(text)
+    assert it.responses[0].error.message.startswith(text)
     await it.close()
 
 
@@ -361,22 +371,22 @@ async def test_a_bug_is_told_as_no_more_than_that(caplog: pytest.LogCaptureFixtu
     it = World(CHAIN)
     it.ensemble.find_model = lambda step: it.models[step.model + "?"].version
     await it.ask()
-    assert it.answers[0].error is not None
-    assert "KeyError" not in it.answers[0].error.message
+    assert it.responses[0].error is not None
+    assert "KeyError" not in it.responses[0].error.message
     assert "a step of 'e' version 1 cannot be taken" in caplog.text
     await it.close()
 
 
-async def test_a_damaged_answer_fails_its_request_alone() -> None:
+async def test_a_damaged_response_fails_its_request_alone() -> None:
     it = World(CHAIN)
     await it.ask()
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
-    reply.answers.add(head=b"\xff")
+    reply.responses.add(head=b"\xff")
     model.version.executed(model.instance, reply.SerializeToString())
-    assert it.answers[0].error is not None
+    assert it.responses[0].error is not None
     text = "in ensemble 'e', the executor's answer cannot be understood"
-    assert it.answers[0].error.message == text
+    assert it.responses[0].error.message == text
     await asyncio.wait_for(it.ensemble.idle(), 1)
     await it.close()
 
@@ -389,9 +399,9 @@ async def test_what_clients_ask_for_in_ever_new_ways_is_not_remembered_for_ever(
     it = World(CHAIN)
     for count in range(1, 11):
         await it.ask("y", y=Classification(count))
-        await it.answer("a", b"m", lent=False)
+        await it.response("a", b"m", lent=False)
         assert it.models["b"].asked()["O"].most == count
-        await it.answer("b", b"y", lent=False)
-        assert len(it.answers) == count
+        await it.response("b", b"y", lent=False)
+        assert len(it.responses) == count
     assert len(it.ensemble._forms) <= 4
     await it.close()

@@ -40,28 +40,28 @@ class Run:
             self.calls[call.step.model] = call
         self.replies += moves.replies
 
-    def answer(self, model: str, *outputs: str, last: bool = True, **values: str) -> None:
+    def response(self, model: str, *outputs: str, last: bool = True, **values: str) -> None:
         """Answer a call: outputs that say what they were made of, or certain values."""
         call = self.calls[model]
         if last:
             del self.calls[model]
         made = {each: f"{model}({','.join(call.tensors.values())})" for each in outputs or "O"}
-        self._take(self.run.answered(call, {**made, **values}, last=last))
+        self._take(self.run.responded(call, {**made, **values}, last=last))
 
     def end(self, model: str) -> None:
         """The call's last answer, which brings nothing."""
-        self._take(self.run.answered(self.calls.pop(model), None))
+        self._take(self.run.responded(self.calls.pop(model), None))
 
 
 def test_a_chain() -> None:
     run = Run(CHAIN, "y")
     assert list(run.calls) == ["a"]
     assert run.calls["a"].tensors == {"I": "x"}
-    run.answer("a")
+    run.response("a")
     assert list(run.calls) == ["b"]
     assert not run.replies
     assert not run.run.finished
-    run.answer("b")
+    run.response("b")
     assert run.replies == [["b(a(x))"]]
     assert run.run.finished
     assert not run.run.stuck
@@ -72,11 +72,11 @@ def test_a_step_waits_for_all_of_its_inputs(order: str) -> None:
     run = Run(DIAMOND, "y")
     first, second = order.split()
     assert set(run.calls) == {"left", "right"}
-    run.answer(first)
+    run.response(first)
     assert set(run.calls) == {second}
-    run.answer(second)
+    run.response(second)
     assert set(run.calls) == {"join"}
-    run.answer("join")
+    run.response("join")
     assert run.replies == [["join(left(x),right(x))"]]
 
 
@@ -94,9 +94,9 @@ def test_only_what_leads_to_the_wanted_outputs_is_done(
     run = Run(TWO_OUTPUTS, outputs)
     assert {step.model for step in run.plan.steps} == models
     assert {name for name, _ in run.calls["a"].step.outputs} == of_a
-    run.answer("a", *sorted(of_a))
+    run.response("a", *sorted(of_a))
     if "b" in models:
-        run.answer("b")
+        run.response("b")
     made = {"y": "a(x)", "z": "b(a(x))"}
     assert run.replies == [[made[name] for name in outputs.split()]]
     assert run.run.finished
@@ -110,15 +110,15 @@ def test_what_is_left_out_counts_as_there_and_is_left_out_again() -> None:
 
 def test_an_output_that_a_model_did_not_give_is_left_out_of_the_next_step() -> None:
     run = Run(TWO_OUTPUTS, "z")
-    run.answer("a", "Q")
+    run.response("a", "Q")
     assert run.calls["b"].tensors == {}
 
 
 def test_a_missing_output_of_the_ensemble_is_the_end() -> None:
     run = Run(CHAIN, "y")
-    run.answer("a")
+    run.response("a")
     assert not run.run.stuck
-    run.answer("b", "Q")
+    run.response("b", "Q")
     assert run.run.stuck
     assert run.replies == []
 
@@ -126,38 +126,38 @@ def test_a_missing_output_of_the_ensemble_is_the_end() -> None:
 def test_a_step_that_needs_nothing_that_comes_does_not_run() -> None:
     steps: list[Step] = [*CHAIN, ("c", {"I": "y", "J": "never"}, {"O": "z"})]
     run = Run(steps, "y z")
-    run.answer("a")
-    run.answer("b")
+    run.response("a")
+    run.response("b")
     assert run.run.stuck
 
 
-def test_each_answer_of_a_model_opens_a_branch() -> None:
+def test_each_response_of_a_model_opens_a_branch() -> None:
     run = Run(CHAIN, "y")
-    run.answer("a", last=False, O="1")
+    run.response("a", last=False, O="1")
     first = run.calls.pop("b")
-    run.answer("a", last=False, O="2")
+    run.response("a", last=False, O="2")
     second = run.calls.pop("b")
     run.end("a")
     assert (first.tensors, second.tensors) == ({"I": "1"}, {"I": "2"})
     run.calls["b"] = second
-    run.answer("b")
+    run.response("b")
     assert not run.run.finished
     run.calls["b"] = first
-    run.answer("b")
+    run.response("b")
     assert run.replies == [["b(2)"], ["b(1)"]]
     assert run.run.finished
 
 
-def test_the_last_of_several_answers_is_a_branch_too() -> None:
+def test_the_last_of_several_responses_is_a_branch_too() -> None:
     run = Run(CHAIN[:1], "m")
-    run.answer("a", last=False, O="1")
-    run.answer("a", O="2")
+    run.response("a", last=False, O="1")
+    run.response("a", O="2")
     assert run.replies == [["1"], ["2"]]
     assert run.run.finished
     assert run.run.replies == 2
 
 
-def test_no_answer_is_no_reply() -> None:
+def test_no_response_is_no_reply() -> None:
     run = Run(CHAIN, "y")
     run.end("a")
     assert run.run.finished
@@ -172,11 +172,11 @@ def test_branches_branch_again_and_keep_what_was_before() -> None:
         ("c", {"I": "n", "J": "m"}, {"O": "y"}),
     ]
     run = Run(steps, "y m")
-    run.answer("a", last=False, O="1")
-    run.answer("b", last=False, O="p")
-    run.answer("c")
-    run.answer("b", O="q")
-    run.answer("c")
+    run.response("a", last=False, O="1")
+    run.response("b", last=False, O="p")
+    run.response("c")
+    run.response("b", O="q")
+    run.response("c")
     run.end("a")
     assert run.replies == [["c(p,1)", "1"], ["c(q,1)", "1"]]
     assert run.run.finished
@@ -189,13 +189,13 @@ def test_what_comes_after_a_fork_from_elsewhere_reaches_every_branch() -> None:
         ("join", {"I": "m", "J": "l"}, {"O": "y"}),
     ]
     run = Run(steps, "y")
-    run.answer("many", last=False, O="1")
+    run.response("many", last=False, O="1")
     assert "join" not in run.calls
-    run.answer("late", O="l")
+    run.response("late", O="l")
     assert run.calls["join"].tensors == {"I": "1", "J": "l"}
-    run.answer("join")
-    run.answer("many", O="2")
-    run.answer("join")
+    run.response("join")
+    run.response("many", O="2")
+    run.response("join")
     assert run.replies == [["join(1,l)"], ["join(2,l)"]]
 
 
@@ -203,7 +203,7 @@ def test_a_long_stream_leaves_nothing_behind() -> None:
     run = Run(CHAIN, "y")
     trunk = run.calls["a"].branch
     for number in range(100):
-        run.answer("a", last=False, O=str(number))
-        run.answer("b")
+        run.response("a", last=False, O=str(number))
+        run.response("b")
     assert len(run.replies) == 100
     assert not trunk.children

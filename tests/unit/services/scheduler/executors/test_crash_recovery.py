@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from nereid.core.errors import Internal
-from nereid.core.messages import Answer, Fault, InferRequest
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.crash_recovery import Fate, Fates
@@ -23,7 +23,7 @@ CONFIG = """
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
-FAULT = Fault(Internal.code, "it died", late=True)
+ERROR = ErrorStatus(Internal.code, "it died", accepted=True)
 
 
 class World:
@@ -36,13 +36,13 @@ class World:
         self.session = Session(pb.Hello(name="e"), Stream())
         self.placed: dict[int, Placed] = {}
         self.fates = Fates(self.placed)
-        self.answers: list[Answer] = []
+        self.responses: list[InferResponse] = []
         self.first, self.stream = self.add(1, vouched=vouched)
 
     async def start(self) -> None:
         await asyncio.sleep(0)
         request = InferRequest(7, head_of([("I", "UINT8", [1])]), [b"x"])
-        self.runtime.submit(request, self.answers.append, at_once=True)
+        self.runtime.submit(request, self.responses.append, at_once=True)
         assert len(self.stream.sent) == 1
         self.second, self.other = self.add(2)
 
@@ -59,17 +59,17 @@ class World:
         self.fates.closed(self.first, "it broke")
 
     def tells(self, begun: int) -> None:
-        self.fates.told(self.session, 1, Fate(begun, FAULT))
+        self.fates.told(self.session, 1, Fate(begun, ERROR))
 
-    def answers_first(self) -> None:
+    def responses_first(self) -> None:
         self.runtime.executed(self.first.instance, executed(self.stream.sent[0]))
 
     def outcome(self) -> str:
         """What has become of the request."""
         if self.other.sent:
             return "runs again"
-        if self.answers:
-            error = self.answers[0].error
+        if self.responses:
+            error = self.responses[0].error
             return "answered" if error is None else error.message
         return "waits"
 
@@ -86,12 +86,12 @@ class World:
         ([lambda it: it.tells(1)], "waits"),
         ([lambda it: it.tells(1), World.breaks], "it died"),
         ([lambda it: it.tells(0), World.breaks], "runs again"),
-        ([lambda it: it.tells(1), World.answers_first, World.breaks], "answered"),
+        ([lambda it: it.tells(1), World.responses_first, World.breaks], "answered"),
         # Who has nothing to say.
         ([World.breaks, lambda it: it.fates.told(Session(pb.Hello(), Stream()), 1)], "waits"),
         ([World.breaks, lambda it: it.fates.left(Session(pb.Hello(), Stream()))], "waits"),
         ([lambda it: setattr(it.session, "gone", True), World.breaks], "runs again"),
-        ([lambda it: it.fates.told(it.session, 99, Fate(1, FAULT)), World.breaks], "waits"),
+        ([lambda it: it.fates.told(it.session, 99, Fate(1, ERROR)), World.breaks], "waits"),
     ],
 )
 async def test_a_batch_is_settled_once_it_is_known_how_far_it_came(
@@ -105,7 +105,7 @@ async def test_a_batch_is_settled_once_it_is_known_how_far_it_came(
     assert it.outcome() == expected
 
 
-async def test_what_was_executed_and_is_answered_late_has_been_begun() -> None:
+async def test_what_was_executed_and_is_responded_late_has_been_begun() -> None:
     it = World()
     await it.start()
     reply = pb.Executed(id=1, partial=True)

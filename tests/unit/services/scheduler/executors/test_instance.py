@@ -26,7 +26,7 @@ def test_a_batch_travels_with_all_that_its_members_have() -> None:
     first, second = message.members
     assert (first.head, first.payloads[0].inline) == (b"plain", b"abc")
     assert (first.remaining_us, first.request_id, len(first.parameters)) == (0, "", 0)
-    assert second.payloads[0].shared_memory.slab == "slab"
+    assert second.payloads[0].shared_memory.segment_name == "slab"
     assert second.payloads[1].WhichOneof("place") == "inline"
     assert (second.request_id, second.remaining_us) == ("mine", 250_000)
     assert second.parameters["b"].string_param == "two"

@@ -52,7 +52,7 @@ def test_order(text: str, order: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "faults"),
+    ("text", "errors"),
     [
         ("a:b b", {}),
         ("a:a", {"a": "a -> ... -> a -> a"}),
@@ -60,14 +60,14 @@ def test_order(text: str, order: str) -> None:
         ("a:b,d b:c,d c:a d", {"a": "a -> ... -> c -> a", "b": "b -> ... -> a -> b"}),
     ],
 )
-def test_circles(text: str, faults: dict[str, str]) -> None:
+def test_circles(text: str, errors: dict[str, str]) -> None:
     told = {each.name: each.error for each in without_circles(models(text))}
-    for name, fault in faults.items():
+    for name, error_status in errors.items():
         error = told[name]
         assert error is not None
-        assert error.message == f"circular dependency between ensembles: {fault}"
+        assert error.message == f"circular dependency between ensembles: {error_status}"
     circled = {name for name, error in told.items() if error is not None}
-    assert circled >= set(faults)
+    assert circled >= set(errors)
     assert "d" not in circled
 
 

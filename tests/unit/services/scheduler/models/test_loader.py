@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.model_config import freeze_config, parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -147,8 +147,8 @@ async def test_what_concerns_another_executor_is_ignored(
     it = World()
     _, stream = it.join()
     stranger = Session(pb.Hello(name="stranger"), Stream())
-    it.loader.instance_failed(stranger, stream.sent[0].load.instance, Fault(13, "x"))
-    it.loader.instance_failed(stranger, 99, Fault(13, "x"))
+    it.loader.instance_failed(stranger, stream.sent[0].load.instance, ErrorStatus(13, "x"))
+    it.loader.instance_failed(stranger, 99, ErrorStatus(13, "x"))
     it.loader.described(stranger, described(99))
     assert it.state is VersionState.LOADING
     assert "described what was not asked for" in caplog.text
@@ -204,7 +204,9 @@ async def test_what_fails_on_a_leaving_executor_says_nothing_of_the_model() -> N
     number = stream.sent[0].load.instance
     it.loader.leaving(session)
     assert it.loader.instance_opened(number, Stream()) is None
-    it.loader.instance_failed(session, number, Fault(14, "the scheduler refused the instance"))
+    it.loader.instance_failed(
+        session, number, ErrorStatus(14, "the scheduler refused the instance")
+    )
     assert it.state is VersionState.LOADING
     it.loader.left(session)
     _, stream = it.join()

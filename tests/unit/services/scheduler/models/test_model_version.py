@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
-from nereid.core.messages import Answer, InferRequest
+from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
@@ -28,7 +28,7 @@ class World:
             1,
             QueueLimits(**limits),  # type: ignore[arg-type]
         )
-        self.answers: list[Answer] = []
+        self.responses: list[InferResponse] = []
 
     def instance(self, name: str = "i") -> tuple[Instance, Stream]:
         stream = Stream()
@@ -42,16 +42,16 @@ class World:
         return InferRequest(number, head.SerializeToString(), [b"x"], deadline=deadline)
 
     def told(self) -> dict[int, str]:
-        return {each.id: each.error.message if each.error else "" for each in self.answers}
+        return {each.id: each.error.message if each.error else "" for each in self.responses}
 
 
 async def test_a_lone_request_is_sent_without_waiting_for_the_loop() -> None:
     it = World()
     _, stream = it.instance()
     await turn()
-    it.model.submit(it.request(1), it.answers.append, at_once=True)
+    it.model.submit(it.request(1), it.responses.append, at_once=True)
     assert len(stream.sent) == 1
-    it.model.submit(it.request(2), it.answers.append, at_once=True)
+    it.model.submit(it.request(2), it.responses.append, at_once=True)
     assert len(stream.sent) == 1
     it.model.fail_all(Unavailable("over"))
     await turn()
@@ -62,7 +62,7 @@ async def test_requests_of_one_turn_leave_together() -> None:
     it = World()
     _, stream = it.instance()
     for number in (1, 2, 3):
-        it.model.submit(it.request(number), it.answers.append)
+        it.model.submit(it.request(number), it.responses.append)
     assert stream.sent == []
     await turn()
     assert [len(batch.members) for batch in stream.sent] == [3]
@@ -73,7 +73,7 @@ async def test_requests_of_one_turn_leave_together() -> None:
 async def test_a_passed_deadline_is_refused() -> None:
     it = World()
     with pytest.raises(DeadlineExceeded):
-        it.model.submit(it.request(1, deadline=1.0), it.answers.append)
+        it.model.submit(it.request(1, deadline=1.0), it.responses.append)
     await it.model.idle()
     it.model.close()
 
@@ -86,13 +86,13 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(
     instance, stream = it.instance()
     await turn()
     stream.broken = True
-    it.model.submit(it.request(1), it.answers.append, at_once=at_once)
+    it.model.submit(it.request(1), it.responses.append, at_once=at_once)
     # Who has just submitted it is not told before that is over.
     assert it.told() == {}
     await turn()
     assert it.told() == {1: "the batch cannot be sent to an executor"}
     stream.broken = False
-    it.model.submit(it.request(2), it.answers.append)
+    it.model.submit(it.request(2), it.responses.append)
     await turn()
     it.model.executed(instance, executed(stream.sent[0]))
     assert it.told()[2] == ""
@@ -100,7 +100,7 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(
     it.model.close()
 
 
-async def test_an_answer_to_nothing_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_response_to_nothing_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     it = World()
     instance, _ = it.instance()
     it.model.executed(instance, b"")
@@ -109,10 +109,10 @@ async def test_an_answer_to_nothing_is_ignored(caplog: pytest.LogCaptureFixture)
     it.model.close()
 
 
-async def test_the_answer_to_another_batch_is_no_answer() -> None:
+async def test_the_response_to_another_batch_is_no_response() -> None:
     it = World()
     instance, stream = it.instance()
-    it.model.submit(it.request(1), it.answers.append)
+    it.model.submit(it.request(1), it.responses.append)
     await turn()
     stream.sent[0].id += 1
     it.model.executed(instance, executed(stream.sent[0]))
@@ -124,11 +124,11 @@ async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixtur
     it = World()
     instance, stream = it.instance()
 
-    def fail(answer: Answer) -> None:
-        raise RuntimeError(answer.id)
+    def fail(response: InferResponse) -> None:
+        raise RuntimeError(response.id)
 
     it.model.submit(it.request(1), fail)
-    it.model.submit(it.request(2), it.answers.append)
+    it.model.submit(it.request(2), it.responses.append)
     await turn()
     it.model.executed(instance, executed(stream.sent[0]))
     assert it.told() == {2: ""}
@@ -140,7 +140,7 @@ async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixtur
 async def test_a_cancelled_member_of_a_lost_batch_does_not_run_again() -> None:
     it = World()
     instance, stream = it.instance()
-    entries = [it.model.submit(it.request(n), it.answers.append) for n in (1, 2)]
+    entries = [it.model.submit(it.request(n), it.responses.append) for n in (1, 2)]
     await turn()
     it.model.cancel(entries[0])
     it.model.cancel(entries[0])
@@ -156,7 +156,7 @@ async def test_a_cancelled_member_of_a_lost_batch_does_not_run_again() -> None:
 async def test_the_last_attempt_is_made_alone() -> None:
     it = World(max_retries=2)
     for number in (1, 2):
-        it.model.submit(it.request(number), it.answers.append)
+        it.model.submit(it.request(number), it.responses.append)
     batches = []
     for _ in range(4):
         instance, stream = it.instance()
@@ -172,11 +172,11 @@ async def test_the_last_attempt_is_made_alone() -> None:
 async def test_what_a_leaving_executor_loses_is_not_forgotten() -> None:
     it = World(no_executor_timeout_s=0.0)
     instance, _ = it.instance()
-    it.model.submit(it.request(1), it.answers.append)
+    it.model.submit(it.request(1), it.responses.append)
     await turn()
     it.model.retire_instance(instance)
     await turn()
-    assert it.answers == []
+    assert it.responses == []
     it.model.lose_instance(instance, "killed while leaving")
     await asyncio.wait_for(it.model.idle(), 5)
     assert it.told() == {1: "no executor has model 'm' version 1; waited 0 s for one"}
@@ -185,11 +185,11 @@ async def test_what_a_leaving_executor_loses_is_not_forgotten() -> None:
 
 async def test_closing_lets_go_of_timers() -> None:
     it = World(no_executor_timeout_s=60.0)
-    it.model.submit(it.request(1, deadline=1e9), it.answers.append)
+    it.model.submit(it.request(1, deadline=1e9), it.responses.append)
     await turn()
     it.model.close()
     it.model.close()
-    assert it.answers == []
+    assert it.responses == []
 
 
 async def test_a_delayed_batch_leaves_when_its_time_has_come() -> None:
@@ -198,7 +198,7 @@ async def test_a_delayed_batch_leaves_when_its_time_has_come() -> None:
     loop = asyncio.get_running_loop()
     submitted_s = loop.time()
     for number in (1, 2):
-        it.model.submit(it.request(number), it.answers.append)
+        it.model.submit(it.request(number), it.responses.append)
     idle = asyncio.ensure_future(it.model.idle())
     async with asyncio.timeout(5):
         while not stream.sent:
@@ -214,7 +214,7 @@ def executed_in_part(batch: pb.Batch, *places: int) -> bytes:
     """Answers to some of a batch's members, from an instance that can have its next one."""
     reply = pb.Executed(id=batch.id, partial=True)
     for place in places:
-        reply.answers.add(id=place)
+        reply.responses.add(id=place)
     return reply.SerializeToString()
 
 
@@ -223,7 +223,7 @@ async def late_world() -> tuple[World, Instance, Stream, pb.Batch]:
     it = World()
     instance, stream = it.instance()
     for number in (1, 2, 3):
-        it.model.submit(it.request(number), it.answers.append)
+        it.model.submit(it.request(number), it.responses.append)
     await turn()
     (batch,) = stream.sent
     it.model.executed(instance, executed_in_part(batch, 1))
@@ -231,11 +231,11 @@ async def late_world() -> tuple[World, Instance, Stream, pb.Batch]:
     return it, instance, stream, batch
 
 
-async def test_what_is_answered_late_holds_no_batch_up() -> None:
+async def test_what_is_responded_late_holds_no_batch_up() -> None:
     it, instance, stream, batch = await late_world()
     idle = []
     instance.on_idle = lambda: idle.append(True)
-    it.model.submit(it.request(4), it.answers.append)
+    it.model.submit(it.request(4), it.responses.append)
     await turn()
     assert len(stream.sent) == 2
     it.model.executed(instance, executed_in_part(batch, 2))
@@ -254,10 +254,10 @@ async def test_what_is_answered_late_holds_no_batch_up() -> None:
     assert statistics.success.count == 4
 
 
-async def test_a_late_answer_may_be_a_failure() -> None:
+async def test_a_late_response_may_be_a_failure() -> None:
     it, instance, _, batch = await late_world()
     reply = pb.Executed(id=batch.id, partial=True)
-    reply.answers.add(id=0).error.message = "no"
+    reply.responses.add(id=0).error.message = "no"
     it.model.executed(instance, reply.SerializeToString())
     assert it.told() == {1: "no", 2: ""}
     assert it.model.statistics.fail.count == 1
@@ -279,27 +279,27 @@ async def test_of_a_dead_worker_what_was_late_fails() -> None:
 
 
 @pytest.mark.parametrize("places", [(1,), (0, 0), (7,)])
-async def test_a_late_answer_that_makes_no_sense(places: tuple[int, ...]) -> None:
+async def test_a_late_response_that_makes_no_sense(places: tuple[int, ...]) -> None:
     it, instance, _, batch = await late_world()
     it.model.executed(instance, executed_in_part(batch, *places))
     text = "the executor's answer cannot be understood"
     assert it.told() == {1: text, 2: "", 3: text}
 
 
-async def test_a_first_answer_in_part_that_makes_no_sense() -> None:
+async def test_a_first_response_in_part_that_makes_no_sense() -> None:
     it = World()
     instance, stream = it.instance()
-    it.model.submit(it.request(1), it.answers.append)
+    it.model.submit(it.request(1), it.responses.append)
     await turn()
     it.model.executed(instance, executed_in_part(stream.sent[0], 5))
     assert it.told() == {1: "the executor's answer cannot be understood"}
 
 
-async def test_who_awaits_a_late_answer_may_go() -> None:
+async def test_who_awaits_a_late_response_may_go() -> None:
     it = World()
     instance, stream = it.instance()
     instance.heeds_controls = True
-    entry = it.model.submit(it.request(1), it.answers.append)
+    entry = it.model.submit(it.request(1), it.responses.append)
     await turn()
     (batch,) = stream.sent
     it.model.executed(instance, executed_in_part(batch))
@@ -307,5 +307,5 @@ async def test_who_awaits_a_late_answer_may_go() -> None:
     (control,) = stream.sent[1].controls
     assert (control.batch, control.member) == (batch.id, 0)
     it.model.executed(instance, executed_in_part(batch, 0))
-    assert not it.answers
+    assert not it.responses
     assert not instance.at_work

@@ -75,14 +75,18 @@ class Asked:
     def questions(self) -> list[int]:
         """The numbers of those that were asked."""
         commands = [pb.ExecutorCommand.FromString(each) for each in self.commands.sent]
-        assert all(each.ask_ready.instance == 9 for each in commands)
-        return [each.ask_ready.question for each in commands]
+        assert all(each.readiness_query.instance == 9 for each in commands)
+        return [each.readiness_query.question for each in commands]
 
     async def is_ready(self, limit_s: float = 10.0) -> bool:
         return await self.readiness.are_ready([self.served], limit_s)
 
     def tell(self, question: int, ready: bool) -> None:
-        heard(self.placed, self.session, pb.ToldReady(question=question, instance=9, ready=ready))
+        heard(
+            self.placed,
+            self.session,
+            pb.ReadinessReport(question=question, instance=9, ready=ready),
+        )
 
 
 async def test_who_has_nothing_to_say_is_not_asked() -> None:
@@ -91,7 +95,7 @@ async def test_who_has_nothing_to_say_is_not_asked() -> None:
     assert asked.questions == []
 
 
-async def test_no_answer_is_a_no_and_the_question_stays() -> None:
+async def test_no_response_is_a_no_and_the_question_stays() -> None:
     asked = Asked()
     assert not await asked.is_ready(0.001)
     assert not await asked.is_ready(0.001)

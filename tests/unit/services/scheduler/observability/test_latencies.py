@@ -60,7 +60,7 @@ def test_a_batch_counts_for_each_of_its_members() -> None:
     }
 
 
-def test_a_request_with_many_answers_counts_at_its_first_and_at_its_end() -> None:
+def test_a_request_with_many_responses_counts_at_its_first_and_at_its_end() -> None:
     latencies = MetricsConfig(histogram_latencies=True, summary_latencies=True).latencies_of(
         model_of()
     )

@@ -3,7 +3,7 @@
 import asyncio
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import Answer, InferRequest
+from nereid.core.messages import InferRequest, InferResponse
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -38,8 +38,8 @@ class World:
             QueueLimits(**limits),  # type: ignore[arg-type]
             SpanTraces(self.tracer) if traced else None,
         )
-        self.answers: list[Answer] = []
-        self.answered = asyncio.Event()
+        self.responses: list[InferResponse] = []
+        self.responded = asyncio.Event()
 
     def instance(self) -> tuple[Instance, Stream]:
         stream = Stream()
@@ -54,11 +54,11 @@ class World:
         request.trace_context, request.timeout_us = trace_context, timeout_us
         return self.model.submit(request, self._take)
 
-    def _take(self, answer: Answer) -> None:
-        self.answers.append(answer)
-        self.answered.set()
+    def _take(self, response: InferResponse) -> None:
+        self.responses.append(response)
+        self.responded.set()
 
-    def answer(self, instance: Instance, batch: pb.Batch) -> None:
+    def response(self, instance: Instance, batch: pb.Batch) -> None:
         self.model.executed(instance, executed(batch))
 
 
@@ -68,8 +68,8 @@ async def test_without_a_tracer_contexts_travel_as_they_came() -> None:
     it.submit(1, context(1))
     await turn()
     assert stream.sent[0].members[0].trace_context == context(1)
-    it.answer(instance, stream.sent[0])
-    assert len(it.answers) == 1
+    it.response(instance, stream.sent[0])
+    assert len(it.responses) == 1
     it.model.close()
 
 
@@ -83,8 +83,8 @@ async def test_sampled_members_of_a_batch_are_linked_and_others_left_alone() -> 
     (sent,) = stream.sent
     passed = [member.trace_context for member in sent.members]
     assert passed[1:3] == contexts[1:3]
-    it.answer(instance, sent)
-    assert len(it.answers) == 4
+    it.response(instance, sent)
+    assert len(it.responses) == 4
     first, last = it.tracer.named("m")
     assert (first.parent, last.parent) == (contexts[0], contexts[3])
     executes = it.tracer.named("execute")
@@ -116,7 +116,7 @@ async def test_a_lost_attempt_is_told_and_the_next_waits_from_there() -> None:
     other, more = it.instance()
     await turn()
     assert more.sent[0].members[0].trace_context != stream.sent[0].members[0].trace_context
-    it.answer(other, more.sent[0])
+    it.response(other, more.sent[0])
     lost, done = it.tracer.named("execute")
     assert (lost.error, done.error) == ("the executor died", None)
     assert [span.attributes["nereid.attempt"] for span in (lost, done)] == [1, 2]
@@ -149,7 +149,7 @@ async def test_a_request_whose_time_in_the_queue_is_over_shows_only_its_wait() -
         it.submit(number, context(number), timeout_us)
         await turn()
     assert [len(batch.members) for batch in stream.sent] == [1]
-    await asyncio.wait_for(it.answered.wait(), 20)
+    await asyncio.wait_for(it.responded.wait(), 20)
     wait, model = it.tracer.one("queue"), it.tracer.one("m")
     assert model.error == "Request timeout expired"
     assert (wait.parent, model.parent) == (model.context, context(2))
@@ -169,9 +169,9 @@ async def test_a_request_that_is_given_up_shows_when_and_what_came_of_it_later()
     assert [span.error for span in it.tracer.named("m")] == ["cancelled", "cancelled"]
     assert it.tracer.one("queue").parent == it.tracer.named("m")[1].context
     # Its batch goes on.
-    it.answer(instance, stream.sent[0])
+    it.response(instance, stream.sent[0])
     assert it.tracer.one("execute").parent == it.tracer.named("m")[0].context
-    assert it.answers == []
+    assert it.responses == []
     it.model.close()
 
 
@@ -192,7 +192,7 @@ def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
     assert trace is not None
     asked = trace.begin_lookup()
     trace.end_lookup(100, 150, hit=True)
-    trace.end(entry_of(), ("m", 1), Answer(0), 200)
+    trace.end(entry_of(), ("m", 1), InferResponse(0), 200)
     lookup, model = tracer.one("cache lookup"), tracer.one("m")
     assert (lookup.context, lookup.parent) == (asked, model.context)
     assert lookup.attributes == {"hit": True}
@@ -211,13 +211,13 @@ def test_a_dropped_request_says_so() -> None:
     assert SpanTraces(tracer).begin(request_with(context(1, sampled=False)), 100) is None
 
 
-def test_a_span_shows_when_a_decoupled_models_answers_came() -> None:
+def test_a_span_shows_when_a_decoupled_models_responses_came() -> None:
     tracer = KeptSpans()
     trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     for number in range(300):
-        trace.responded(Answer(0, more=True), 110 + number)
-    trace.end(entry_of(), ("m", 1), Answer(0), 500)
+        trace.responded(InferResponse(0, more=True), 110 + number)
+    trace.end(entry_of(), ("m", 1), InferResponse(0), 500)
     span = tracer.one("m")
     times = [time_ns - span.start_ns for name, time_ns in span.events if name == "response"]
     # Of answers without end only the first ones.

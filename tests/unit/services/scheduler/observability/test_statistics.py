@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nereid.core.messages import Answer, Fault
+from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.services.scheduler.observability.statistics import (
     MOST_RESPONSES,
     Execution,
@@ -141,12 +141,12 @@ def test_a_model_that_never_ran_tells_zeros() -> None:
     assert stats.HasField("cache_miss")
 
 
-def test_answers_count_by_their_place_among_those_to_a_request() -> None:
+def test_responses_count_by_their_place_among_those_to_a_request() -> None:
     statistics = ModelStatistics()
-    statistics.record_response(0, Answer(1, b"head", more=True), 10)
-    statistics.record_response(1, Answer(1, error=Fault(13, "no"), more=True), 20)
-    statistics.record_response(2, Answer(1), 30)
-    statistics.record_response(0, Answer(2, b"head"), 5)
+    statistics.record_response(0, InferResponse(1, b"head", more=True), 10)
+    statistics.record_response(1, InferResponse(1, error=ErrorStatus(13, "no"), more=True), 20)
+    statistics.record_response(2, InferResponse(1), 30)
+    statistics.record_response(0, InferResponse(2, b"head"), 5)
     told = statistics.to_proto("m", "1").response_stats
     assert sorted(told) == ["0", "1", "2"]
     assert (told["0"].success.count, told["0"].success.ns) == (2, 15)
@@ -156,14 +156,14 @@ def test_answers_count_by_their_place_among_those_to_a_request() -> None:
     assert all(each.HasField("cancel") for each in told.values())
 
 
-def test_answers_without_end_are_not_all_counted() -> None:
+def test_responses_without_end_are_not_all_counted() -> None:
     statistics = ModelStatistics()
     for index in range(MOST_RESPONSES + 5):
-        statistics.record_response(index, Answer(1, b"head", more=True), 1)
+        statistics.record_response(index, InferResponse(1, b"head", more=True), 1)
     assert len(statistics.to_proto("m", "1").response_stats) == MOST_RESPONSES
 
 
-def test_a_request_with_many_answers_counts_when_it_has_ended() -> None:
+def test_a_request_with_many_responses_counts_when_it_has_ended() -> None:
     statistics = ModelStatistics()
     one = entry(2, 100, 110)
     statistics.record_execution(Batch([one], 2, "single"), EXECUTION)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import Answer, Fault, Payload, TracedModel, TracedTensor
+from nereid.core.messages import ErrorStatus, InferResponse, Payload, TracedModel, TracedTensor
 from nereid.observability.tracing import (
     LARGEST_TENSOR_BYTES,
     TraceSettings,
@@ -36,16 +36,16 @@ def begun(traces: TimeTraces, context: bytes, *, now_ns: int = 100, **more: Any)
 
 
 def ended(trace: EntryTrace, entry: Entry, now_ns: int, name: str = "m") -> tuple[TracedModel, ...]:
-    answer = Answer(1)
-    trace.end(entry, (name, 3), answer, now_ns)
-    return answer.trace
+    response = InferResponse(1)
+    trace.end(entry, (name, 3), response, now_ns)
+    return response.trace
 
 
 def executed(input_ns: int, infer_ns: int, output_ns: int, *, finished_ns: int) -> Execution:
     return Execution(0, finished_ns, 0, input_ns, infer_ns, output_ns)
 
 
-def test_an_answer_takes_the_times_along() -> None:
+def test_an_response_takes_the_times_along() -> None:
     traces = TimeTraces()
     trace = begun(traces, FIRST)
     entry = entry_of()
@@ -113,8 +113,8 @@ def test_what_a_model_asks_of_others_it_asks_while_it_is_executed(
     root = begun(traces, FIRST)
     step = begun(traces, root.begin_steps())
     context = step.begin_attempt(200)
-    for asked_ns, answered_ns in asked:
-        ended(begun(traces, context, now_ns=asked_ns), entry_of(), answered_ns)
+    for asked_ns, responded_ns in asked:
+        ended(begun(traces, context, now_ns=asked_ns), entry_of(), responded_ns)
     entry = entry_of()
     entry.execution = executed(10, 30, 20, finished_ns=300)
     ended(step, entry, 410, "step")
@@ -133,7 +133,7 @@ def test_what_was_not_executed_has_no_times_of_it() -> None:
     assert [name for name, _ in told.times] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
 
 
-def test_the_answer_brings_what_was_below_the_request() -> None:
+def test_the_response_brings_what_was_below_the_request() -> None:
     traces = TimeTraces()
     root, other = begun(traces, FIRST), begun(traces, SECOND)
     step = begun(traces, root.begin_steps())
@@ -197,8 +197,8 @@ def inputs(*payloads: Payload) -> dict[str, Any]:
     return {"head": GIVEN.SerializeToString(), "payloads": [*payloads]}
 
 
-def answer_with(data: bytes, *, more: bool = False) -> Answer:
-    return Answer(1, TOLD.SerializeToString(), [data], more=more)
+def response_with(data: bytes, *, more: bool = False) -> InferResponse:
+    return InferResponse(1, TOLD.SerializeToString(), [data], more=more)
 
 
 def test_tensors_of_what_is_below_a_request_are_kept_while_they_are_there() -> None:
@@ -211,18 +211,21 @@ def test_tensors_of_what_is_below_a_request_are_kept_while_they_are_there() -> N
     step = begun(traces, root.begin_steps(), **inputs(segment.range(0, 2)))
     # Another request's, as soon as the answer is there.
     segment.view[:2] = b"??"
-    step.end(entry_of(), ("step", 1), answer_with(b"ef"), 120)
+    step.end(entry_of(), ("step", 1), response_with(b"ef"), 120)
     lost = segment.range(0, 2)
     segments.discard(segment.name)
     many = begun(traces, root.begin_steps(), **inputs(lost))
     for data in (b"gh", b"ij"):
-        many.responded(answer_with(data, more=True), 120)
-    last = answer_with(b"kl")
+        many.responded(response_with(data, more=True), 120)
+    last = response_with(b"kl")
     many.responded(last, 130)
     many.end(entry_of(), ("many", 1), last, 130)
     failed = begun(traces, root.begin_steps(), **inputs(b"mn"))
     failed.end(
-        entry_of(), ("failed", 1), Answer(1, TOLD.SerializeToString(), error=Fault(3, "no")), 140
+        entry_of(),
+        ("failed", 1),
+        InferResponse(1, TOLD.SerializeToString(), error=ErrorStatus(3, "no")),
+        140,
     )
     told = ended(root, entry_of(), 150, "root")
     assert {each.name: each.tensors for each in told} == {
@@ -244,7 +247,7 @@ def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
         root = begun(traces, context)
         for data in datas:
             step = begun(traces, root.begin_steps(), **inputs(data))
-            step.end(entry_of(), ("step", 1), Answer(1), 120)
+            step.end(entry_of(), ("step", 1), InferResponse(1), 120)
         _, *models = ended(root, entry_of(), 130)
         return [tensor.data for model in models for tensor in model.tensors]
 
@@ -260,12 +263,12 @@ def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
     assert tensors_below(with_tensors(FIRST), large, large + b"1") == [large, None]
     root = begun(traces, with_tensors(FIRST))
     damaged = begun(traces, root.begin_steps(), head=b"\xff", payloads=[b"a"])
-    damaged.end(entry_of(), ("damaged", 1), Answer(1, b"\xff", [b"a"]), 120)
+    damaged.end(entry_of(), ("damaged", 1), InferResponse(1, b"\xff", [b"a"]), 120)
     assert [each.tensors for each in ended(root, entry_of(), 130)] == [(), ()]
     root = begun(traces, with_tensors(FIRST))
     step = begun(traces, root.begin_steps())
     for _ in range(300):
-        step.responded(answer_with(b"ab", more=True), 120)
+        step.responded(response_with(b"ab", more=True), 120)
     ended(step, entry_of(), 130)
     assert len(ended(root, entry_of(), 140)[1].tensors) == 128
 

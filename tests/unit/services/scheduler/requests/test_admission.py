@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
-from nereid.core.messages import Answer, Cancel, InferRequest
+from nereid.core.messages import Cancel, InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.services.scheduler.executors.instance import Instance, Running
 from nereid.services.scheduler.executors.sessions import Placed
@@ -34,9 +34,9 @@ output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 
 class Link:
     def __init__(self) -> None:
-        self.sent: list[Answer] = []
+        self.sent: list[InferResponse] = []
 
-    def send(self, item: Answer) -> None:
+    def send(self, item: InferResponse) -> None:
         self.sent.append(item)
 
     def flush(self) -> None:
@@ -286,7 +286,7 @@ async def test_a_traced_request_that_is_refused_has_its_span() -> None:
             otherwise(1),
             otherwise(2, model_version="7"),
             sampled(3, deadline=time.monotonic() - 1),
-            sampled(4, fault=(3, "a damaged body", False)),
+            sampled(4, error_status=(3, "a damaged body", False)),
             request(5),
             sampled(6),
             request(7),

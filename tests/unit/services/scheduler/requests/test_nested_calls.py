@@ -62,7 +62,7 @@ class World:
     def end(self, instance: Instance) -> None:
         assert instance.running is not None
         for entry in instance.running.batch.entries:
-            entry.state = State.ANSWERED
+            entry.state = State.RESPONDED
         instance.running = None
 
 
@@ -135,7 +135,7 @@ def test_a_chain_that_ends_is_no_ring() -> None:
     assert world.ask("b", a).state is State.QUEUED
 
 
-def test_what_is_answered_is_not_waited_for() -> None:
+def test_what_is_responded_is_not_waited_for() -> None:
     world = World(a=1, b=1)
     (a,), (b,) = world.instances["a"], world.instances["b"]
     world.run(a, world.ask("a"))
@@ -201,7 +201,7 @@ def test_a_ring_may_close_by_waiting_for_a_request_like_ones_own(free: bool) -> 
         follow("b", a, second)
 
 
-def test_what_the_cache_may_still_answer_holds_nobody() -> None:
+def test_what_the_cache_may_still_response_holds_nobody() -> None:
     world = World(a=1, b=1)
     (a,), (b,) = world.instances["a"], world.instances["b"]
     world.run(a, world.ask("a"))
@@ -233,7 +233,7 @@ def test_many_requests_are_not_kept_for_ever() -> None:
     (a,) = world.instances["a"]
     world.run(a, world.ask("a"))
     for _ in range(1000):
-        world.ask("b", a).state = State.ANSWERED
+        world.ask("b", a).state = State.RESPONDED
     assert sum(map(len, world.lineage._children.values())) < 200
 
 
@@ -246,7 +246,7 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     model.add_instance(a)
     head = kserve_pb2.ModelInferRequest(model_name="m")
     head.inputs.add(name="I", datatype="UINT8", shape=[1])
-    request = InferRequest(1, head.SerializeToString(), [b"x"], takes_many=True, depth=4)
+    request = InferRequest(1, head.SerializeToString(), [b"x"], accepts_many=True, depth=4)
     model.submit(request, lambda _: None, at_once=True)
     await asyncio.sleep(0)
     executed = pb.Executed(id=1, partial=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nereid.services.scheduler.requests.response_order import ReplyOrder
 
 
-def test_answers_leave_in_the_order_of_arrival() -> None:
+def test_responses_leave_in_the_order_of_arrival() -> None:
     order: ReplyOrder[str] = ReplyOrder()
     for entry in (1, 2, 3):
         order.admit(entry)
@@ -16,7 +16,7 @@ def test_answers_leave_in_the_order_of_arrival() -> None:
     assert len(order) == 0
 
 
-def test_who_needs_no_answer_holds_nobody_up() -> None:
+def test_who_needs_no_response_holds_nobody_up() -> None:
     order: ReplyOrder[str] = ReplyOrder()
     for entry in (1, 2):
         order.admit(entry)
@@ -24,7 +24,7 @@ def test_who_needs_no_answer_holds_nobody_up() -> None:
     assert order.settle(1, None) == ["two"]
 
 
-def test_several_answers_to_an_entry_stay_together() -> None:
+def test_several_responses_to_an_entry_stay_together() -> None:
     order: ReplyOrder[str] = ReplyOrder()
     for entry in (1, 2, 3):
         order.admit(entry)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.core.messages import Answer, InferRequest, Payload, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse, Payload, SharedMemory
 from nereid.services.scheduler.requests.entry import State
 from nereid.services.scheduler.requests.validation import Validator
-from tests.support.scheduler.samples import Tensor, head_of, model_of, no_answer
+from tests.support.scheduler.samples import Tensor, head_of, model_of, no_response
 
 NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
@@ -55,7 +55,7 @@ def c(*shape: int) -> Tensor:
 def text_of(checker: Validator, *inputs: Tensor, outputs: tuple[str, ...] = ()) -> str:
     with pytest.raises(InvalidArgument) as caught:
         checker.check(head_of(inputs, outputs))
-    assert not caught.value.late
+    assert not caught.value.accepted
     return caught.value.message
 
 
@@ -283,7 +283,7 @@ class TestSharing:
         checker = validator(spec("A", "-1"), SHAPE_TENSOR, backend="tensorrt")
         head = head_of([a(1, 2), ("B", "INT32", [2])])
         entries = [
-            checker.accept(InferRequest(1, head, [bytes(8), content]), no_answer, 0)
+            checker.accept(InferRequest(1, head, [bytes(8), content]), no_response, 0)
             for content in (b"\1\0\0\0\2\0\0\0", b"\1\0\0\0\2\0\0\0", b"\1\0\0\0\3\0\0\0")
         ]
         assert entries[0].key == entries[1].key
@@ -349,11 +349,11 @@ class TestAccept:
     def test_builds_an_entry(self) -> None:
         request = self.request(deadline=2.5)
 
-        def on_answer(answer: Answer) -> None: ...
+        def on_response(response: InferResponse) -> None: ...
 
-        entry = FIXED.accept(request, on_answer, now_ns=9)
+        entry = FIXED.accept(request, on_response, now_ns=9)
         assert entry.request is request
-        assert entry.on_answer is on_answer
+        assert entry.on_response is on_response
         assert entry.valid is FIXED.check(request.head)
         assert (entry.received_ns, entry.level, entry.retries) == (9, 1, 0)
         assert (entry.timeout_ns, entry.deadline_ns) == (None, 2_500_000_000)
@@ -361,7 +361,7 @@ class TestAccept:
 
     def test_refuses(self) -> None:
         with pytest.raises(InvalidArgument, match=r"^.request id: r9. input byte size mismatch"):
-            FIXED.accept(self.request(payloads=[b""], request_id="r9"), no_answer, 0)
+            FIXED.accept(self.request(payloads=[b""], request_id="r9"), no_response, 0)
 
     @pytest.mark.parametrize(
         ("priority", "timeout_us", "level", "expected_us"),
@@ -380,11 +380,11 @@ class TestAccept:
     ) -> None:
         checker = validator(spec("A", "16"), batching=self.BATCHING)
         request = self.request(priority=priority, timeout_us=timeout_us)
-        entry = checker.accept(request, no_answer, now_ns=1000)
+        entry = checker.accept(request, no_response, now_ns=1000)
         assert entry.level == level
         assert entry.timeout_ns == (None if expected_us is None else 1000 + expected_us * 1000)
 
     def test_without_priorities_there_is_one_level(self) -> None:
         checker = validator(spec("A", "16"), batching="dynamic_batching { }")
-        entry = checker.accept(self.request(priority=5, timeout_us=5), no_answer, now_ns=0)
+        entry = checker.accept(self.request(priority=5, timeout_us=5), no_response, now_ns=0)
         assert (entry.level, entry.timeout_ns) == (1, None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .segments import Lease
 
-    OnAnswer = Callable[[wire.Call], None]
+    OnResponse = Callable[[wire.Call], None]
 
 # Answers that a model holds beyond so many are copied, so that their owners have their memory back.
 _MOST_BORROWED = 64
@@ -29,13 +29,13 @@ _MOST_BORROWED = 64
 class _Asked:
     """A call, until its last answer."""
 
-    __slots__ = ("answered", "lease", "on_answer")
+    __slots__ = ("lease", "on_response", "responded")
 
-    def __init__(self, on_answer: OnAnswer, lease: Lease | None) -> None:
-        self.on_answer = on_answer
+    def __init__(self, on_response: OnResponse, lease: Lease | None) -> None:
+        self.on_response = on_response
         # The memory that its tensors lie in, if they are large.
         self.lease = lease
-        self.answered = False
+        self.responded = False
 
 
 class Link:
@@ -65,7 +65,7 @@ class Link:
         send = self.channel.send_at_leisure if finalising else self.channel.send
         send(kind, [json.dumps(message).encode()])
 
-    def call(self, about: dict[str, Any], tensors: Sequence[Any], on_answer: OnAnswer) -> int:
+    def call(self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse) -> int:
         """Ask for something; on_answer is called by the thread that reads, until the last answer.
 
         Raises:
@@ -79,7 +79,7 @@ class Link:
         lease = self.segments.lend(tensors) if about["what"] == "infer" else None
         with self._lock:
             number = next(self._numbers)
-            self._calls[number] = _Asked(on_answer, lease)
+            self._calls[number] = _Asked(on_response, lease)
         try:
             tensors = tensors if lease is None else lease.places
             call = wire.Call(number, 0, json.dumps(about).encode(), tensors)
@@ -103,41 +103,41 @@ class Link:
         """No answers are wanted any more."""
         self._calls.pop(number, None)
 
-    def answered(self, body: bytearray) -> None:
+    def responded(self, body: bytearray) -> None:
         """Hand an answer to whoever asked."""
-        answer = wire.read_call(body)
-        if wire.Range in map(type, answer.tensors):
-            answer = self._borrow(answer)
-        last = not answer.flags & wire.MORE
-        asked = self._calls.get(answer.number)
+        response = wire.read_call(body)
+        if wire.Range in map(type, response.tensors):
+            response = self._borrow(response)
+        last = not response.flags & wire.MORE
+        asked = self._calls.get(response.number)
         if asked is None:
             return
         if last:
-            self.forget(answer.number)
+            self.forget(response.number)
             # Otherwise somebody may yet be reading it, for a response that nobody waits for.
-            if asked.lease is not None and not (asked.answered or answer.flags & wire.ERROR):
+            if asked.lease is not None and not (asked.responded or response.flags & wire.ERROR):
                 asked.lease.free()
-        asked.answered = True
-        asked.on_answer(answer)
+        asked.responded = True
+        asked.on_response(response)
 
-    def _borrow(self, answer: wire.Call) -> wire.Call:
+    def _borrow(self, response: wire.Call) -> wire.Call:
         """An answer with its tensors in place, for as long as somebody has them."""
-        slab = answer.tensors[0].segment
-        self._borrowed.add(slab)
+        segment_name = response.tensors[0].segment
+        self._borrowed.add(segment_name)
         try:
-            tensors = memory.borrowed(answer.tensors, partial(self._give_back, slab))
+            tensors = memory.borrowed(response.tensors, partial(self._give_back, segment_name))
         except TritonModelException:
-            self._give_back(slab)
+            self._give_back(segment_name)
             meta = json.dumps(["UNAVAILABLE", "the executor was lost with its answer"]).encode()
-            return wire.Call(answer.number, answer.flags | wire.ERROR, meta, ())
+            return wire.Call(response.number, response.flags | wire.ERROR, meta, ())
         if len(self._borrowed) > _MOST_BORROWED:
-            return answer._replace(tensors=[bytearray(each) for each in tensors])
-        return answer._replace(tensors=tensors)
+            return response._replace(tensors=[bytearray(each) for each in tensors])
+        return response._replace(tensors=tensors)
 
-    def _give_back(self, slab: str) -> None:
-        self._borrowed.discard(slab)
+    def _give_back(self, segment_name: str) -> None:
+        self._borrowed.discard(segment_name)
         with contextlib.suppress(wire.LostError, OSError):
-            self._say({"what": "release", "slab": slab})
+            self._say({"what": "release", "segment_name": segment_name})
 
 
 _link: Link | None = None

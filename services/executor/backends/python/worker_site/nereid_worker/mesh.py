@@ -64,12 +64,12 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 def _ask(about: dict[str, Any], tensors: Any, verb: str) -> Any:
     future: Future[wire.Call] = Future()
     link().call(about, tensors, future.set_result)
-    answer = future.result()
-    if answer.flags & wire.ERROR:
+    wire_response = future.result()
+    if wire_response.flags & wire.ERROR:
         process = f"Failed to process the request for model '{link().instance}'"
-        text = f"Failed to {verb}: {process}, message: {_error_of(answer).message()}"
+        text = f"Failed to {verb}: {process}, message: {_error_of(wire_response).message()}"
         raise TritonModelException(text)
-    return json.loads(answer.meta) if answer.meta else None
+    return json.loads(wire_response.meta) if wire_response.meta else None
 
 
 def ask_once(request: InferenceRequest) -> Future[InferenceResponse]:
@@ -81,10 +81,10 @@ def ask_once(request: InferenceRequest) -> Future[InferenceResponse]:
     return future
 
 
-def _settle(future: Future[InferenceResponse], answer: wire.Call) -> None:
+def _settle(future: Future[InferenceResponse], wire_response: wire.Call) -> None:
     """Called by the thread that reads; whoever waited may have been cancelled."""
     if future.set_running_or_notify_cancel():
-        future.set_result(_response_of(answer))
+        future.set_result(_response_of(wire_response))
 
 
 def _stop(number: int, future: Future[InferenceResponse]) -> None:
@@ -100,10 +100,10 @@ def ask_many(request: InferenceRequest) -> ResponseIterator:
     # Nobody may hold it but the model: when that lets go of it, nobody wants the rest.
     held = weakref.ref(responses)
 
-    def take(answer: wire.Call) -> None:
+    def take(wire_response: wire.Call) -> None:
         there = held()
         if there is not None:
-            there.take(answer)
+            there.take(wire_response)
 
     responses.begin(link().call(about, tensors, take))
     return responses
@@ -129,21 +129,21 @@ def _told(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
     return about, [each.raw() for each in inputs]
 
 
-def _response_of(answer: wire.Call) -> InferenceResponse:
-    if answer.flags & wire.ERROR:
-        return InferenceResponse(error=_error_of(answer))
-    if answer.flags & wire.EMPTY:
+def _response_of(wire_response: wire.Call) -> InferenceResponse:
+    if wire_response.flags & wire.ERROR:
+        return InferenceResponse(error=_error_of(wire_response))
+    if wire_response.flags & wire.EMPTY:
         return InferenceResponse()
-    about = json.loads(answer.meta)
+    about = json.loads(wire_response.meta)
     tensors = [
         Tensor.of_raw(name, datatype, tuple(shape), raw)
-        for (name, datatype, shape), raw in zip(about["outputs"], answer.tensors)  # noqa: B905
+        for (name, datatype, shape), raw in zip(about["outputs"], wire_response.tensors)  # noqa: B905
     ]
     return InferenceResponse(tensors, parameters=about["parameters"] or None)
 
 
-def _error_of(answer: wire.Call) -> TritonError:
-    code, message = json.loads(answer.meta)
+def _error_of(wire_response: wire.Call) -> TritonError:
+    code, message = json.loads(wire_response.meta)
     return TritonError(message, ErrorCode[code])
 
 
@@ -166,13 +166,13 @@ class ResponseIterator:
     def begin(self, number: int) -> None:
         self._number = number
 
-    def take(self, answer: wire.Call) -> None:
+    def take(self, wire_response: wire.Call) -> None:
         """Called by the thread that reads."""
         pause = False
-        more = bool(answer.flags & wire.MORE)
+        more = bool(wire_response.flags & wire.MORE)
         with self._changed:
-            if not (more and answer.flags & wire.EMPTY):
-                self._responses.append(_response_of(answer))
+            if not (more and wire_response.flags & wire.EMPTY):
+                self._responses.append(_response_of(wire_response))
             self._ended = self._ended or not more
             if len(self._responses) - self._next > _MOST_WAITING and not (
                 self._paused or self._ended

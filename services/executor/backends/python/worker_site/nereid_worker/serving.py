@@ -75,8 +75,8 @@ class Serving:
             wire.BATCH: self._on_batch,
             wire.FORM: self._on_form,
             wire.CONTROL: self._on_control,
-            wire.CALL_ANSWER: link.answered,
-            wire.ASK_READY: self._on_ask_ready,
+            wire.CALL_RESPONSE: link.responded,
+            wire.READINESS_QUERY: self._on_readiness_query,
             wire.SERVE: self._on_serve,
             wire.STOP: self._on_stop,
             wire.ROOM: self._on_room,
@@ -171,7 +171,7 @@ class Serving:
         if known is not None:
             known.control(member, control)
 
-    def _on_ask_ready(self, body: bytearray) -> None:
+    def _on_readiness_query(self, body: bytearray) -> None:
         # A thread of its own: it may take long, or for ever, and batches shall not wait for it.
         asking = partial(self._tell_ready, json.loads(bytes(body)))
         threading.Thread(target=asking, name="is_ready", daemon=True).start()
@@ -380,11 +380,11 @@ class Serving:
     def failures(self, execution: Execution, text: str, *, again: bool = False) -> list[wire.Reply]:
         """The batch failed as a whole: what is not answered yet is answered so."""
         error = self._error(text)
-        answered = {member for member, task in execution.held.items() if task.answered}
+        responded = {member for member, task in execution.held.items() if task.responded}
         return [
             failure(member, error)
             for member in execution.members
-            if again or member not in answered
+            if again or member not in responded
         ]
 
 

@@ -37,11 +37,11 @@ class Task:
         "__weakref__",
         "_batch",
         "_outputs",
-        "answered",
         "flowing",
         "has_sender",
         "member",
         "rescheduled",
+        "responded",
     )
 
     def __init__(self, batch: Execution, member: int, outputs: frozenset[str]) -> None:
@@ -49,7 +49,7 @@ class Task:
         self._outputs = outputs
         self.member = member
         # Its last answer is on its way.
-        self.answered = False
+        self.responded = False
         # Cleared while its client cannot keep up; there from the first time on.
         self.flowing: threading.Event | None = None
         self.has_sender = False
@@ -83,7 +83,7 @@ class Task:
         else:
             room = self._batch.rooms.get(self.member)
             reply = reply_of(self.member, self._outputs, response, room)
-        self.answered = final
+        self.responded = final
         if final:
             keeping = self._batch.inputs if self.member in self._batch.sharing else None
             self._batch.send([reply], keeping=keeping)
@@ -92,11 +92,11 @@ class Task:
 
     def __del__(self) -> None:
         # The model holds neither request nor sender any more: nobody else will answer.
-        if not self.answered and self._batch.returned:
+        if not self.responded and self._batch.returned:
             text = "the model let go of a request without sending a final response"
             if self.rescheduled:
                 text = NOT_RESCHEDULED
-            self.answered = True
+            self.responded = True
             with contextlib.suppress(wire.LostError, OSError):
                 self._batch.give_up(failure(self.member, TritonError(text)))
 
@@ -196,17 +196,17 @@ class Execution:
         """Send what is in the list, which is empty then. keeping: what the replies may be made of,
         and what is somebody else's as soon as they are sent.
         """
-        parts = wire.answers_parts(self.number, flags, replies)
+        parts = wire.responses_parts(self.number, flags, replies)
         replies.clear()
         if keeping is not None:
             parts = [b"".join(parts)]
             keeping.keep()
-        self._channel.send(wire.ANSWERS, parts)
+        self._channel.send(wire.RESPONSES, parts)
 
     def give_up(self, reply: wire.Reply) -> None:
         """Send a reply that nobody else will; for finalisers."""
-        parts = wire.answers_parts(self.number, 0, [reply])
-        self._channel.send_at_leisure(wire.ANSWERS, parts)
+        parts = wire.responses_parts(self.number, 0, [reply])
+        self._channel.send_at_leisure(wire.RESPONSES, parts)
 
     def finish(self, replies: list[wire.Reply]) -> None:
         """Send the replies that execute() returned; who has none answers by a sender."""
@@ -220,7 +220,7 @@ class Execution:
         if held:
             for reply in replies:
                 if reply[0] in held:
-                    held[reply[0]].answered = True
+                    held[reply[0]].responded = True
 
     def let_go(self) -> None:
         """execute() has returned and is answered for: from now on only the model holds tasks."""
@@ -285,7 +285,7 @@ def check_response(response: Any, task: Task | None) -> None:
             "Expected an 'InferenceResponse' object in the execute function return list, found "
             f"type '{type(response)}'."
         )
-    elif task is not None and has_sender and task.answered:
+    elif task is not None and has_sender and task.responded:
         raise Refusal(
             "Expected a None object in the execute function return list for a request that was "
             "answered by its response sender."

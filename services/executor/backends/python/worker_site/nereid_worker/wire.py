@@ -31,9 +31,9 @@ BATCH = 4
 # What has become of a request under way.
 CONTROL = 5
 # An answer to a CALL.
-CALL_ANSWER = 7
+CALL_RESPONSE = 7
 # Ask the model's is_ready(): a number for the question.
-ASK_READY = 8
+READINESS_QUERY = 8
 FINALIZE = 9
 # Serve the instance's stream from now on: what is needed for that. STOP: no longer.
 SERVE = 10
@@ -50,7 +50,7 @@ STARTED = 20
 INITIALIZED = 21
 DESCRIBED = 22
 FAILED = 23
-ANSWERS = 24
+RESPONSES = 24
 LOG = 25
 METRIC = 26
 # The model wants something of the mesh.
@@ -161,7 +161,7 @@ def read_batch(body: Any) -> tuple[int, list[Member]]:
     return number, members
 
 
-def answers_parts(number: int, flags: int, replies: Iterable[_ReplyLike]) -> list[Any]:
+def responses_parts(number: int, flags: int, replies: Iterable[_ReplyLike]) -> list[Any]:
     """The body of an ANSWERS frame, in parts."""
     numbers = [0, number, flags]
     parts: list[Any] = [b""]
@@ -171,7 +171,7 @@ def answers_parts(number: int, flags: int, replies: Iterable[_ReplyLike]) -> lis
     return _body(numbers, parts)
 
 
-def read_answers(body: Any) -> tuple[int, int, list[Reply]]:
+def read_responses(body: Any) -> tuple[int, int, list[Reply]]:
     """The batch's number, the frame's flags, and the answers; raises WireError."""
     view, numbers, at = _table(body)
     try:

@@ -170,7 +170,7 @@ def test_threads_are_the_instances(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "text", "fault", "message"),
+    ("inputs", "text", "error_status", "message"),
     [
         (["a"], "", InvalidArgument, "expects 1 inputs, model provides 2; none is for b"),
         (["a", "b", "c"], "", InvalidArgument, "'c' is number 2 of a model that takes 2"),
@@ -178,9 +178,9 @@ def test_threads_are_the_instances(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(
-    tmp_path: Path, inputs: list[str], text: str, fault: Any, message: str
+    tmp_path: Path, inputs: list[str], text: str, error_status: Any, message: str
 ) -> None:
-    with pytest.raises(fault, match=message):
+    with pytest.raises(error_status, match=message):
         pytorch.load(spec(save(tmp_path / "1", SUB), inputs, text=text))
 
 

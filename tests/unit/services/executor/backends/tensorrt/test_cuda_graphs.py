@@ -64,7 +64,7 @@ def test_a_lower_bound_lets_smaller_batches_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "fault", "message"),
+    ("body", "error_status", "message"),
     [
         (
             f"batch_size: 9 {X3}",
@@ -91,9 +91,9 @@ def test_a_lower_bound_lets_smaller_batches_in() -> None:
     ],
 )
 def test_graphs_that_cannot_be_are_refused(
-    body: str, fault: type[NereidError], message: str
+    body: str, error_status: type[NereidError], message: str
 ) -> None:
-    with pytest.raises(fault, match=message):
+    with pytest.raises(error_status, match=message):
         graph_specs(config(written(body)), OPEN)
 
 

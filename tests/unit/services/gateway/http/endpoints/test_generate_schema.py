@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import NereidError, http_status
-from nereid.core.messages import Answer
+from nereid.core.messages import InferResponse
 from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.endpoints import generate_schema
@@ -199,8 +199,8 @@ def told(*outputs: tuple[str, str, bytes], request_id: str = "", **parameters: A
         head.outputs.add(name=name, datatype=datatype, shape=[-1])
     for key, value in parameters.items():
         head.parameters[key].int64_param = value
-    answer = Answer(1, head.SerializeToString(), [payload for *_, payload in outputs])
-    return generate_schema.write(answer, HttpEncoder().describe(answer.head), request_id)
+    response = InferResponse(1, head.SerializeToString(), [payload for *_, payload in outputs])
+    return generate_schema.write(response, HttpEncoder().describe(response.head), request_id)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def told(*outputs: tuple[str, str, bytes], request_id: str = "", **parameters: A
         ),
     ],
 )
-def test_answers(text: bytes, expected: bytes) -> None:
+def test_responses(text: bytes, expected: bytes) -> None:
     assert text == expected
 
 

@@ -44,13 +44,13 @@ def decode(document: Any, raw: bytes = b"") -> tuple[InferRequest, ReplyForm]:
     return decoder().decode(text + raw, len(text))
 
 
-def fault_of(document: Any, raw: bytes = b"") -> tuple[int, str]:
+def error_status_of(document: Any, raw: bytes = b"") -> tuple[int, str]:
     request, _ = decode(document, raw)
-    assert request.fault is not None
+    assert request.error_status is not None
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert head == kserve_pb2.ModelInferRequest(model_name="m", model_version="1")
     assert request.payloads == []
-    return request.fault.code, request.fault.message
+    return request.error_status.code, request.error_status.message
 
 
 def test_json_data_becomes_raw() -> None:
@@ -62,7 +62,7 @@ def test_json_data_becomes_raw() -> None:
             "outputs": [{"name": "O"}, {"name": "O"}, {"name": "P"}],
         }
     )
-    assert request.fault is None
+    assert request.error_status is None
     assert request.request_id == "abc"
     assert (request.priority, request.timeout_us) == (2, 7)
     assert request.parameters == {"a": 1, "b": "x", "c": True, "d": 1.5}
@@ -115,7 +115,7 @@ def test_headers_with_data_are_not_remembered() -> None:
 def test_how_outputs_are_wanted() -> None:
     def form(**members: Any) -> ReplyForm:
         request, wanted = decode({"inputs": [GOOD], **members})
-        assert request.fault is None
+        assert request.error_status is None
         return wanted
 
     binary = {"parameters": {"binary_data": True}}
@@ -215,8 +215,8 @@ def test_how_outputs_are_wanted() -> None:
         ),
     ],
 )
-def test_defects_become_faults(document: Any, code: int, message: str) -> None:
-    told_code, told = fault_of(document)
+def test_defects_become_errors(document: Any, code: int, message: str) -> None:
+    told_code, told = error_status_of(document)
     assert told.startswith(message)
     assert told_code == code
 
@@ -242,7 +242,7 @@ def test_defects_become_faults(document: Any, code: int, message: str) -> None:
     ],
 )
 def test_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
-    told_code, told = fault_of({"inputs": [GOOD], "parameters": parameters})
+    told_code, told = error_status_of({"inputs": [GOOD], "parameters": parameters})
     assert told.startswith(message)
     assert told_code == code
 
@@ -266,7 +266,7 @@ def test_parameters_are_checked(parameters: dict[str, Any], code: int, message: 
     ],
 )
 def test_output_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
-    told_code, told = fault_of(
+    told_code, told = error_status_of(
         {"inputs": [GOOD], "outputs": [{"name": "O", "parameters": parameters}]}
     )
     assert told.startswith(message)
@@ -283,18 +283,18 @@ def test_parameters_that_only_other_models_heed_pass() -> None:
 
 def test_bytes_behind_the_tensors_are_refused() -> None:
     sized = tensor(parameters={"binary_data_size": 16})
-    assert fault_of({"inputs": [sized]}, FLOATS + b"x") == (
+    assert error_status_of({"inputs": [sized]}, FLOATS + b"x") == (
         3,
         "unexpected additional input data for model 'm'",
     )
-    assert "expecting 4 additional bytes" in fault_of({"inputs": [sized]}, FLOATS[:12])[1]
+    assert "expecting 4 additional bytes" in error_status_of({"inputs": [sized]}, FLOATS[:12])[1]
 
 
-def test_a_fault_keeps_the_request_id() -> None:
+def test_a_error_keeps_the_request_id() -> None:
     request, _ = decode({"id": "q", "inputs": [tensor(datatype="BYTES", data=["a"])]})
     assert request.request_id == "q"
-    assert request.fault is not None
-    assert request.fault.message.startswith("[request id: q] expected 4 string elements")
+    assert request.error_status is not None
+    assert request.error_status.message.startswith("[request id: q] expected 4 string elements")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_header_length_outside_the_body_is_refused(text: bytes) -> None:
         header_length(text, 100)
     told = f"inference header size should be in range (0, 100), got: {text.decode()}"
     assert caught.value.message == told
-    assert caught.value.late
+    assert caught.value.accepted
 
 
 MEMBERS = ["id", "inputs", "outputs", "parameters", "name", "datatype", "shape", "data", "priority"]
@@ -339,13 +339,13 @@ DOCUMENTS = st.recursive(
     st.binary(max_size=60) | DOCUMENTS.map(lambda document: json.dumps(document).encode()),
     st.binary(max_size=8),
 )
-def test_any_body_is_a_request_or_a_fault(text: bytes, raw: bytes) -> None:
+def test_any_body_is_a_request_or_a_error(text: bytes, raw: bytes) -> None:
     request, _ = decoder().decode(text + raw, len(text))
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
-    if request.fault is None:
+    if request.error_status is None:
         assert len(head.inputs) == len(request.payloads)
     else:
-        assert request.fault.code in {3, 12, 13}
+        assert request.error_status.code in {3, 12, 13}
 
 
 @given(st.data())
@@ -354,5 +354,5 @@ def test_any_shape_of_any_numbers_arrives(data: st.DataObject) -> None:
     values = np.arange(int(np.prod(shape))).reshape(shape)
     nested = values.tolist() if shape else [int(values)]
     request, _ = decode({"inputs": [tensor(shape=shape, datatype="INT16", data=nested)]})
-    assert request.fault is None
+    assert request.error_status is None
     assert request.payloads == [values.astype("<i2").tobytes()]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nereid.core.errors import InvalidArgument
-from nereid.core.messages import Answer
+from nereid.core.messages import InferResponse
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.endpoints.infer_request import ALL_BINARY, ReplyForm
 from nereid.services.gateway.http.endpoints.infer_response import HttpEncoder
@@ -18,14 +18,14 @@ from nereid.services.gateway.http.server.call import BINARY, JSON
 INTS = np.array([1, 2], "<i4").tobytes()
 
 
-def answer(*outputs: tuple[str, str, list[int], bytes], **fields: Any) -> Answer:
+def response(*outputs: tuple[str, str, list[int], bytes], **fields: Any) -> InferResponse:
     head = kserve_pb2.ModelInferResponse(model_name="m", model_version="1", **fields)
     for name, datatype, shape, _ in outputs:
         head.outputs.add(name=name, datatype=datatype, shape=shape)
-    return Answer(1, head.SerializeToString(), [raw for *_, raw in outputs])
+    return InferResponse(1, head.SerializeToString(), [raw for *_, raw in outputs])
 
 
-TWO = answer(("O", "INT32", [2], INTS), ("P", "BYTES", [1], b"\1\0\0\0a"))
+TWO = response(("O", "INT32", [2], INTS), ("P", "BYTES", [1], b"\1\0\0\0a"))
 
 
 def test_json() -> None:
@@ -60,7 +60,7 @@ def test_remembered_headers_tell_other_sizes_apart() -> None:
     encoder = HttpEncoder()
     for text in (b"a", b"bc"):
         raw = len(text).to_bytes(4, "little") + text
-        one = answer(("P", "BYTES", [1], raw))
+        one = response(("P", "BYTES", [1], raw))
         _, _, body = encoder.encode(one, "", ALL_BINARY)
         assert b'"binary_data_size":%d}' % len(raw) in b"".join(body)
 
@@ -75,7 +75,7 @@ def test_some_of_each() -> None:
 
 
 def test_nothing_binary_is_json_even_when_binary_was_asked_for() -> None:
-    empty = answer(("O", "FP32", [0], b""))
+    empty = response(("O", "FP32", [0], b""))
     content_type, extra, body = HttpEncoder().encode(empty, "", ALL_BINARY)
     assert (content_type, extra) == (JSON, b"")
     assert b'"parameters":{"binary_data_size":0}' in b"".join(body)
@@ -83,20 +83,22 @@ def test_nothing_binary_is_json_even_when_binary_was_asked_for() -> None:
 
 def test_what_strict_json_cannot_hold_goes_out_all_the_same() -> None:
     raw = np.array([np.nan, np.inf, 1.5], "<f4").tobytes()
-    _, _, body = HttpEncoder().encode(answer(("O", "FP32", [3], raw)), "", ReplyForm())
+    _, _, body = HttpEncoder().encode(response(("O", "FP32", [3], raw)), "", ReplyForm())
     assert b'"data":[NaN,Infinity,1.5]' in b"".join(body)
-    _, _, body = HttpEncoder().encode(answer(("O", "BYTES", [1], b"\1\0\0\0\xff")), "", ReplyForm())
+    _, _, body = HttpEncoder().encode(
+        response(("O", "BYTES", [1], b"\1\0\0\0\xff")), "", ReplyForm()
+    )
     assert b'"data":["\xff"]' in b"".join(body)
 
 
 def test_half_precision_needs_binary() -> None:
-    half = answer(("O", "FP16", [1], b"\0\0"))
+    half = response(("O", "FP16", [1], b"\0\0"))
     with pytest.raises(InvalidArgument, match="sending FP16 data via JSON is not supported"):
         HttpEncoder().encode(half, "", ReplyForm())
     assert HttpEncoder().encode(half, "", ALL_BINARY)[0] == BINARY
 
 
-def test_parameters_of_the_answer_are_told() -> None:
-    told = answer(parameters={"k": kserve_pb2.InferParameter(int64_param=7)})
+def test_parameters_of_the_response_are_told() -> None:
+    told = response(parameters={"k": kserve_pb2.InferParameter(int64_param=7)})
     _, _, body = HttpEncoder().encode(told, "", ReplyForm())
     assert json.loads(b"".join(body))["parameters"] == {"k": 7}

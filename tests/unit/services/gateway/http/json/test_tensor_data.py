@@ -118,7 +118,7 @@ def test_datatypes_without_a_json_form() -> None:
         InvalidArgument, match=r"sending BF16 data via JSON.*for output\Z"
     ) as caught:
         tensor_data.from_raw(b"\0\0", "BF16")
-    assert caught.value.late
+    assert caught.value.accepted
 
 
 def test_floats_overflow_to_infinity_without_a_warning() -> None:

@@ -27,7 +27,7 @@ async def test_keep_alive_and_bodies_in_pieces() -> None:
             )
 
 
-async def test_pipelined_answers_keep_the_order_of_their_requests() -> None:
+async def test_pipelined_responses_keep_the_order_of_their_requests() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         writer.write(request("/1") + request("/2") + request("/3") + request("/echo", b"4"))
@@ -82,7 +82,7 @@ async def _send_all(writer: asyncio.StreamWriter, data: bytes, count: int) -> No
         await writer.drain()
 
 
-async def test_a_client_that_takes_no_answers_is_not_read_from() -> None:
+async def test_a_client_that_takes_no_responses_is_not_read_from() -> None:
     limits = HttpLimits(max_body_bytes=1 << 20, max_pipelined=1000)
     async with site(limits) as there:
         reader, writer = await there.connect()
@@ -166,7 +166,7 @@ async def test_chunked_bodies() -> None:
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nExpect: zz\r\n\r\n", 417, b"100-continue"),
     ],
 )
-async def test_what_cannot_be_read_is_answered_and_ends_the_connection(
+async def test_what_cannot_be_read_is_responded_and_ends_the_connection(
     data: bytes, status: int, text: bytes
 ) -> None:
     async with site() as there:
@@ -181,7 +181,7 @@ async def test_what_cannot_be_read_is_answered_and_ends_the_connection(
         assert await rest(reader) == b""
 
 
-async def test_a_refusal_waits_for_the_answers_before_it() -> None:
+async def test_a_refusal_waits_for_the_responses_before_it() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         writer.write(b"".join(request(f"/{number}") for number in range(5)) + b"zzz\r\n\r\n")
@@ -191,7 +191,7 @@ async def test_a_refusal_waits_for_the_answers_before_it() -> None:
         assert (await read_response(reader))[0] == 400
 
 
-async def test_the_answer_to_a_body_too_large_reaches_a_client_that_is_still_sending() -> None:
+async def test_the_response_to_a_body_too_large_reaches_a_client_that_is_still_sending() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         writer.write(b"POST / HTTP/1.1\r\nContent-Length: 50000000\r\n\r\n")
@@ -287,7 +287,7 @@ async def test_a_client_that_closed_is_told_from_one_that_only_finished_sending(
         assert await asyncio.wait_for(there.cancelled.get(), WAIT_S) is call
 
 
-async def test_half_closed_connections_get_their_answers() -> None:
+async def test_half_closed_connections_get_their_responses() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         writer.write(request("/1") + request("/echo", b"2"))
@@ -329,7 +329,7 @@ async def test_silence_is_ended(data: bytes) -> None:
         assert await rest(reader) == b""
 
 
-async def test_a_drain_lets_every_answer_say_goodbye() -> None:
+async def test_a_drain_lets_every_response_say_goodbye() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         idle_reader, idle_writer = await there.connect()
@@ -348,7 +348,7 @@ async def test_a_drain_lets_every_answer_say_goodbye() -> None:
             assert await rest(fresh_reader) == b""
 
 
-async def test_the_end_waits_for_answers_and_takes_nothing_new() -> None:
+async def test_the_end_waits_for_responses_and_takes_nothing_new() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         idle_reader, _ = await there.connect()
@@ -376,7 +376,7 @@ async def test_the_end_does_not_wait_for_ever() -> None:
         await asyncio.wait_for(there.cancelled.get(), WAIT_S)
 
 
-async def test_only_the_first_answer_counts() -> None:
+async def test_only_the_first_response_counts() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         writer.write(request("/1"))

@@ -54,7 +54,7 @@ async def test_without_chunks_the_end_of_the_connection_is_the_end() -> None:
         )
 
 
-async def test_pieces_wait_for_earlier_answers() -> None:
+async def test_pieces_wait_for_earlier_responses() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         writer.write(request("/1") + request("/2") + request("/3"))
@@ -72,7 +72,7 @@ async def test_pieces_wait_for_earlier_answers() -> None:
         assert await asyncio.wait_for(reader.readexactly(len(whole)), WAIT_S) == whole
 
 
-async def test_another_answer_ends_one_that_was_begun() -> None:
+async def test_another_response_ends_one_that_was_begun() -> None:
     async with site() as there:
         reader, writer = await there.connect()
         writer.write(request("/stream"))

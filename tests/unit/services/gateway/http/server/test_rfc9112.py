@@ -196,7 +196,7 @@ async def test_section(name: str) -> None:
         assert (await read_response(other_reader))[0] == 200
 
 
-async def test_9110_9_3_2_head_is_answered_without_content() -> None:
+async def test_9110_9_3_2_head_is_responded_without_content() -> None:
     async with site(LIMITS) as there:
         reader, writer = await there.connect()
         writer.write(head("HEAD /refused HTTP/1.1", HOST) + request())
@@ -228,13 +228,13 @@ async def test_9112_7_1_2_trailers_have_an_end(endless: bytes) -> None:
     async with site(LIMITS) as there:
         reader, writer = await there.connect()
         writer.write(head(POST, HOST, CHUNKED) + b"3\r\nabc\r\n0\r\n")
-        answer = asyncio.ensure_future(read_response(reader))
+        response = asyncio.ensure_future(read_response(reader))
         async with asyncio.timeout(WAIT_S):
-            while not answer.done():
+            while not response.done():
                 writer.write(endless)
                 await writer.drain()
                 await asyncio.sleep(0)
-        status, _, body = await answer
+        status, _, body = await response
         assert status == 431
         assert b"trailers or chunk extensions exceed 4096 bytes" in body
 
@@ -243,13 +243,13 @@ async def test_9112_7_1_1_extensions_have_an_end() -> None:
     async with site(LIMITS) as there:
         reader, writer = await there.connect()
         writer.write(head(POST, HOST, CHUNKED) + b"3;")
-        answer = asyncio.ensure_future(read_response(reader))
+        response = asyncio.ensure_future(read_response(reader))
         async with asyncio.timeout(WAIT_S):
-            while not answer.done():
+            while not response.done():
                 writer.write(b"x" * 60)
                 await writer.drain()
                 await asyncio.sleep(0)
-        assert (await answer)[0] == 431
+        assert (await response)[0] == 431
         # Chunks by the thousand are no trailers.
         reader, writer = await there.connect()
         writer.write(head(POST, HOST, CHUNKED))

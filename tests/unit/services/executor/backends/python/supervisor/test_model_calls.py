@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import NereidError, NotFound, Unavailable
-from nereid.core.messages import DECOUPLED, Answer, Fault, InferRequest, SharedMemory
+from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse, SharedMemory
 from nereid.pb import kserve_pb2
 from nereid.services.executor.backends.python.supervisor.model_calls import Calls
 from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
@@ -21,9 +21,9 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker import w
 class Asked:
     """A request in the hands of the mesh."""
 
-    def __init__(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> None:
+    def __init__(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> None:
         self.request = request
-        self.on_answer = on_answer
+        self.on_response = on_response
         self.told: list[str] = []
 
     def tell(self, kind: str) -> None:
@@ -40,12 +40,12 @@ class Mesh:
         self.asked: list[Asked] = []
         self.called: list[tuple[str, bytes, Callable[[bytes | NereidError], None]]] = []
 
-    def infer(self, request: InferRequest, on_answer: Callable[[Answer], None]) -> Asked:
-        self.asked.append(Asked(request, on_answer))
+    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> Asked:
+        self.asked.append(Asked(request, on_response))
         return self.asked[-1]
 
-    def give_back(self, slab: str) -> None:
-        self.given_back.append(slab)
+    def give_back(self, segment_name: str) -> None:
+        self.given_back.append(segment_name)
 
     def call(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
@@ -92,9 +92,9 @@ def fetched(calls: Calls) -> list[tuple[int, int, Any]]:
     poll = select.poll()
     poll.register(calls.fileno(), select.POLLIN)
     assert poll.poll(0)
-    answers = calls.fetch()
+    responses = calls.fetch()
     assert not poll.poll(0)
-    return [(each.number, each.flags, json.loads(each.meta or b"null")) for each in answers]
+    return [(each.number, each.flags, json.loads(each.meta or b"null")) for each in responses]
 
 
 def test_a_request_goes_as_a_gateways_would(calls: Calls, mesh: Mesh) -> None:
@@ -117,18 +117,20 @@ def test_a_request_goes_as_a_gateways_would(calls: Calls, mesh: Mesh) -> None:
     }
     assert (request.timeout_us, request.deadline, request.caller) == (9, 77.0, 42)
     assert request.trace_context == b"\0" + b"\xab" * 16 + b"\xcd" * 8 + b"\1"
-    assert request.takes_many
+    assert request.accepts_many
 
 
-def test_answers_come_back_one_by_one(calls: Calls, mesh: Mesh) -> None:
+def test_responses_come_back_one_by_one(calls: Calls, mesh: Mesh) -> None:
     calls.hear(call(infer(), b"ab", number=7))
     (asked,) = mesh.asked
     head = kserve_pb2.ModelInferResponse(model_name="other")
     head.outputs.add(name="Y", datatype="UINT8", shape=[1])
     head.parameters["p"].int64_param = 5
-    asked.on_answer(Answer(1, head.SerializeToString(), [b"y"], more=True))
-    asked.on_answer(Answer(1, error=Fault(NotFound.code, "no", late=True), more=True))
-    asked.on_answer(Answer(1))
+    asked.on_response(InferResponse(1, head.SerializeToString(), [b"y"], more=True))
+    asked.on_response(
+        InferResponse(1, error=ErrorStatus(NotFound.code, "no", accepted=True), more=True)
+    )
+    asked.on_response(InferResponse(1))
     assert fetched(calls) == [
         (7, wire.MORE, {"outputs": [["Y", "UINT8", [1]]], "parameters": {"p": 5}}),
         (7, wire.MORE | wire.ERROR, ["NOT_FOUND", "no"]),
@@ -145,13 +147,13 @@ DECOUPLED_TEXT = (
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("error_status", "told"),
     [
-        (Fault(4, "late", late=True), ["UNAVAILABLE", "late"]),
-        (Fault(99, "odd", late=True), ["INTERNAL", "odd"]),
-        (Fault(3, "no"), ["INVALID_ARG", f"{REFUSED}no"]),
+        (ErrorStatus(4, "late", accepted=True), ["UNAVAILABLE", "late"]),
+        (ErrorStatus(99, "odd", accepted=True), ["INTERNAL", "odd"]),
+        (ErrorStatus(3, "no"), ["INVALID_ARG", f"{REFUSED}no"]),
         (
-            Fault(12, DECOUPLED),
+            ErrorStatus(12, DECOUPLED),
             [
                 "UNSUPPORTED",
                 f"{REFUSED}Model other is using the decoupled. {DECOUPLED_TEXT}",
@@ -159,9 +161,11 @@ DECOUPLED_TEXT = (
         ),
     ],
 )
-def test_codes_that_models_know(calls: Calls, mesh: Mesh, fault: Fault, told: list[str]) -> None:
+def test_codes_that_models_know(
+    calls: Calls, mesh: Mesh, error_status: ErrorStatus, told: list[str]
+) -> None:
     calls.hear(call(infer(), b"ab"))
-    mesh.asked[0].on_answer(Answer(1, error=fault))
+    mesh.asked[0].on_response(InferResponse(1, error=error_status))
     assert fetched(calls) == [(1, wire.ERROR, told)]
 
 
@@ -180,7 +184,7 @@ def test_a_worker_that_is_gone_cancels_what_it_asked(mesh: Mesh) -> None:
     calls.close()
     assert mesh.asked[0].told == ["cancel"]
     # An answer that was on its way harms nobody.
-    mesh.asked[0].on_answer(Answer(1))
+    mesh.asked[0].on_response(InferResponse(1))
 
 
 def test_tensors_in_shared_memory_stay_there(calls: Calls, mesh: Mesh) -> None:
@@ -188,28 +192,34 @@ def test_tensors_in_shared_memory_stay_there(calls: Calls, mesh: Mesh) -> None:
     (asked,) = mesh.asked
     assert asked.request.payloads == [SharedMemory("1.2.3", 64, 2)]
     head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
-    asked.on_answer(Answer(1, head, [SharedMemory("4.5.6", 0, 70_000)], slab="4.5.6"))
-    (answer,) = calls.fetch()
-    assert answer.tensors == [wire.Range("4.5.6", 0, 70_000)]
+    asked.on_response(
+        InferResponse(1, head, [SharedMemory("4.5.6", 0, 70_000)], segment_name="4.5.6")
+    )
+    (response,) = calls.fetch()
+    assert response.tensors == [wire.Range("4.5.6", 0, 70_000)]
     assert not mesh.given_back
     # Once, and only what was lent.
-    for slab in ("1.2.3", "4.5.6", "4.5.6"):
-        calls.hear(call({"what": "release", "slab": slab}))
+    for segment_name in ("1.2.3", "4.5.6", "4.5.6"):
+        calls.hear(call({"what": "release", "segment_name": segment_name}))
     assert mesh.given_back == ["4.5.6"]
     assert not calls.fetch()
 
 
-def test_a_worker_that_is_gone_reads_no_answers(mesh: Mesh) -> None:
+def test_a_worker_that_is_gone_reads_no_responses(mesh: Mesh) -> None:
     calls = Calls(mesh, 1)
-    for number, slab in enumerate(("a", "b", "c"), 1):
+    for number, segment_name in enumerate(("a", "b", "c"), 1):
         calls.hear(call(infer(), b"ab", number=number))
-        if slab != "c":
-            mesh.asked[-1].on_answer(Answer(number, b"", [SharedMemory(slab, 0, 1)], slab=slab))
-    calls.hear(call({"what": "release", "slab": "a"}))
+        if segment_name != "c":
+            mesh.asked[-1].on_response(
+                InferResponse(
+                    number, b"", [SharedMemory(segment_name, 0, 1)], segment_name=segment_name
+                )
+            )
+    calls.hear(call({"what": "release", "segment_name": "a"}))
     calls.close()
     assert sorted(mesh.given_back) == ["a", "b"]
     # What comes later is given back at once.
-    mesh.asked[-1].on_answer(Answer(3, b"", [SharedMemory("c", 0, 1)], slab="c"))
+    mesh.asked[-1].on_response(InferResponse(3, b"", [SharedMemory("c", 0, 1)], segment_name="c"))
     assert sorted(mesh.given_back) == ["a", "b", "c"]
 
 
@@ -253,7 +263,7 @@ def test_loads_unloads_and_readiness(calls: Calls, mesh: Mesh) -> None:
         {"what": "ready", "model": 5, "version": ""},
     ],
 )
-def test_calls_that_make_no_sense_are_answered(calls: Calls, mesh: Mesh, about: Any) -> None:
+def test_calls_that_make_no_sense_are_responded(calls: Calls, mesh: Mesh, about: Any) -> None:
     calls.hear(call(about, number=4))
     ((number, flags, said),) = fetched(calls)
     assert (number, flags, said[0]) == (4, wire.ERROR, "INVALID_ARG")

@@ -7,9 +7,12 @@ import json
 import pytest
 
 from nereid.core.errors import Internal, NotFound
-from nereid.core.messages import Fault
+from nereid.core.messages import ErrorStatus
 from nereid.pb import kserve_pb2
-from nereid.services.executor.backends.python.supervisor.response_heads import Heads, fault_of
+from nereid.services.executor.backends.python.supervisor.response_heads import (
+    Heads,
+    error_status_of,
+)
 
 
 def test_a_head_is_what_the_worker_says_of_its_outputs() -> None:
@@ -63,5 +66,5 @@ def test_outputs_that_make_no_sense(meta: bytes, sizes: list[int]) -> None:
         (b"7", Internal.code, "the model failed in a way that cannot be told"),
     ],
 )
-def test_faults(meta: bytes, code: int, message: str) -> None:
-    assert fault_of(meta) == Fault(code, message, late=True)
+def test_errors(meta: bytes, code: int, message: str) -> None:
+    assert error_status_of(meta) == ErrorStatus(code, message, accepted=True)

@@ -67,14 +67,14 @@ def told(call: wire.Call) -> Any:
     return json.loads(call.meta)
 
 
-def answer(call: wire.Call, *tensors: Any, flags: int = 0) -> None:
+def response(call: wire.Call, *tensors: Any, flags: int = 0) -> None:
     """As the executor does, with what stands beside the tensors."""
     about: Any = {"outputs": [["Y", "UINT8", [3]]] * len(tensors), "parameters": {}}
     if flags & wire.ERROR:
         about = ["UNAVAILABLE", "no"]
     reply = wire.Call(call.number, flags, json.dumps(about).encode(), tensors)
     body = bytearray(b"".join(map(bytes, wire.call_parts(reply))))
-    link.link().answered(body)
+    link.link().responded(body)
 
 
 def test_a_large_request_lies_in_the_workers_memory(executor: Channel) -> None:
@@ -88,7 +88,7 @@ def test_a_large_request_lies_in_the_workers_memory(executor: Channel) -> None:
         seen = np.frombuffer(Mappings().view(SharedMemory(*place)), np.float32)
         assert np.array_equal(seen, made.inputs()[0].as_numpy())
         names.add(place.segment)
-        answer(call, b"abc")
+        response(call, b"abc")
         assert bytes(future.result(0).output_tensors()[0].as_numpy()) == b"abc"
     assert len(names) == 1, "an answered request's memory is the next one's"
 
@@ -140,7 +140,7 @@ def test_models_are_loaded_unloaded_and_asked_about(executor: Channel) -> None:
             asked.append((told(call), [bytes(each) for each in call.tensors]))
             meta = json.dumps(reply).encode()
             parts = wire.call_parts(wire.Call(call.number, flags, meta, ()))
-            link.link().answered(bytearray(b"".join(map(bytes, parts))))
+            link.link().responded(bytearray(b"".join(map(bytes, parts))))
             return future.result(10)
 
     assert run(lambda: pb.load_model("m", config="{}", files={"file:1/a": b"xy"}), None) is None
@@ -173,14 +173,14 @@ def test_memory_that_may_still_be_read_is_let_go_of(executor: Channel, how: str)
     if how == "error":
         future = mesh.ask_once(request())
         (call,) = heard(executor)
-        answer(call, flags=wire.ERROR)
+        response(call, flags=wire.ERROR)
         assert future.result(0).has_error()
     else:
         responses = mesh.ask_many(request())
         (call,) = heard(executor)
         if how == "many":
-            answer(call, b"abc", flags=wire.MORE)
-            answer(call, b"def")
+            response(call, b"abc", flags=wire.MORE)
+            response(call, b"def")
             assert len(list(responses)) == 2
         del responses
         gc.collect()
@@ -193,7 +193,7 @@ def test_a_response_is_held_in_place(executor: Channel, segment: ExecutorsSegmen
     future = mesh.ask_once(request(10))
     (call,) = heard(executor)
     places = [wire.Range(*segment.range(64, 3)), wire.Range(*segment.range(67, 3))]
-    answer(call, *places)
+    response(call, *places)
     first, second = future.result(0).output_tensors()
     del future
     gc.collect()
@@ -203,7 +203,9 @@ def test_a_response_is_held_in_place(executor: Channel, segment: ExecutorsSegmen
     assert not heard(executor)
     del second
     gc.collect()
-    assert [told(each) for each in heard(executor)] == [{"what": "release", "slab": segment.name}]
+    assert [told(each) for each in heard(executor)] == [
+        {"what": "release", "segment_name": segment.name}
+    ]
 
 
 def test_a_response_that_nobody_wants_is_given_back(
@@ -213,10 +215,10 @@ def test_a_response_that_nobody_wants_is_given_back(
     (call,) = heard(executor)
     del responses
     gc.collect()
-    answer(call, wire.Range(*segment.range(0, 3)))
+    response(call, wire.Range(*segment.range(0, 3)))
     assert [told(each) for each in heard(executor)] == [
         {"what": "cancel", "call": call.number},
-        {"what": "release", "slab": segment.name},
+        {"what": "release", "segment_name": segment.name},
     ]
 
 
@@ -225,7 +227,7 @@ def test_a_response_that_is_gone_is_an_error(executor: Channel, segment: Executo
     (call,) = heard(executor)
     place = wire.Range(*segment.range(0, 3))
     gone = place._replace(segment=f"{segment.name}0")
-    answer(call, gone)
+    response(call, gone)
     error: Any = future.result(0).error()
     assert error.message() == "the executor was lost with its answer"
     assert [told(each)["what"] for each in heard(executor)] == ["release"]
@@ -238,7 +240,7 @@ def test_of_many_responses_that_are_held_some_are_copied(
     segment.view[:3] = b"abc"
     future = mesh.ask_once(request(10))
     (call,) = heard(executor)
-    answer(call, wire.Range(*segment.range(0, 3)))
+    response(call, wire.Range(*segment.range(0, 3)))
     gc.collect()
     assert [told(each)["what"] for each in heard(executor)] == ["release"]
     segment.view[:3] = b"xyz"
@@ -251,5 +253,5 @@ def test_who_no_longer_waits_has_the_request_cancelled(executor: Channel) -> Non
     assert future.cancel()
     assert [told(each) for each in heard(executor)] == [{"what": "cancel", "call": call.number}]
     # It was on its way.
-    answer(call, b"abc")
+    response(call, b"abc")
     assert future.cancelled()

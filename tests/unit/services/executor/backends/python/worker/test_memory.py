@@ -66,13 +66,13 @@ def test_what_is_not_kept_is_somebody_elses(segment: Segment) -> None:
 
 
 @pytest.mark.parametrize(
-    "slab", ["1.2", "x", "", f"{1 << 22}.3.4", "1.99999.5", f"{'{pid}'}.{'{descriptor}'}.1"]
+    "segment_name", ["1.2", "x", "", f"{1 << 22}.3.4", "1.99999.5", f"{'{pid}'}.{'{descriptor}'}.1"]
 )
-def test_what_is_not_there(segment: Segment, slab: str) -> None:
+def test_what_is_not_there(segment: Segment, segment_name: str) -> None:
     pid, descriptor, _ = segment.name.split(".")
-    slab = slab.format(pid=pid, descriptor=descriptor)
+    segment_name = segment_name.format(pid=pid, descriptor=descriptor)
     with pytest.raises(TritonModelException, match="is gone"):
-        memory.Inputs().view(wire.Range(slab, 0, 1))
+        memory.Inputs().view(wire.Range(segment_name, 0, 1))
 
 
 def test_what_lies_outside(segment: Segment) -> None:

@@ -40,30 +40,30 @@ def test_batches_arrive_as_they_left(number: int, members: list[Member]) -> None
 
 
 @given(NUMBERS, st.integers(0, 1), st.lists(REPLIES, max_size=5))
-def test_answers_arrive_as_they_left(number: int, flags: int, replies: list[Reply]) -> None:
-    body = joined(wire.answers_parts(number, flags, replies))
-    assert wire.read_answers(body) == (number, flags, replies)
+def test_responses_arrive_as_they_left(number: int, flags: int, replies: list[Reply]) -> None:
+    body = joined(wire.responses_parts(number, flags, replies))
+    assert wire.read_responses(body) == (number, flags, replies)
 
 
 @given(st.lists(REPLIES, min_size=1, max_size=3), st.data())
-def test_damaged_answers_are_refused_or_read_as_something_else(
+def test_damaged_responses_are_refused_or_read_as_something_else(
     replies: list[Reply], data: st.DataObject
 ) -> None:
-    body = joined(wire.answers_parts(1, 0, replies))
+    body = joined(wire.responses_parts(1, 0, replies))
     place = data.draw(st.integers(0, len(body) - 1))
     if data.draw(st.booleans()):
         del body[place:]
     else:
         body[place] ^= data.draw(st.integers(1, 255))
     try:
-        wire.read_answers(body)
+        wire.read_responses(body)
     except wire.WireError:
         return
 
 
 @given(st.binary(max_size=200))
 def test_noise_is_refused_or_harmless(noise: bytes) -> None:
-    for read in (wire.read_answers, wire.read_batch):
+    for read in (wire.read_responses, wire.read_batch):
         try:
             read(bytearray(noise))
         except wire.WireError:
@@ -129,7 +129,7 @@ def test_one_read_holds_what_has_come(ends: tuple[Channel, socket.socket]) -> No
 @pytest.mark.parametrize("dtype", [np.float16, np.bool_, np.int64])
 def test_arrays_travel_as_their_bytes(dtype: Any) -> None:
     array = np.ones((2, 3), dtype)
-    _, _, (reply,) = wire.read_answers(joined(wire.answers_parts(1, 0, [(0, 0, b"", [array])])))
+    _, _, (reply,) = wire.read_responses(joined(wire.responses_parts(1, 0, [(0, 0, b"", [array])])))
     assert [bytes(each) for each in reply.tensors] == [array.tobytes()]
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LONG_BYTES = 1 << 20
 
 
-class Slabs:
+class SharedTensors:
     """The executor's segments and its view of others'."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
@@ -56,15 +56,17 @@ class Slabs:
             Unavailable: its gateway is gone, or has given the request up.
         """
         try:
-            return self._mappings.view(SharedMemory(memory.slab, memory.offset, memory.size_bytes))
+            return self._mappings.view(
+                SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
+            )
         except LostError as error:
-            raise Unavailable(f"the data of the request is gone: {error}", late=True) from error
+            raise Unavailable(f"the data of the request is gone: {error}", accepted=True) from error
 
     def release(self, release: pb.Release) -> None:
         """What was lent comes back."""
         give_back = self.segments.discard if release.discard else self.segments.free
-        for slab in release.slabs:
-            give_back(slab)
+        for segment_name in release.segment_names:
+            give_back(segment_name)
 
     def forget(self) -> None:
         """The scheduler is gone: nobody will give back what is lent."""
@@ -79,8 +81,8 @@ class Slabs:
 class Lender:
     """One instance's way of lending its answers."""
 
-    def __init__(self, slabs: Slabs) -> None:
-        self._segments = slabs.segments
+    def __init__(self, shared_tensors: SharedTensors) -> None:
+        self._segments = shared_tensors.segments
         # Of the batch under way.
         self.lent: list[str] = []
 
@@ -115,9 +117,9 @@ class Lender:
         segment = self._segments.take(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
-    def free(self, slab: str) -> None:
+    def free(self, segment_name: str) -> None:
         """What was lent, or given as room, is not used."""
-        self._segments.free(slab)
+        self._segments.free(segment_name)
 
     def take_back(self) -> None:
         """The batch under way failed: nobody has heard of what it lent."""

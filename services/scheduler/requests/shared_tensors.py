@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import Answer, SharedMemory, fault_of
+from nereid.core.messages import InferResponse, SharedMemory, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.segments import LostError, owner_of, read
 
@@ -32,7 +32,7 @@ class Owner(Protocol):
         """Tell it something."""
 
 
-class Slabs:
+class SharedTensors:
     """Whose segments are whose."""
 
     def __init__(self, domain: str = "") -> None:
@@ -54,37 +54,37 @@ class Slabs:
         if self._owners.get(owner.hello.process) is owner:
             del self._owners[owner.hello.process]
 
-    def give_back(self, slabs: Iterable[str], *, discard: bool = False) -> None:
+    def give_back(self, segment_names: Iterable[str], *, discard: bool = False) -> None:
         """Nobody wants these any more; discard: but somebody may still be reading them."""
         by_owner: dict[str, list[str]] = {}
-        for slab in slabs:
-            by_owner.setdefault(owner_of(slab), []).append(slab)
+        for segment_name in segment_names:
+            by_owner.setdefault(owner_of(segment_name), []).append(segment_name)
         for process, names in by_owner.items():
             owner = self._owners.get(process)
             if owner is not None:
-                release = pb.Release(slabs=names, discard=discard)
+                release = pb.Release(segment_names=names, discard=discard)
                 owner.send(pb.ExecutorCommand(release=release))
 
-    def unwanted(self, answer: Answer) -> None:
+    def unwanted(self, response: InferResponse) -> None:
         """An answer has no taker any more."""
-        if answer.slab:
-            self.give_back((answer.slab,))
+        if response.segment_name:
+            self.give_back((response.segment_name,))
 
-    def bring_in(self, answer: Answer) -> Answer:
+    def bring_in(self, response: InferResponse) -> InferResponse:
         """The same answer with its bytes inline: who gets it cannot open its segment, or keeps it,
         or shares it with others.
         """
-        if not answer.slab:
-            return answer
+        if not response.segment_name:
+            return response
         try:
-            payloads = inline(answer.payloads)
+            payloads = inline(response.payloads)
         except LostError as error:
             _log.warning("an answer was lost with its executor: %s", error)
-            lost = Unavailable("the executor was lost with its answer", late=True)
-            return Answer(answer.id, error=fault_of(lost), more=answer.more)
+            lost = Unavailable("the executor was lost with its answer", accepted=True)
+            return InferResponse(response.id, error=error_status_of(lost), more=response.more)
         finally:
-            self.give_back((answer.slab,))
-        return Answer(answer.id, answer.head, payloads, more=answer.more)
+            self.give_back((response.segment_name,))
+        return InferResponse(response.id, response.head, payloads, more=response.more)
 
 
 def inline(payloads: Iterable[Payload]) -> list[Payload]:

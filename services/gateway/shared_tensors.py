@@ -32,10 +32,10 @@ from nereid.shm.segments import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import Answer, InferRequest, Payload
+    from nereid.core.messages import InferRequest, InferResponse, Payload
 
 
-class Room:
+class MessageBuffer:
     """A request's body, or what is to become one, in a segment."""
 
     __slots__ = ("_offset", "lease", "view")
@@ -54,7 +54,7 @@ class Room:
         return self.lease.segment.range(self._offset + part.start, part.stop - part.start)
 
 
-class Slabs:
+class SharedTensors:
     """One gateway's segments, and its view of executors'."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
@@ -84,7 +84,7 @@ class Slabs:
 
     # --- requests
 
-    def room(self, size_bytes: int, header_bytes: int = 0) -> Room | None:
+    def room(self, size_bytes: int, header_bytes: int = 0) -> MessageBuffer | None:
         """Where to put a body of this size, so that what is behind its header is aligned; None: in
         bytes.
         """
@@ -94,7 +94,7 @@ class Slabs:
         segment = self.segments.take(offset + size_bytes)
         if segment is None:
             return None
-        return Room(Lease(self.segments, segment), offset, size_bytes)
+        return MessageBuffer(Lease(self.segments, segment), offset, size_bytes)
 
     def stage(self, request: InferRequest) -> None:
         """Move the tensors of a request that came in bytes to a segment, if there are many."""
@@ -119,22 +119,22 @@ class Slabs:
 
     # --- answers
 
-    def open(self, answer: Answer) -> None:
+    def open(self, response: InferResponse) -> None:
         """Replace references by views of what they name.
 
         Raises:
             LostError: the executor died in the meantime.
         """
-        references: list[Any] = answer.payloads
+        references: list[Any] = response.payloads
         # An object of its own that all views of this answer depend on, to see the last one go.
-        watched = np.frombuffer(self._mappings.segment(answer.slab), np.uint8)
+        watched = np.frombuffer(self._mappings.segment(response.segment_name), np.uint8)
         whole = watched.data
-        answer.payloads = [part(whole, each) for each in references]
-        weakref.finalize(watched, self.give_back, answer.slab).atexit = False
+        response.payloads = [part(whole, each) for each in references]
+        weakref.finalize(watched, self.give_back, response.segment_name).atexit = False
 
-    def give_back(self, slab: str) -> None:
+    def give_back(self, segment_name: str) -> None:
         """The segment of an answer that nobody opened, or nobody will look at again."""
-        self._done.append(slab)
+        self._done.append(segment_name)
         # Views may be dropped by any thread, and at any time.
         with contextlib.suppress(RuntimeError):
             if self._loop is not None:
