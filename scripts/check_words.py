@@ -1,0 +1,147 @@
+"""Keeps words of a private language out of names and log lines (docs/architecture.md: Glossary).
+
+usage: check_words.py [--count] [PATH ...]
+
+Looks at the words of every name that is defined (functions, classes, arguments, variables,
+attributes, modules) and at the texts of log calls. --count also counts the words in all prose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What not to say, and what to say instead.
+WORDS = {
+    "answer": "response; reply (verb: respond, complete)",
+    "fault": "error",
+    "verdict": "outcome, status",
+    "room": "buffer, slot, capacity",
+    "pen": "lock",
+    "stay": "session",
+    "taker": "client, receiver",
+    "tell": "notify, report, send",
+    "told": "notified, reported, sent",
+    "hear": "receive, on_<event>",
+    "heard": "received",
+    "late": "deferred; accepted",
+    "fate": "outcome, crash recovery",
+    "stranded": "waiting for an executor",
+    "stranding": "waiting for an executor",
+    "lineage": "nested calls",
+    "slab": "segment",
+    "intake": "admission",
+    "alarm": "timer",
+    "errand": "callbacks, context",
+}
+_FORMS = {
+    form: word
+    for word in WORDS
+    for form in (
+        word,
+        f"{word}s",
+        f"{word}ed",
+        f"{word}ing",
+        f"{word.removesuffix('e')}ing",
+    )
+}
+_PHRASES = ("under way", "is gone", "nobody's", "no taker", "in passing", "hears of")
+_LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+_SKIPPED = ("_pb2.py", "_pb2.pyi")
+
+
+def words_of(name: str) -> list[str]:
+    """The words of an identifier in snake_case, CamelCase or CAPITALS, in lower case."""
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name).replace("_", " ")
+    return spaced.lower().split()
+
+
+def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+
+
+def log_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _LEVELS
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id in {"log", "_log", "logger", "logging"}
+        ):
+            for each in ast.walk(node):
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    yield each.lineno, each.value
+
+
+def findings(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    seen = {*defined_names(tree), (1, path.stem)}
+    for line, name in sorted(seen):
+        for word in words_of(name):
+            if word in _FORMS:
+                yield f"{path}:{line}: '{name}': say {WORDS[_FORMS[word]]}"
+    for line, text in log_texts(tree):
+        for word in re.findall(r"[a-z]+", text.lower()):
+            if word in _FORMS:
+                yield f"{path}:{line}: log line says '{word}': say {WORDS[_FORMS[word]]}"
+        for phrase in _PHRASES:
+            if phrase in text.lower():
+                yield f"{path}:{line}: log line says '{phrase}'"
+
+
+def prose_count(paths: list[Path]) -> Counter[str]:
+    """How often each word stands in comments and strings, which docstrings are."""
+    count: Counter[str] = Counter()
+    for path in paths:
+        with path.open("rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                if token.type in (tokenize.COMMENT, tokenize.STRING):
+                    text = token.string.lower()
+                    count.update(word for word in re.findall(r"[a-z]+", text) if word in _FORMS)
+                    count.update({phrase: n for phrase in _PHRASES if (n := text.count(phrase))})
+    return count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", action="store_true", help="count the words in prose, too")
+    parser.add_argument("paths", nargs="*", type=Path, default=[Path("nereid"), Path("services")])
+    arguments = parser.parse_args()
+    paths = sorted(
+        path
+        for root in arguments.paths
+        for path in (root.rglob("*.py") if root.is_dir() else [root])
+        if not path.name.endswith(_SKIPPED)
+    )
+    found = [line for path in paths for line in findings(path)]
+    print(*found, sep="\n", end="\n" if found else "")
+    if arguments.count:
+        count = prose_count(paths)
+        print(f"{count.total()} in prose:", ", ".join(f"{w} {n}" for w, n in count.most_common()))
+    print(f"{len(found)} names and log lines, {len(paths)} files", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
