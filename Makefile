@@ -1,73 +1,98 @@
-# make serve and make test do all the set-up they need, in .venv; README.md has the rest.
+# `make serve` and `make test` install all they need in .venv. CONTRIBUTING.md explains the rest.
 PYTHON ?= python3
 BIN := .venv/bin
 MODELS ?= models
+PYTEST := $(BIN)/python -m pytest
+# Two files at a time: much of a test's time is spent waiting for other processes.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # ONNX Runtime's builds send data to their maker unless told not to.
 export ORT_DISABLE_TELEMETRY ?= 1
 
-.PHONY: install dev models serve test e2e compose-test compat compat-record fuzz check fmt proto bench clean
+.PHONY: help install dev models serve unit test e2e nightly compose-test compat compat-record fuzz check fmt proto \
+	docs lock package-test bench clean
 
-.venv/.installed: pyproject.toml
+help:  ## List the targets.
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/.installed: pyproject.toml requirements/serve.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nereid needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable '.[serve,examples]'
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/serve.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-.venv/.installed-dev: .venv/.installed
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+.venv/.installed-dev: .venv/.installed requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
 	touch $@
 
-install: .venv/.installed
+install: .venv/.installed  ## Make .venv with what serving needs.
 
-dev: .venv/.installed-dev
+dev: .venv/.installed-dev  ## Make .venv with what the tests need as well.
 
-models: install
+models: install  ## Make the example models.
 	$(BIN)/python examples/make_models.py --output $(MODELS)
 
-serve: models
+serve: models  ## Serve the example models (FLAGS="..." for flags of nereid serve).
 	$(BIN)/nereid serve --model-repository $(MODELS) $(FLAGS)
 
-# Two files at a time: much of a test's time is waiting for other processes.
-test: dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
+unit: dev  ## Seconds: unit tests, no sockets, no other processes.
+	$(PYTEST) $(PARALLEL) tests/unit $(ARGS)
 
-e2e: dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/e2e $(PYTEST)
+test: dev  ## Minutes: all that CI runs. ARGS="-k name" or a path narrows it.
+	$(PYTEST) $(PARALLEL) $(COVERAGE) $(ARGS)
 
-# Builds the images and starts the mesh on a Docker engine, with Compose v2.
-compose-test: dev
-	$(BIN)/python -m pytest tests/compose $(PYTEST)
+e2e: dev  ## The tests of whole meshes alone.
+	$(PYTEST) $(PARALLEL) tests/e2e tests/conformance $(ARGS)
 
-# FUZZ="--seconds 600 http2 ..." for so long each, and these targets only.
-fuzz: dev
-	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
+nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the real Triton beside Nereid.
+	$(PYTEST) $(PARALLEL) -m "nightly or not nightly" $(ARGS)
+	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)
+	$(MAKE) fuzz FUZZ="--seconds 600"
+
+compose-test: dev  ## Build the images, start the mesh on a Docker engine, and test it.
+	@docker compose version >/dev/null 2>&1 || { echo "make compose-test needs a Docker engine with Compose v2 (docker compose)"; exit 2; }
+	$(PYTEST) tests/compose $(ARGS)
+
+fuzz: dev  ## Fuzz the parsers. FUZZ="--seconds 600 http2 ..." for so long each, and these targets only.
+	$(BIN)/python -m pip install --quiet 'atheris>=2.3'
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
-# The same requests to the real tritonserver and to Nereid: NEREID_TRITON_VENV has it, or it is
-# installed on first use. For longer: make compat COMPAT=--hypothesis-profile=long
-compat: dev
-	$(BIN)/python -m pytest tests/conformance/triton -rs $(COMPAT)
+# NEREID_TRITON_VENV names a virtual environment that has nvidia-pytriton; without it one is made on first use.
+compat: dev  ## The same requests to the real tritonserver and to Nereid. COMPAT=--hypothesis-profile=long for longer.
+	$(PYTEST) tests/conformance/triton -rs $(COMPAT)
 
-# Asks the real tritonserver anew for what tests/conformance/test_nereid.py expects of Nereid.
-compat-record: dev
+compat-record: dev  ## Ask the real tritonserver anew for what tests/conformance expects.
 	$(BIN)/python -m tests.conformance.triton.record
 
-check: dev
+check: dev  ## Format, lint, types, import rules, words, generated files.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_words.py
 	$(BIN)/python protos/generate.py --check
+	$(BIN)/python scripts/flag_reference.py --check
+	$(BIN)/python scripts/metric_reference.py --check
 
-fmt: dev
+fmt: dev  ## Format the code and fix what ruff can fix.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 
-proto: dev
+proto: dev  ## Generate nereid/pb from protos/.
 	$(BIN)/python protos/generate.py
 
-bench: dev
+docs: dev  ## Generate docs/reference from the code that declares flags and metrics.
+	$(BIN)/python scripts/flag_reference.py
+	$(BIN)/python scripts/metric_reference.py
+
+lock: dev  ## Lock all dependencies, with hashes, in requirements/.
+	$(BIN)/python scripts/lock.py
+
+package-test: dev  ## Build wheel and sdist, install each in an empty environment, and serve a request.
+	$(BIN)/python scripts/package_test.py
+
+bench: dev  ## Measure throughput, latency and CPU per request; benchmarks/README.md.
 	$(BIN)/python -m benchmarks $(BENCH)
 
-clean:
-	rm -rf .venv $(MODELS) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean:  ## Remove what make made.
+	rm -rf .venv $(MODELS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

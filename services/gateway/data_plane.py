@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.upstream import Upstream
 
 try:
-    VERSION = metadata.version("nereid")
+    VERSION = metadata.version("nereid-mesh")
 except metadata.PackageNotFoundError:
     # Run from a source tree that nobody installed.
     VERSION = "0"

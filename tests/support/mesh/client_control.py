@@ -54,7 +54,7 @@ def server_metadata(client: Client) -> None:
     told = client.told("get_server_metadata")
     assert told == {
         "name": "triton",
-        "version": metadata.version("nereid"),
+        "version": metadata.version("nereid-mesh"),
         "extensions": EXTENSIONS,
     }
 
