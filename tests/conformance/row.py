@@ -1,7 +1,7 @@
-"""A row: some requests in order, whose answers are those that the real server gave.
+"""A row: some requests in order, and the responses that the real server gave to them.
 
-`expected.json` holds them. Where Nereid answers otherwise on purpose, the row names the difference
-and the file holds Nereid's answer as well.
+`expected/` holds these, a file for each group. Where Nereid differs on purpose, the row names the
+difference and the file holds Nereid's response as well.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ODD_VALUES: Final[tuple[Any, ...]] = (
     ["x"],
     1 << 32,
 )
-EXPECTED: Final = Path(__file__).with_name("expected.json")
+EXPECTED: Final = Path(__file__).with_name("expected")
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ class Row:
 
     @property
     def group(self) -> str:
-        """Rows of one group are tested together."""
-        first, second, *_ = self.name.split("/")
-        return f"{first}/{second}" if first in {"http", "grpc", "python"} else first
+        return group_of(self.name)
 
     def ask(self, server: Server) -> Any:
         """The answers of one server; "no answer" is one too."""
@@ -97,19 +95,32 @@ def grouped(group: str, rows: Iterable[Row], **more: Any) -> list[Row]:
     return [replace(each, name=f"{group}/{each.name}", **more) for each in rows]
 
 
+def group_of(name: str) -> str:
+    """Rows of one group are tested together and recorded in one file."""
+    first, second, *_ = name.split("/")
+    return f"{first}/{second}" if first in {"http", "grpc", "python"} else first
+
+
 def load_expected() -> dict[str, dict[str, Any]]:
-    """By row: {"triton": answers, "nereid": answers where they differ on purpose}."""
-    found: dict[str, dict[str, Any]] = json.loads(EXPECTED.read_text())
-    return found
+    """By row: {"triton": responses, "nereid": responses where they differ on purpose}."""
+    expected: dict[str, dict[str, Any]] = {}
+    for file in sorted(EXPECTED.glob("*.json")):
+        expected |= json.loads(file.read_text())
+    return expected
 
 
 def save_expected(expected: dict[str, dict[str, Any]]) -> None:
-    """A line for each row, so that a changed answer is a changed line."""
-    lines = [
-        f"{json.dumps(name)}: {json.dumps(expected[name], sort_keys=True)}"
-        for name in sorted(expected)
-    ]
-    EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    """A file for each group, a line for each row: a changed response is a changed line."""
+    lines: dict[str, list[str]] = {}
+    for name in sorted(expected):
+        line = f"{json.dumps(name)}: {json.dumps(expected[name], sort_keys=True)}"
+        lines.setdefault(group_of(name), []).append(line)
+    EXPECTED.mkdir(exist_ok=True)
+    for file in EXPECTED.glob("*.json"):
+        file.unlink()
+    for group, rows in lines.items():
+        file = EXPECTED / f"{group.replace('/', '-')}.json"
+        file.write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 
 # --- views --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Writes tests/conformance/expected.json anew: what the real server answers to every row.
+"""Records tests/conformance/expected anew: the real server's responses to every row.
 
 Rows that differ on purpose get Nereid's answer as well. Says which rows differ without a reason,
 and which have a reason but do not differ.

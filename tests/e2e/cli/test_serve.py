@@ -115,7 +115,7 @@ def _linked(mesh: Mesh) -> bool:
 
 def _loggers(log: Path) -> set[str]:
     """Which packages have written lines there."""
-    return set(re.findall(r" services\.\w+", log.read_text()))
+    return set(re.findall(r" nereid\.services\.\w+", log.read_text()))
 
 
 def test_the_children_may_open_all_the_files_that_the_system_allows(

@@ -30,7 +30,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.channel 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-_SITE: Final = Path(worker_site.__file__).parent / "nereid_worker"
+_SITE: Final = Path(worker_site.__file__).resolve().parent / "nereid_worker"
 _NOTE: Final = Struct("<Q")
 # A worker that takes nothing for this long although it should be reading has come to a stop.
 _SEND_LIMIT_S: Final = 60.0
