@@ -16,10 +16,17 @@ GRPC_MODES = ["--sync", "--async", "--async --streaming"]
 @pytest.mark.parametrize(
     ("mesh", "protocol", "mode", "concurrency"),
     [
-        *product(["nereid"], ["http"], ["--sync", "--async"], [1, 16, 64]),
-        *product(["nereid"], ["grpc"], GRPC_MODES, [1, 16, 64]),
-        # The engine shows in how it is spoken to; HTTP has nothing to do with it.
-        *product(["grpcio"], ["grpc"], GRPC_MODES, [16]),
+        *product(["nereid"], ["http"], ["--sync", "--async"], [16]),
+        *product(["nereid"], ["grpc"], GRPC_MODES, [16]),
+        *(
+            pytest.param(*each, marks=pytest.mark.nightly)
+            for each in (
+                *product(["nereid"], ["http"], ["--sync", "--async"], [1, 64]),
+                *product(["nereid"], ["grpc"], GRPC_MODES, [1, 64]),
+                # HTTP does not depend on the gRPC engine.
+                *product(["grpcio"], ["grpc"], GRPC_MODES, [16]),
+            )
+        ),
     ],
     indirect=["mesh"],
 )

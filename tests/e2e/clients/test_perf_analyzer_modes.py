@@ -61,7 +61,11 @@ MODES = {
     ),
 }
 ROWS = [
-    pytest.param(engine, protocol, model, flags, id=f"{name}-{protocol}-{engine}")
+    pytest.param(
+        *(engine, protocol, model, flags),
+        id=f"{name}-{protocol}-{engine}",
+        marks=[pytest.mark.nightly] if engine == "grpcio" else [],
+    )
     for name, (protocols, model, flags) in MODES.items()
     for engine, protocol in PROTOCOLS
     if protocol in protocols

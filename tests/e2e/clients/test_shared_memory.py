@@ -79,7 +79,7 @@ def test_models_read_and_response_in_shared_memory(mesh: Mesh, protocol: str) ->
 
 
 @needs_analyzer
-@pytest.mark.parametrize("mode", ["--sync", "--async"])
+@pytest.mark.parametrize("mode", [pytest.param("--sync", marks=pytest.mark.nightly), "--async"])
 @on_both_engines
 def test_perf_analyzer_measures(mesh: Mesh, tmp_path: Path, protocol: str, mode: str) -> None:
     flags = [mode, "--shared-memory=system", "--concurrency-range=8", *COUNTED]

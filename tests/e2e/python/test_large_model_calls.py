@@ -202,15 +202,16 @@ def kill_a_worker(mesh: Mesh, chance: random.Random) -> None:
             os.kill(chance.choice(living), signal.SIGKILL)
 
 
-def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path) -> None:
-    """Neither those that ask, nor those that answer, nor executors with all of them."""
+@pytest.mark.parametrize("kills", [7, pytest.param(20, marks=pytest.mark.nightly)])
+def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path, kills: int) -> None:
+    """Neither callers, nor callees, nor executors with all of them."""
     save_models(tmp_path / "repository", 3)
     chance = random.Random(5)
     with running(tmp_path / "repository", tmp_path / "log", BRIEFLY, executors=2) as mesh:
         clients = Clients(mesh, 6)
         try:
             clients.await_right(10)
-            for turn in range(20):
+            for turn in range(kills):
                 if turn % 7 == 6:
                     mesh.kill("nereid.services.executor")
                 else:

@@ -22,7 +22,7 @@ from tests.support.models import python_models
 
 pytestmark = pytest.mark.slow
 
-CLIENTS, KILLS, INSTANCES = 32, 100, 4
+CLIENTS, INSTANCES = 32, 4
 # Past what processes hand each other inline.
 LARGE = 1 << 17
 
@@ -89,7 +89,8 @@ class Clients:
             assert self.replied.wait_for(lambda: self.replies >= goal or self.wrong, 60)
 
 
-def test_workers_killed_at_random_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [25, pytest.param(100, marks=pytest.mark.nightly)])
+def test_workers_killed_at_random_under_load(tmp_path: Path, kills: int) -> None:
     config = python_models.TALK.replace("count: 1", f"count: {INSTANCES}")
     python_models.save(tmp_path / "repository", "talk", config)
     chance = random.Random(4)
@@ -101,7 +102,7 @@ def test_workers_killed_at_random_under_load(tmp_path: Path) -> None:
         try:
             clients.await_replies(100)
             before = descriptors(executor)
-            for _ in range(KILLS):
+            for _ in range(kills):
                 living = [pid for pid in workers(executor) if alive(pid)]
                 if living:
                     os.kill(chance.choice(living), signal.SIGKILL)
