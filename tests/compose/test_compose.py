@@ -15,7 +15,7 @@ def _edges(stack: Stack) -> tuple[str, str]:
     return stack.address("gateway", 8000), stack.address("gateway", 8001)
 
 
-async def test_clients_on_the_host_are_responded_over_both_protocols(stack: Stack) -> None:
+async def test_clients_on_the_host_get_responses_over_both_protocols(stack: Stack) -> None:
     async with clients(*_edges(stack)) as pairs:
         for module, client in pairs:
             assert await client.is_server_ready()
@@ -64,7 +64,7 @@ def test_prometheus_scrapes_every_service(stack: Stack) -> None:
     until(lambda: stack.targets() == [(job, "up") for job in jobs], f"{jobs} to be scraped")
 
 
-async def test_what_was_accepted_is_responded_when_everything_ends(stack: Stack) -> None:
+async def test_accepted_requests_complete_when_everything_stops(stack: Stack) -> None:
     """The last test: it leaves nothing running."""
     stack.up(executors=2)
     async with clients(*_edges(stack), 6) as pairs:

@@ -147,7 +147,7 @@ class TritonPythonModel:
 
 def _ensemble(steps: str, tensors: str = _X + _Y, batch: int = 0) -> str:
     """steps: one a line, `model input=tensor … -> output=tensor …`."""
-    told = []
+    reported = []
     for line in steps.strip().splitlines():
         inputs, _, outputs = line.partition("->")
         model, *taken = inputs.split()
@@ -157,8 +157,8 @@ def _ensemble(steps: str, tensors: str = _X + _Y, batch: int = 0) -> str:
             version = int(number)
         maps = "".join(_map("input_map", each) for each in taken)
         maps += "".join(_map("output_map", each) for each in outputs.split())
-        told.append(f'step {{ model_name: "{model}" model_version: {version} {maps}}}\n')
-    scheduling = f"ensemble_scheduling {{ {''.join(told)} }}\n"
+        reported.append(f'step {{ model_name: "{model}" model_version: {version} {maps}}}\n')
+    scheduling = f"ensemble_scheduling {{ {''.join(reported)} }}\n"
     return f'platform: "ensemble"\nmax_batch_size: {batch}\n{tensors}{scheduling}'
 
 

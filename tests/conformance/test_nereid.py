@@ -57,7 +57,7 @@ def started(
 
 
 @pytest.mark.slow
-def test_nereid_responses_as_triton(
+def test_nereid_responds_as_triton(
     started: tuple[str, Server, str], expected: dict[str, dict[str, Any]], subtests: pytest.Subtests
 ) -> None:
     name, server, prefix = started

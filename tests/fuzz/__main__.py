@@ -45,9 +45,11 @@ def fuzz(name: str, seconds: int) -> bool:
     log = _BUILD / name / "log"
     with log.open("w") as out:
         code = subprocess.run(command, stdout=out, stderr=out, check=False).returncode
-    told = [match.groups() for match in map(_STATUS.search, log.read_text().splitlines()) if match]
-    runs, memory = told[-1] if told else ("0", "0")
-    middle = told[len(told) // 2][1] if told else "0"
+    reported = [
+        match.groups() for match in map(_STATUS.search, log.read_text().splitlines()) if match
+    ]
+    runs, memory = reported[-1] if reported else ("0", "0")
+    middle = reported[len(reported) // 2][1] if reported else "0"
     what = "nothing found" if code == 0 else f"FOUND SOMETHING: see {log} and {found}"
     print(f"{name}: {runs} inputs, {memory} MB in the end, {middle} halfway; {what}", flush=True)  # noqa: T201 (a tool)
     return code == 0

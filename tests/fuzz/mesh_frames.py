@@ -42,12 +42,12 @@ _HEAD = head(("x", "FP32", [1, 2]), ("s", "BYTES", [1, 1]))
 _REQUEST = InferRequest(
     7, _HEAD, [bytes(8), SharedMemory("slab", 1, 2)], "id", {"a": 1, "b": "c", "d": 1.5, "e": True}
 )
-_LATE = InferRequest(
+_DEFERRED = InferRequest(
     8, _HEAD, [], error_status=ErrorStatus(3, "no"), timeout_us=5, deadline=2.5, digest=b"d"
 )
 # The first byte says who reads the rest: one of the codecs, or an executor.
 SEEDS = [
-    b"\0" + RequestCodec(lambda: 0.0).encode([_REQUEST, _LATE, Cancel(7)]),
+    b"\0" + RequestCodec(lambda: 0.0).encode([_REQUEST, _DEFERRED, Cancel(7)]),
     b"\1"
     + ResponseCodec().encode(
         [

@@ -17,7 +17,7 @@ from tests.conformance.rows.python_models import levelled, run
 
 
 def rows() -> Iterator[Row]:
-    for group in (_infer, _classes, _told, _decoupled, _kept, _control, _statistics, _broken):
+    for group in (_infer, _classes, _reported, _decoupled, _kept, _control, _statistics, _broken):
         yield from grouped(f"ensemble/{group.__name__[1:]}", group(), server="python")
 
 
@@ -99,7 +99,7 @@ def _classes() -> Iterator[Row]:
         yield infer(f"{model}-http", model, {**document, "outputs": outputs}, view=sorted_outputs)
 
 
-def _told() -> Iterator[Row]:
+def _reported() -> Iterator[Row]:
     """What the step's model is told of the client's request."""
     cases: dict[str, dict[str, Any]] = {
         "nothing": {},
@@ -161,11 +161,11 @@ def _kept() -> Iterator[Row]:
         asked += [Rpc("ModelInfer", again), Rpc("ModelInfer", request("kept", [_x(number)], ()))]
     asked.append(run("script", code.format("kept").replace("7", "8")))
     asked.append(Rpc("ModelInfer", request("kept", [_x(8)], ())))
-    told = [
+    reported = [
         Rpc("ModelStatistics", pb.ModelStatisticsRequest(name=name))
         for name in ("kept", "kept_step", "kept_whole")
     ]
-    yield row("shared", *asked, *told, view=_without_parameters)
+    yield row("shared", *asked, *reported, view=_without_parameters)
 
 
 def _control() -> Iterator[Row]:

@@ -70,24 +70,24 @@ class Pair:
     triton: triton.Triton
     nereid: Server
 
-    def real(self, tell: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
+    def real(self, report: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
         """What the real server tells; None where it dies of it, or tells now this, now that.
 
         What fits is believed at once, all else when new servers tell the same.
         """
         with skipping():
-            told = tell()
+            reported = report()
             for _ in range(1, ASKED):
-                if told is None or fits(told):
-                    return told
-                before, told = told, self._anew(tell)
-                if not fits(told) and dumped(told) != dumped(before):
+                if reported is None or fits(reported):
+                    return reported
+                before, reported = reported, self._anew(report)
+                if not fits(reported) and dumped(reported) != dumped(before):
                     return None
-            return told
+            return reported
 
-    def _anew(self, tell: Callable[[], Any]) -> Any:
+    def _anew(self, report: Callable[[], Any]) -> Any:
         self.triton.renew()
-        return tell()
+        return report()
 
 
 @pytest.fixture(scope="session")

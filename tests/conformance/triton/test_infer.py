@@ -20,7 +20,7 @@ def compare(pair: Pair, step: Step) -> None:
     row = Row("a generated request", (step,))
     ours = row.ask(pair.nereid)
     assert ours != "no answer"
-    real = pair.real(lambda: pair.triton.ask(row), lambda told: excused(told, ours))
+    real = pair.real(lambda: pair.triton.ask(row), lambda reported: excused(reported, ours))
     note(f"Triton {dumped(real)}")
     note(f"Nereid {dumped(ours)}")
     if not excused(real, ours):

@@ -66,7 +66,7 @@ def _real_story(pair: Pair, step: Callable[[int, int], Step]) -> list[Any]:
 @pytest.mark.parametrize("step", [_http, _grpc])
 def test_a_full_queue(pair: Pair, step: Callable[[int, int], Step]) -> None:
     ours = _story(pair.nereid, step)
-    real = pair.real(lambda: _real_story(pair, step), lambda told: bool(told == ours))
+    real = pair.real(lambda: _real_story(pair, step), lambda reported: bool(reported == ours))
     if not real:
         pytest.skip("the real Triton has no story, or now this one, now that one")
     assert ours == real

@@ -13,7 +13,7 @@ from tests.conformance.triton.conftest import ASKED, Pair, skipping
 from tests.conformance.triton.triton import Triton
 
 
-def test_nereid_responses_as_recorded(pair: Pair, subtests: pytest.Subtests) -> None:
+def test_nereid_responds_as_recorded(pair: Pair, subtests: pytest.Subtests) -> None:
     expected = load_expected()
     for group, rows in groups(pair.name).items():
         with subtests.test(group):
@@ -27,7 +27,7 @@ def test_nereid_responses_as_recorded(pair: Pair, subtests: pytest.Subtests) -> 
             assert not wrong, "\n".join(wrong)
 
 
-def test_triton_responses_as_recorded(pair: Pair) -> None:
+def test_triton_responds_as_recorded(pair: Pair) -> None:
     expected = load_expected()
     # Waiting for no answer takes too long.
     rows = [
@@ -56,9 +56,9 @@ def _wrong(triton: Triton, rows: list[Row], expected: dict[str, dict[str, Any]])
     for row in rows:
         real = dumped(triton.ask(row))
         if real != dumped(expected[row.name]["triton"]):
-            told = f"{row.name}: Triton\n  {real}"
-            print(told)
+            reported = f"{row.name}: Triton\n  {real}"
+            print(reported)
             # One that was started anew has forgotten what rows before had done.
             if len(triton.deaths) == deaths:
-                wrong.add(told)
+                wrong.add(reported)
     return wrong

@@ -44,14 +44,14 @@ class Triton:
         self._process, self.server = self._start()
 
     def _start(self) -> tuple[ServerProcess, Server]:
-        told = ""
+        reported = ""
         for _ in range(_STARTS):
             try:
                 return self._start_once()
             except (BenchError, OSError) as error:
-                told = f"tritonserver does not start: {error}"
-                print(told, flush=True)
-        self._gone = BenchError(told)
+                reported = f"tritonserver does not start: {error}"
+                print(reported, flush=True)
+        self._gone = BenchError(reported)
         raise self._gone
 
     def _start_once(self) -> tuple[ServerProcess, Server]:

@@ -149,7 +149,7 @@ def test_a_step_shares_responses_with_clients(it: Mesh, size: int) -> None:
                 assert grown(it, "whole", whole) == (miss | executed if wanted else hit)
 
 
-def test_an_error_is_told_to_all_and_not_kept(it: Mesh) -> None:
+def test_an_error_reaches_all_and_is_not_cached(it: Mesh) -> None:
     before = it.counts("triple")
     with ThreadPoolExecutor(4) as pool:
         responses = list(pool.map(lambda _: infer(it, "triple", 1000), range(4)))

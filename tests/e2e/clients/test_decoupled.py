@@ -78,8 +78,8 @@ def test_responses_on_a_stream(mesh: Mesh, mode: str, wanted: bool) -> None:
 @pytest.mark.parametrize("mode", ENDS)
 def test_responses_as_events(mesh: Mesh, mode: str) -> None:
     failures, _ = ENDS[mode]
-    with events(mesh, "repeat", COUNT=2, SIZE=1, MODE=mode) as told:
-        numbers = list(told)
+    with events(mesh, "repeat", COUNT=2, SIZE=1, MODE=mode) as reported:
+        numbers = list(reported)
     if failures:
         assert numbers.pop()["error"].startswith(failures[0])
     assert [(each["OUT"], each["BLOB"]) for each in numbers] == [(0, 0), (1, 1)]
@@ -103,8 +103,8 @@ def test_failures_and_successes_are_counted_as_tritons(mesh: Mesh) -> None:
         return stats["execution_count"], inference["success"]["count"], inference["fail"]["count"]
 
     for mode in ("then_end", "fail_at_last", "raise_at_last", "fail_between"):
-        with events(mesh, "counted", COUNT=2, SIZE=1, MODE=mode) as told:
-            list(told)
+        with events(mesh, "counted", COUNT=2, SIZE=1, MODE=mode) as reported:
+            list(reported)
     # A batch counts once the model has returned from it, which may be after its last answer.
     until(lambda: counts() == (4, 3, 1), "the counts")
 
@@ -124,11 +124,11 @@ def test_many_requests_at_once(mesh: Mesh) -> None:
             for number in range(20):
                 mode = "later" if number % 2 else "then_end"
                 made.ask("repeat", mode, 10, request_id=f"{name}-{number}")
-            told: dict[str, list[int]] = {}
+            reported: dict[str, list[int]] = {}
             for _ in range(200):
                 response = made.next()
-                told.setdefault(response.id, []).append(number_of(response))
-            assert told == {f"{name}-{number}": list(range(10)) for number in range(20)}
+                reported.setdefault(response.id, []).append(number_of(response))
+            assert reported == {f"{name}-{number}": list(range(10)) for number in range(20)}
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, "abcdefgh"))
@@ -187,9 +187,7 @@ def test_a_client_that_cancels_stops_its_model(mesh: Mesh, repository: Path) -> 
     endless.await_cancelled()
 
 
-def test_large_responses_that_nobody_takes_leave_no_memory_behind(
-    mesh: Mesh, repository: Path
-) -> None:
+def test_large_unread_responses_leave_no_memory_behind(mesh: Mesh, repository: Path) -> None:
     endless = Endless(repository / "endless_grpc")
     one = Stream(mesh)
     one.ask("endless_grpc", "for_ever", 0, 1 << 20)
@@ -203,8 +201,8 @@ def test_large_responses_that_nobody_takes_leave_no_memory_behind(
 
 def test_a_client_of_events_that_goes_stops_its_model(mesh: Mesh, repository: Path) -> None:
     endless = Endless(repository / "endless_http")
-    with events(mesh, "endless_http", COUNT=0, SIZE=10, MODE="for_ever") as told:
-        assert [next(told)["OUT"] for _ in range(5)] == list(range(5))
+    with events(mesh, "endless_http", COUNT=0, SIZE=10, MODE="for_ever") as reported:
+        assert [next(reported)["OUT"] for _ in range(5)] == list(range(5))
     endless.await_cancelled()
 
 
@@ -279,15 +277,15 @@ def test_an_executor_that_is_killed_fails_what_was_begun(mesh: Mesh) -> None:
         for number in range(3):
             assert number_of(one.next()) == number
         mesh.kill("nereid.services.executor")
-        told = one.next()
+        reported = one.next()
         count = 3
-        while not isinstance(told, str):
-            assert number_of(told) == count
+        while not isinstance(reported, str):
+            assert number_of(reported) == count
             count += 1
-            told = one.next()
+            reported = one.next()
         # What never had an answer runs on the executor that takes its place.
-        assert told.startswith("instance 'mortal_0_0' of executor")
-        assert told.endswith(f" was lost, {count} responses into the request")
+        assert reported.startswith("instance 'mortal_0_0' of executor")
+        assert reported.endswith(f" was lost, {count} responses into the request")
         one.ask("repeat", "then_end", 1)
         assert number_of(one.next()) == 0
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.mesh.large_tensors import (
     BRIEFLY,
     IMAGE,
-    ROOM,
+    SEGMENT,
     Client,
     assert_shared,
     await_no_segments,
@@ -36,7 +36,7 @@ def shared(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(repository, log, ROOM, BRIEFLY, FLAGS[request.param]) as mesh:
+    with running(repository, log, SEGMENT, BRIEFLY, FLAGS[request.param]) as mesh:
         yield mesh
 
 

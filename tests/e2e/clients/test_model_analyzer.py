@@ -48,8 +48,8 @@ def tensor(rows: int) -> InferInput:
 
 def config_of(client: InferenceServerClient) -> dict[str, Any]:
     """As model_analyzer reads it: a field that NVIDIA's message has not would be refused."""
-    told = client.get_model_config(MODEL, as_json=True)["config"]
-    message = ParseDict(told, model_config_pb2.ModelConfig())
+    reported = client.get_model_config(MODEL, as_json=True)["config"]
+    message = ParseDict(reported, model_config_pb2.ModelConfig())
     config: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
     return config
 
@@ -116,11 +116,11 @@ def _check_variant(mesh: Mesh, client: InferenceServerClient, variant: dict[str,
     client.load_model(MODEL, config=json.dumps(variant))
     assert client.is_model_ready(MODEL)
     instances, largest = variant["instance_group"][0]["count"], variant["max_batch_size"]
-    told = config_of(client)
-    assert told["instance_group"][0]["count"] == sample(mesh, "nereid_instances{") == instances
-    assert told["max_batch_size"] == largest
-    assert ("dynamic_batching" in told) is ("dynamic_batching" in variant)
-    assert "max_queue_delay_microseconds" not in told.get("dynamic_batching", {})
+    reported = config_of(client)
+    assert reported["instance_group"][0]["count"] == sample(mesh, "nereid_instances{") == instances
+    assert reported["max_batch_size"] == largest
+    assert ("dynamic_batching" in reported) is ("dynamic_batching" in variant)
+    assert "max_queue_delay_microseconds" not in reported.get("dynamic_batching", {})
     client.infer(MODEL, [tensor(largest)])
     with pytest.raises(InferenceServerException, match=f"batch-size must be <= {largest}"):
         client.infer(MODEL, [tensor(largest + 1)])

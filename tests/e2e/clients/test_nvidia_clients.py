@@ -60,7 +60,7 @@ def test_only_the_requested_output_is_returned(client: Client) -> None:
     assert (result.as_numpy("OUTPUT1") == 0).all()
 
 
-def test_the_best_classes_of_an_output_are_told_with_their_labels(client: Client) -> None:
+def test_classification_returns_labels(client: Client) -> None:
     array = np.array([[1, 3, 2, 3, 0, 0, 0, 0], [0.25, 0, 0, 0, 0, 0, 0, -1]], np.float32)
     result = client.infer(
         "doubler",
@@ -137,7 +137,7 @@ def test_statistics_count_what_ran(client: Client) -> None:
         ("broken", np.ones((1, 8), np.float32), "no available versions"),
     ],
 )
-def test_bad_requests_are_told_why(
+def test_bad_requests_get_a_reason(
     client: Client, model: str, array: np.ndarray[Any, Any], text: str
 ) -> None:
     with pytest.raises(InferenceServerException, match=text):

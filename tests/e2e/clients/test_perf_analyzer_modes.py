@@ -86,8 +86,8 @@ def counts(mesh: Mesh, model: str) -> tuple[int, int, int]:
     status, body = mesh.get(f"/v2/models/{model}/stats")
     assert status == HTTPStatus.OK
     (stats,) = json.loads(body)["model_stats"]
-    told = stats["inference_stats"]
-    return told["success"]["count"], told["fail"]["count"], stats["inference_count"]
+    reported = stats["inference_stats"]
+    return reported["success"]["count"], reported["fail"]["count"], stats["inference_count"]
 
 
 @pytest.mark.parametrize(("mesh", "protocol", "model", "flags"), ROWS, indirect=["mesh"])

@@ -40,7 +40,7 @@ on_both_engines = pytest.mark.parametrize(("mesh", "protocol"), PROTOCOLS, indir
 
 
 @on_both_engines
-def test_models_read_and_response_in_shared_memory(mesh: Mesh, protocol: str) -> None:
+def test_models_read_from_and_write_to_shared_memory(mesh: Mesh, protocol: str) -> None:
     client_module: Any = getattr(tritonclient, protocol)
     texts = np.array([[b"a", "é".encode(), b""]], np.object_)
     image = np.random.default_rng(1).random((1, 3 << 18), np.float32)
@@ -58,8 +58,8 @@ def test_models_read_and_response_in_shared_memory(mesh: Mesh, protocol: str) ->
             client.register_system_shared_memory("out", target, size)
             metadata = client.get_model_metadata(model)
             names = [
-                told[0]["name"] if protocol == "http" else told[0].name
-                for told in (
+                reported[0]["name"] if protocol == "http" else reported[0].name
+                for reported in (
                     (metadata["inputs"], metadata["outputs"])
                     if protocol == "http"
                     else (metadata.inputs, metadata.outputs)

@@ -216,7 +216,7 @@ def test_a_python_based_backend_runs_all_its_models(mesh: Mesh, model: str, valu
     assert json.loads(reply)["outputs"][0]["data"] == [value]
 
 
-def test_a_file_tells_its_backend_and_its_configuration(mesh: Mesh) -> None:
+def test_a_model_file_determines_backend_and_configuration(mesh: Mesh) -> None:
     config = json.loads(mesh.get("/v2/models/intel/config")[1])
     assert (config["backend"], config["default_model_filename"]) == ("openvino", "model.xml")
     assert config["max_batch_size"] == 4

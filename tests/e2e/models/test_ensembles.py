@@ -75,7 +75,7 @@ def test_every_client_gets_what_the_steps_make(mesh: Mesh, flavour: str) -> None
         with pytest.raises(InferenceServerException, match="batch-size must be <= 8"):
             client.infer("sixfold", {"X": rows(*range(9))})
         assert client("is_model_ready", "nested")
-        assert client.told("get_model_metadata", "sixfold")["platform"] == "ensemble"
+        assert client.reported("get_model_metadata", "sixfold")["platform"] == "ensemble"
 
 
 def test_classes_are_made_of_an_output(mesh: Mesh) -> None:
@@ -114,16 +114,16 @@ def test_the_steps_of_many_clients_share_batches(mesh: Mesh) -> None:
     assert batches < requests
 
 
-def test_statistics_and_metrics_tell_of_the_ensemble_and_its_steps(mesh: Mesh) -> None:
-    def told(model: str) -> dict[str, Any]:
+def test_statistics_and_metrics_cover_the_ensemble_and_its_steps(mesh: Mesh) -> None:
+    def reported(model: str) -> dict[str, Any]:
         stats: dict[str, Any] = json.loads(mesh.get(f"/v2/models/{model}/stats")[1])
         return stats["model_stats"][0]  # type: ignore[no-any-return]
 
-    before = {name: told(name) for name in ("fork", "twofold", "threefold")}
+    before = {name: reported(name) for name in ("fork", "twofold", "threefold")}
     with connected(mesh, "http") as client:
         client.infer("fork", {"X": rows(1, 2)})
     for name, executions in (("fork", 1), ("twofold", 1), ("threefold", 2)):
-        after = told(name)
+        after = reported(name)
         grown = after["execution_count"] - before[name]["execution_count"]
         # The two steps of one model may have met in one batch.
         assert 1 <= grown <= executions
@@ -131,16 +131,16 @@ def test_statistics_and_metrics_tell_of_the_ensemble_and_its_steps(mesh: Mesh) -
         counts = {stats[key]["count"] for key in ("queue", "compute_input", "compute_infer")}
         assert counts == {stats["success"]["count"]}
     page = mesh.metrics()
-    success = told("fork")["inference_stats"]["success"]["count"]
+    success = reported("fork")["inference_stats"]["success"]["count"]
     assert f'nv_inference_request_success{{model="fork",version="1"}} {success}' in page
 
 
 @needs_analyzer
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_perf_analyzer_tells_of_the_steps(mesh: Mesh, protocol: str) -> None:
-    told = analyze(mesh, protocol, "sixfold", "--concurrency-range=8", *COUNTED)
+def test_perf_analyzer_reports_the_steps(mesh: Mesh, protocol: str) -> None:
+    reported = analyze(mesh, protocol, "sixfold", "--concurrency-range=8", *COUNTED)
     for model in ("twofold", "threefold"):
-        assert f"{model}, version: 1" in told
+        assert f"{model}, version: 1" in reported
 
 
 # ---- with models that answer many times
@@ -180,19 +180,19 @@ def test_each_response_of_a_model_goes_through_the_steps_behind_it(
             final = is_final(response)
             numbers += [number_of(response)] if response.outputs else []
         assert numbers == list(range(count))
-    with events(streaming, "counted", COUNT=count, SIZE=0, MODE="later") as told:
-        assert [each["OUT"] for each in told] == list(range(count))
+    with events(streaming, "counted", COUNT=count, SIZE=0, MODE="later") as reported:
+        assert [each["OUT"] for each in reported] == list(range(count))
 
 
 def test_a_model_that_fails_between_its_responses_ends_the_request(streaming: Mesh) -> None:
-    with events(streaming, "counted", COUNT=2, SIZE=0, MODE="fail_at_last") as told:
-        *numbers, last = list(told)
+    with events(streaming, "counted", COUNT=2, SIZE=0, MODE="fail_at_last") as reported:
+        *numbers, last = list(reported)
     # The failure may overtake what is on its way through the other steps.
     assert [each["OUT"] for each in numbers] == list(range(len(numbers)))
     assert last["error"] == "in ensemble 'counted', no more"
 
 
-def test_who_takes_one_response_is_told_so(streaming: Mesh) -> None:
+def test_single_response_calls_refuse_decoupled_models(streaming: Mesh) -> None:
     arrays = {
         "COUNT": np.array([1], np.int32),
         "SIZE": np.array([0], np.int32),

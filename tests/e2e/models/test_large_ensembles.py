@@ -11,7 +11,7 @@ import pytest
 from tests.support.mesh.large_tensors import (
     BRIEFLY,
     IMAGE,
-    ROOM,
+    SEGMENT,
     assert_shared,
     await_no_segments,
     client,
@@ -54,7 +54,7 @@ def shared(
     request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("mesh") / "log"
-    flags = (ROOM, BRIEFLY, f"--join={request.param}")
+    flags = (SEGMENT, BRIEFLY, f"--join={request.param}")
     with running(models, log, *flags, executors=2) as mesh:
         yield mesh
 

@@ -112,7 +112,7 @@ async def test_a_model_reloaded_under_load_loses_nothing(mesh: Mesh, repository:
     assert entry(mesh)["state"] == "READY"
 
 
-async def test_an_unload_under_load_responses_what_was_accepted(mesh: Mesh) -> None:
+async def test_an_unload_under_load_completes_what_was_accepted(mesh: Mesh) -> None:
     async with aio_client.InferenceServerClient(mesh.grpc) as client:
 
         async def ask() -> str:
@@ -129,10 +129,10 @@ async def test_an_unload_under_load_responses_what_was_accepted(mesh: Mesh) -> N
             asking = [asyncio.create_task(ask()) for _ in range(CLIENTS)]
             await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
             await client.unload_model("scaler")
-            told = set(await asyncio.gather(*asking))
+            reported = set(await asyncio.gather(*asking))
             refusal = "Request for unknown model: 'scaler' has no available versions"
-            assert "answered" in told
-            assert told <= {"answered", refusal}
+            assert "answered" in reported
+            assert reported <= {"answered", refusal}
             assert await ask() == refusal
             await client.load_model("scaler")
             assert await ask() == "answered"
@@ -296,10 +296,10 @@ def ask_for_many(client: http_client.InferenceServerClient, count: int) -> None:
         (UNLOAD.replace("scaler", "nope"), b'{"parameters":{"unload_dependents":1}}', 200, ""),
     ],
 )
-def test_what_http_responses(mesh: Mesh, path: str, body: bytes, status: int, text: str) -> None:
-    responded, told = mesh.get(path, "POST", body)
+def test_http_responses(mesh: Mesh, path: str, body: bytes, status: int, text: str) -> None:
+    responded, reported = mesh.get(path, "POST", body)
     assert responded == status
-    assert text in (json.loads(told)["error"] if told else "")
+    assert text in (json.loads(reported)["error"] if reported else "")
     assert scaled(mesh) == 1
 
 

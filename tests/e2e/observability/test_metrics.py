@@ -103,19 +103,19 @@ def test_what_requests_move(own_mesh: Mesh) -> None:
 
 def test_the_machine_and_the_mesh(own_mesh: Mesh) -> None:
     until(lambda: ("nv_cpu_utilization", ()) in series(own_mesh), "the executor's report")
-    told = series(own_mesh)
+    reported = series(own_mesh)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert abs(told["nv_cpu_memory_total_bytes", ()] - memory) < memory / 20
-    assert 0 < told["nv_cpu_memory_used_bytes", ()] < memory
-    assert 0 <= told["nv_cpu_utilization", ()] <= 1
-    assert told["nv_pinned_memory_pool_total_bytes", ()] == 0
-    assert told["nv_pinned_memory_pool_used_bytes", ()] == 0
-    assert told["nereid_executors", ()] == 1
-    assert told["nereid_links", (("peer", "gateway"),)] == 1
-    assert told["nereid_gateway_linked", ()] == 1
-    assert told["nv_inference_pending_request_count", M] == 0
-    assert told["nv_model_load_duration_secs", M] > 0
-    assert told["process_resident_memory_bytes", ()] > 1 << 20
+    assert abs(reported["nv_cpu_memory_total_bytes", ()] - memory) < memory / 20
+    assert 0 < reported["nv_cpu_memory_used_bytes", ()] < memory
+    assert 0 <= reported["nv_cpu_utilization", ()] <= 1
+    assert reported["nv_pinned_memory_pool_total_bytes", ()] == 0
+    assert reported["nv_pinned_memory_pool_used_bytes", ()] == 0
+    assert reported["nereid_executors", ()] == 1
+    assert reported["nereid_links", (("peer", "gateway"),)] == 1
+    assert reported["nereid_gateway_linked", ()] == 1
+    assert reported["nv_inference_pending_request_count", M] == 0
+    assert reported["nv_model_load_duration_secs", M] > 0
+    assert reported["process_resident_memory_bytes", ()] > 1 << 20
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")

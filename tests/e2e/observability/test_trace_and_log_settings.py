@@ -86,11 +86,11 @@ def test_a_model_is_traced_for_as_long_as_a_client_wants_it(
 def test_what_is_logged_and_how_follows_a_client(mesh: Mesh) -> None:
     def services() -> set[str]:
         """Who has written lines in the form that was asked for."""
-        told = set()
+        reported = set()
         for line in mesh.log.read_text().splitlines():
             if line.startswith('{"time"'):
-                told.add(json.loads(line)["service"])
-        return told
+                reported.add(json.loads(line)["service"])
+        return reported
 
     with httpclient.InferenceServerClient(mesh.http) as client:
         assert client.get_log_settings()["log_format"] == "default"
@@ -134,5 +134,5 @@ ROWS = [
 def test_over_http(
     mesh: Mesh, method: str, path: str, body: str | None, status: int, text: str
 ) -> None:
-    told, response = mesh.get(path, method, None if body is None else body.encode())
-    assert (told, text in response.decode()) == (status, True), response
+    reported, response = mesh.get(path, method, None if body is None else body.encode())
+    assert (reported, text in response.decode()) == (status, True), response

@@ -109,8 +109,8 @@ class Traced:
 
     def settings(self, changes: dict[str, Any]) -> None:
         with httpclient.InferenceServerClient(self.mesh.http) as client:
-            told = client.update_trace_settings(settings=changes)
-        assert told == told | changes
+            reported = client.update_trace_settings(settings=changes)
+        assert reported == reported | changes
 
     def double(self, request_id: str = "") -> None:
         with httpclient.InferenceServerClient(self.mesh.http) as client:
@@ -219,7 +219,7 @@ def test_a_model_with_many_responses_and_one_that_fails(traced: Traced) -> None:
     failed.check(*received, *QUEUE, *COMPUTE, "REQUEST_END", *sent)
 
 
-def test_settings_are_told_as_by_triton(traced: Traced) -> None:
+def test_settings_are_shown_as_by_triton(traced: Traced) -> None:
     """As they are for a model, which is asked no more."""
     start = {
         "trace_level": ["TIMESTAMPS"],
@@ -273,8 +273,8 @@ def test_the_tensors_of_steps_and_of_what_models_ask(traced: Traced) -> None:
     def tensors(request_id: str) -> list[list[tuple[str, str]]]:
         return [part.tensors for part in traced.of(request_id)]
 
-    def through(given: str, told: str) -> list[tuple[str, str]]:
-        return [("TENSOR_QUEUE_INPUT", given), ("TENSOR_BACKEND_OUTPUT", told)]
+    def through(given: str, reported: str) -> list[tuple[str, str]]:
+        return [("TENSOR_QUEUE_INPUT", given), ("TENSOR_BACKEND_OUTPUT", reported)]
 
     ones, twos, fours = (",".join(each * 8) for each in "124")
     assert tensors("small") == [through(ones, fours), through(ones, twos), through(twos, fours)]

@@ -212,9 +212,9 @@ def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_p
             for _ in range(300):
                 client.infer("doubler", [tensor(httpclient)])
         assert mesh.terminate() == 0
-    told = [line for line in log.read_text().splitlines() if "traces:" in line]
+    reported = [line for line in log.read_text().splitlines() if "traces:" in line]
     # A line for each service at most, whatever happens within a minute.
-    assert 1 <= len(told) <= 3
+    assert 1 <= len(reported) <= 3
     assert "Traceback" not in log.read_text()
 
 

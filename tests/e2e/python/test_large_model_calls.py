@@ -83,17 +83,20 @@ def test_it_comes_back_as_it_went(mesh: Mesh, elements: int) -> None:
     assert say(mesh, f"large {elements}", "caller") == "True"
 
 
-def test_the_response_cache_responses_as_well(mesh: Mesh) -> None:
+def test_the_response_cache_serves_models_too(mesh: Mesh) -> None:
     assert [say(mesh, f"large {LARGE} kept", "caller") for _ in range(3)] == ["True"] * 3
-    (told,) = json.loads(mesh.get("/v2/models/kept/stats")[1])["model_stats"]
-    assert (told["execution_count"], told["inference_stats"]["cache_hit"]["count"]) == (1, 2)
+    (reported,) = json.loads(mesh.get("/v2/models/kept/stats")[1])["model_stats"]
+    assert (reported["execution_count"], reported["inference_stats"]["cache_hit"]["count"]) == (
+        1,
+        2,
+    )
 
 
-def test_small_tensors_stay_inline(mesh: Mesh) -> None:
+def test_small_tensors_are_sent_inline(mesh: Mesh) -> None:
     assert say(mesh, "mapped 16000", "caller") == "0 0"
 
 
-def test_what_a_model_holds_stays_as_it_was(mesh: Mesh) -> None:
+def test_responses_that_a_model_keeps_do_not_change(mesh: Mesh) -> None:
     """Also while others use memory of that size, and when they die."""
     assert say(mesh, "keep 100000 1,2,3,4,5", "caller") == "5"
     assert say(mesh, "keep 100000 6,7,8,9", "caller") == "9"
@@ -102,7 +105,7 @@ def test_what_a_model_holds_stays_as_it_was(mesh: Mesh) -> None:
     assert json.loads(say(mesh, "let_go", "caller")) == [[float(each)] for each in range(1, 10)]
 
 
-def test_a_response_that_nobody_waits_for_does_no_harm(mesh: Mesh) -> None:
+def test_a_response_to_a_cancelled_request_does_no_harm(mesh: Mesh) -> None:
     pid = int(say(mesh, "pid", "talk"))
     assert say(mesh, "give_up talk hang", "caller") == "too late"
     os.kill(pid, signal.SIGKILL)

@@ -111,7 +111,7 @@ def test_responses_come_one_after_the_other(stream: Stream, command: str) -> Non
 
 
 @pytest.mark.parametrize("command", ["count 0", "count 2", "with_flag 1"])
-def test_the_end_is_told_to_those_who_ask(stream: Stream, command: str) -> None:
+def test_an_empty_final_response_is_sent_on_request(stream: Stream, command: str) -> None:
     stream.say(command, enable_empty_final_response=True)
     count = 0
     while True:
@@ -137,12 +137,12 @@ def test_an_exception_ends_the_responses(stream: Stream) -> None:
     )
 
 
-def test_a_request_that_its_model_forgets_is_responded(stream: Stream) -> None:
+def test_a_request_that_its_model_forgets_gets_an_error(stream: Stream) -> None:
     stream.say("forget")
     assert stream.next() == "error: the model let go of a request without sending a final response"
 
 
-def test_a_request_that_is_rescheduled_may_be_responded_all_the_same(stream: Stream) -> None:
+def test_a_rescheduled_request_may_still_get_a_response(stream: Stream) -> None:
     """Only models of iterative sequences get requests again; Triton says so in its log alone."""
     stream.say("reschedule 2")
     assert [stream.next() for _ in range(2)] == list("01")
@@ -212,11 +212,11 @@ def test_a_worker_that_dies_ends_the_responses(mesh: Mesh, stream: Stream) -> No
     ],
 )
 def test_models_ask_models(mesh: Mesh, command: str, reply: str) -> None:
-    told = say(mesh, command, "caller")
-    assert told == reply or (reply and told.startswith(reply))
+    reported = say(mesh, command, "caller")
+    assert reported == reply or (reply and reported.startswith(reply))
 
 
-def test_the_asked_model_hears_what_the_asking_one_says(mesh: Mesh) -> None:
+def test_the_called_model_receives_the_callers_request(mesh: Mesh) -> None:
     about = json.loads(say(mesh, "about talk", "caller"))
     assert about["id"] == "mine"
     assert about["correlation_id"] == 5
@@ -226,14 +226,12 @@ def test_the_asked_model_hears_what_the_asking_one_says(mesh: Mesh) -> None:
 
 
 def test_a_response_has_parameters_beside_its_tensors(mesh: Mesh) -> None:
-    told = json.loads(say(mesh, "parameters talk", "caller"))
-    assert told == {"word": "yes", "number": 3, "truth": True}
+    reported = json.loads(say(mesh, "parameters talk", "caller"))
+    assert reported == {"word": "yes", "number": 3, "truth": True}
 
 
 @pytest.mark.parametrize("how", ["first", "drop"])
-def test_who_wants_no_more_responses_stops_the_asked_model(
-    mesh: Mesh, stream: Stream, how: str
-) -> None:
+def test_cancelling_stops_the_called_model(mesh: Mesh, stream: Stream, how: str) -> None:
     def cancelled() -> int:
         stream.say("told")
         return int(stream.next().split()[1])
@@ -273,7 +271,7 @@ def test_a_request_that_could_only_wait_for_itself_is_refused(mesh: Mesh) -> Non
     assert forever in say(mesh, "exec pair exec pair ready talk", "pair")
 
 
-def test_models_that_call_each_other_under_load_are_all_responded(mesh: Mesh) -> None:
+def test_models_that_call_each_other_under_load_all_get_responses(mesh: Mesh) -> None:
     def ask(number: int) -> str:
         models = ("caller", "other") if number % 2 else ("other", "caller")
         return say(mesh, f"exec {models[1]} exec talk echo {number}", models[0])
@@ -286,19 +284,19 @@ def test_models_that_call_each_other_under_load_are_all_responded(mesh: Mesh) ->
 
 def test_deadlines_are_carried_along(mesh: Mesh) -> None:
     assert say(mesh, "exec talk echo fresh", "caller") == "fresh"
-    late = "UNAVAILABLE: the deadline of the requests that it is for passed"
+    deferred = "UNAVAILABLE: the deadline of the requests that it is for passed"
     # A machine that is busy may need some time to begin.
     for timeout_s in (0.3, 2, 10):
         try:
             # The mesh may be faster with the end than a client on a busy machine.
-            assert say(mesh, "exec talk hold it", "caller", client_timeout=timeout_s) == late
+            assert say(mesh, "exec talk hold it", "caller", client_timeout=timeout_s) == deferred
         except InferenceServerException as error:
             assert "DEADLINE_EXCEEDED" in str(error)  # noqa: PT017 - it need not come
         # The other model never answers; the asking one was told why it need not wait.
-        heard = say(mesh, "last", "caller")
-        if heard != "fresh":
+        received = say(mesh, "last", "caller")
+        if received != "fresh":
             break
-    assert heard == late
+    assert received == deferred
     assert int(say(mesh, "release")) > 0
     assert say(mesh, "exec talk echo back", "caller") == "back"
 
@@ -336,8 +334,8 @@ def test_rings_are_seen_although_a_request_is_left_open(
         later = pool.submit(say, mesh, f"ask_later {tmp_path} asked echo hi", "asker")
         try:
             until((tmp_path / "held").exists, "the request to be held")
-            told = say(mesh, f"{how} asker echo x", "asker", client_timeout=60)
-            assert "the request would wait for ever" in told
+            reported = say(mesh, f"{how} asker echo x", "asker", client_timeout=60)
+            assert "the request would wait for ever" in reported
         finally:
             (tmp_path / "go").touch()
         assert later.result() == "hi"
@@ -350,8 +348,8 @@ def test_a_ring_by_way_of_what_is_asked_later_ends_with_its_deadline(
     around = f"ask_later {tmp_path} asked"
     try:
         # The mesh may be faster with the end than the client.
-        told = say(mesh, f"{around} ask asker {around} echo x", "asker", client_timeout=2)
-        assert told.startswith("error: ")
+        reported = say(mesh, f"{around} ask asker {around} echo x", "asker", client_timeout=2)
+        assert reported.startswith("error: ")
     except InferenceServerException as error:
         assert "DEADLINE_EXCEEDED" in str(error)  # noqa: PT017 - it need not come
     # Each of both has one instance.

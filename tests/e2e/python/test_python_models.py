@@ -95,7 +95,7 @@ def test_large_tensors_go_through_shared_memory_both_ways(mesh: Mesh) -> None:
             assert result.as_numpy("OUT_BYTES").tolist() == [[b"a", b""]]
 
 
-def test_what_a_model_keeps_of_its_inputs_stays_as_it_was(mesh: Mesh) -> None:
+def test_inputs_that_a_model_keeps_do_not_change(mesh: Mesh) -> None:
     size = 1 << 18
     with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
         command = tritonclient.grpc.InferInput("COMMAND", [1], "BYTES")
@@ -237,7 +237,7 @@ def test_failures_have_the_words_and_codes_of_triton(
     assert refusal(mesh, command) == (status, text)
 
 
-def test_an_exception_is_told_with_its_places(mesh: Mesh) -> None:
+def test_an_exception_is_reported_with_its_traceback(mesh: Mesh) -> None:
     status, text = refusal(mesh, "raise oh no")
     assert status == "INTERNAL"
     assert text.startswith(f"{PROCESS}ValueError: oh no\n\nAt:\n  /")
@@ -333,7 +333,7 @@ def test_a_worker_that_talks_nonsense_is_ended(mesh: Mesh, text: str) -> None:
     assert say(mesh, "pid") != before
 
 
-def test_what_is_responded_later_holds_nobody_up(mesh: Mesh) -> None:
+def test_deferred_responses_delay_no_other_request(mesh: Mesh) -> None:
     with ThreadPoolExecutor(3) as pool:
         held = [pool.submit(say, mesh, f"hold {each}") for each in range(3)]
         released = 0
@@ -343,7 +343,7 @@ def test_what_is_responded_later_holds_nobody_up(mesh: Mesh) -> None:
         assert [each.result() for each in held] == ["0", "1", "2"]
 
 
-def test_a_late_response_does_not_wait_for_what_is_executed_meanwhile(
+def test_a_deferred_response_does_not_wait_for_the_next_execution(
     mesh: Mesh, tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
@@ -358,7 +358,7 @@ def test_a_late_response_does_not_wait_for_what_is_executed_meanwhile(
         assert other.result() == say(mesh, "pid")
 
 
-def test_each_request_that_threads_response_is_responded_once_and_rightly(mesh: Mesh) -> None:
+def test_each_request_completed_by_threads_gets_one_right_response(mesh: Mesh) -> None:
     def ask(client: int) -> None:
         for number in range(20):
             text = f"{client} {number} " + "x" * (100_000 if number % 5 == 0 else client)

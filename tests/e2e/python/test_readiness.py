@@ -95,7 +95,7 @@ def test_a_model_is_asked_while_it_executes(mesh: Mesh, root: Path) -> None:
         assert reply.result() == "done"
 
 
-def test_a_model_that_does_not_response_is_not_ready_and_in_nobodys_way(
+def test_a_model_that_does_not_respond_is_not_ready_and_blocks_no_other(
     mesh: Mesh, root: Path
 ) -> None:
     folder = root / "moody" / "1"

@@ -115,7 +115,7 @@ def test_a_stopped_executor_is_noticed_and_its_requests_run_elsewhere(
 
 
 @pytest.mark.parametrize("join", ["all", "none"])
-def test_sigterm_under_load_responses_everything_accepted(
+def test_sigterm_under_load_completes_everything_accepted(
     repository: Path, tmp_path: Path, join: str
 ) -> None:
     with running(repository, tmp_path / "log", f"--join={join}") as mesh:

@@ -50,7 +50,7 @@ def test_a_signal_while_nothing_runs_yet_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("flags", [("--join=none",), ("--grpc-engine=grpcio",)], ids=str)
-def test_what_outlasts_the_exit_timeout_is_told(
+def test_what_outlasts_the_exit_timeout_is_logged(
     repository: Path, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     turns = {"name": "TURNS", "datatype": "INT64", "shape": [1], "data": [ENDLESS_TURNS]}
@@ -67,10 +67,10 @@ def test_what_outlasts_the_exit_timeout_is_told(
             assert await infer(client, "doubler", np.zeros((1, 8), np.float32)) == "right"
             await asyncio.to_thread(until, lambda: at_work(mesh), "the requests' start")
             mesh.process.send_signal(signal.SIGTERM)
-            told = "the server is shutting down"
-            assert await first == f"StatusCode.UNAVAILABLE: {told}"
+            reported = "the server is shutting down"
+            assert await first == f"StatusCode.UNAVAILABLE: {reported}"
             status, reply = await over_http
-            assert (status, json.loads(reply)) == (503, {"error": told})
+            assert (status, json.loads(reply)) == (503, {"error": reported})
 
     def at_work(mesh: Mesh) -> bool:
         """Whether the executor has spent processor time since it was first looked at."""
@@ -120,10 +120,10 @@ def test_bad_requests_among_good_ones_harm_nobody(
                 for each in odd
                 for _ in range(3)
             ]
-            told, replies, refused = await asyncio.gather(
+            reported, replies, refused = await asyncio.gather(
                 asyncio.gather(*good), asyncio.gather(*posts), asyncio.gather(*bad)
             )
-        assert set(told) == {"right"}
+        assert set(reported) == {"right"}
         assert set(refused) == {"StatusCode.INVALID_ARGUMENT"}
         for status, reply in replies:
             assert status == 200, reply

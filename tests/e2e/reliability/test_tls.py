@@ -93,11 +93,11 @@ def test_services_that_show_each_other_certificates(
             start("executor", logs["stranger"], dial, "--gpus=none",
                   *mesh_flags(stranger, ours.root, "mesh.test"))  # fmt: skip
             for log in ("none", "stranger"):
-                told = "cannot be joined: .*refused our certificate"
-                until(lambda log=log, told=told: _matches(logs[log], told), told)  # type: ignore[misc]
+                reported = "cannot be joined: .*refused our certificate"
+                until(lambda log=log, reported=reported: _matches(logs[log], reported), reported)  # type: ignore[misc]
             for why in ("peer did not return a certificate", "unable to get local issuer"):
-                told = f"{scheduler} refused the TLS connection of 127.0.0.1:.*{why}"
-                until(lambda told=told: _matches(logs["scheduler"], told), told)  # type: ignore[misc]
+                reported = f"{scheduler} refused the TLS connection of 127.0.0.1:.*{why}"
+                until(lambda reported=reported: _matches(logs["scheduler"], reported), reported)  # type: ignore[misc]
             assert infer(http_port, 7) == 21
         # New files on both sides, and no process of those that serve starts anew.
         ours.identity("mesh.test", files="server")

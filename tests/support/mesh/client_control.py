@@ -51,8 +51,8 @@ def health(client: Client) -> None:
 
 
 def server_metadata(client: Client) -> None:
-    told = client.told("get_server_metadata")
-    assert told == {
+    reported = client.reported("get_server_metadata")
+    assert reported == {
         "name": "triton",
         "version": metadata.version("nereid-mesh"),
         "extensions": EXTENSIONS,
@@ -63,7 +63,7 @@ def model_metadata(client: Client) -> None:
     # int64 is text in protobuf's JSON.
     shape = [-1, 8] if client.is_http else ["-1", "8"]
     for version in ("", "1"):
-        assert client.told("get_model_metadata", "scaler", version) == {
+        assert client.reported("get_model_metadata", "scaler", version) == {
             "name": "scaler",
             "versions": ["1"],
             "platform": "onnxruntime_onnx",
@@ -75,8 +75,8 @@ def model_metadata(client: Client) -> None:
 
 
 def config_of(client: Client, model: str) -> Any:
-    told = client.told("get_model_config", model)
-    return told if client.is_http else told["config"]
+    reported = client.reported("get_model_config", model)
+    return reported if client.is_http else reported["config"]
 
 
 def model_config(client: Client) -> None:
@@ -141,30 +141,30 @@ def unloading(client: Client) -> None:
 
 def statistics(client: Client) -> None:
     def counts(*which: str) -> list[int]:
-        (stats,) = client.told("get_inference_statistics", *which)["model_stats"]
+        (stats,) = client.reported("get_inference_statistics", *which)["model_stats"]
         assert (stats["name"], stats["version"]) == ("scaler", "1")
         phases = ("success", "queue", "compute_input", "compute_infer", "compute_output")
         durations = [stats["inference_stats"][phase] for phase in phases]
         assert all(int(each.get("ns", 0)) > 0 for each in durations[:1])
-        told = [stats["inference_count"], *(each["count"] for each in durations)]
-        return [int(each) for each in told]
+        reported = [stats["inference_count"], *(each["count"] for each in durations)]
+        return [int(each) for each in reported]
 
     doubled(client)
     before = counts("scaler")
     doubled(client, rows=4)
     after = counts("scaler", "1")
     assert [b - a for a, b in zip(before, after, strict=True)] == [4, 1, 1, 1, 1, 1]
-    everybody = client.told("get_inference_statistics")["model_stats"]
+    everybody = client.reported("get_inference_statistics")["model_stats"]
     assert [each["name"] for each in everybody] == ["scaler", "slow"]
     refuses(client, "model 'nobody' is not available", "get_inference_statistics", "nobody")
 
 
-def flat(client: Client, told: dict[str, Any]) -> dict[str, Any]:
+def flat(client: Client, reported: dict[str, Any]) -> dict[str, Any]:
     """Settings by name; gRPC tells trace settings as lists, others with their type."""
     if client.is_http:
-        return told
+        return reported
     found = {}
-    for name, value in told["settings"].items():
+    for name, value in reported["settings"].items():
         (plain,) = value.values()
         is_one = isinstance(plain, list) and name != "trace_level"
         found[name] = plain[0] if is_one else plain
@@ -172,22 +172,22 @@ def flat(client: Client, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def trace_settings(client: Client) -> None:
-    def told(model: str | None = None) -> dict[str, Any]:
-        return flat(client, client.told("get_trace_settings", model))
+    def reported(model: str | None = None) -> dict[str, Any]:
+        return flat(client, client.reported("get_trace_settings", model))
 
     def update(model: str | None, settings: dict[str, Any]) -> dict[str, Any]:
-        return flat(client, client.told("update_trace_settings", model, settings))
+        return flat(client, client.reported("update_trace_settings", model, settings))
 
-    before = told()
+    before = reported()
     assert (before["trace_level"], before["trace_rate"]) == (["TIMESTAMPS"], "1")
-    assert told("scaler") == before
+    assert reported("scaler") == before
     own = update("scaler", {"trace_level": ["OFF"], "trace_rate": "7"})
-    assert own == told("scaler") == before | {"trace_level": ["OFF"], "trace_rate": "7"}
-    assert told() == before
-    assert update(None, {"trace_count": "5"}) == told() == before | {"trace_count": "5"}
-    assert told("scaler")["trace_rate"] == "7"
+    assert own == reported("scaler") == before | {"trace_level": ["OFF"], "trace_rate": "7"}
+    assert reported() == before
+    assert update(None, {"trace_count": "5"}) == reported() == before | {"trace_count": "5"}
+    assert reported("scaler")["trace_rate"] == "7"
     assert update("scaler", {"trace_level": None, "trace_rate": None})["trace_rate"] == "1"
-    assert update(None, {"trace_count": "-1"}) == before == told("scaler")
+    assert update(None, {"trace_count": "-1"}) == before == reported("scaler")
     update(None, {"trace_count": None})
     refuses(
         client,
@@ -195,7 +195,7 @@ def trace_settings(client: Client) -> None:
         *("update_trace_settings", None, {"trace_file": "f"}),
     )
     refuses(client, "trace_rate", "update_trace_settings", None, {"trace_rate": "often"})
-    assert told() == before
+    assert reported() == before
 
 
 def guard_of(client: Client) -> str:
@@ -220,18 +220,20 @@ def log_settings(client: Client) -> None:
     token = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     header = guard_of(client)
 
-    def told(method: str, *args: Any) -> dict[str, Any]:
-        return flat(client, client.told(method, *args, headers={header: token}))
+    def reported(method: str, *args: Any) -> dict[str, Any]:
+        return flat(client, client.reported(method, *args, headers={header: token}))
 
-    before = told("get_log_settings")
+    before = reported("get_log_settings")
     assert before["log_info"] is True
     change = {"log_verbose_level": 1, "log_format": "ISO8601", "log_warning": False}
-    assert told("update_log_settings", change) == before | change == told("get_log_settings")
-    assert told("update_log_settings", {name: before[name] for name in change}) == before
+    assert (
+        reported("update_log_settings", change) == before | change == reported("get_log_settings")
+    )
+    assert reported("update_log_settings", {name: before[name] for name in change}) == before
     for wrong in ({"log_file": "f"}, {"log_format": "roman"}):
         with pytest.raises(InferenceServerException, match="log"):
-            told("update_log_settings", wrong)
-    assert told("get_log_settings") == before
+            reported("update_log_settings", wrong)
+    assert reported("get_log_settings") == before
     restricted = f"is restricted, expecting header '{header}'"
     refuses(client, restricted, "get_log_settings")
     refuses(client, restricted, "update_log_settings", {}, headers={header: "Basic no"})
@@ -245,7 +247,7 @@ def plugins(client: Client) -> None:
     client("register_plugin", mine)
     assert client("plugin") is mine
     refuses(client, "already registered", "register_plugin", mine)
-    assert flat(client, client.told("get_log_settings"))["log_error"] is True
+    assert flat(client, client.reported("get_log_settings"))["log_error"] is True
     assert doubled(client) == 2
     client("unregister_plugin")
     assert client("plugin") is None
@@ -253,8 +255,8 @@ def plugins(client: Client) -> None:
 
 
 def regions(client: Client, kind: str, *which: str) -> list[dict[str, Any]]:
-    told = client.told(f"get_{kind}_shared_memory_status", *which)
-    found = told if client.is_http else list(told.get("regions", {}).values())
+    reported = client.reported(f"get_{kind}_shared_memory_status", *which)
+    found = reported if client.is_http else list(reported.get("regions", {}).values())
     numbers = {"offset", "byte_size", "device_id"}
     whole = [{"offset": 0} | each for each in found]
     return [{k: int(v) if k in numbers else v for k, v in each.items()} for each in whole]
@@ -271,8 +273,8 @@ def system_shared_memory(client: Client) -> None:
             "in": {"name": "in", "key": source, "offset": page, "byte_size": ones.nbytes},
             "out": {"name": "out", "key": target, "offset": 0, "byte_size": ones.nbytes},
         }
-        told = regions(client, "system")
-        assert sorted(told, key=lambda row: str(row["name"])) == list(rows.values())
+        reported = regions(client, "system")
+        assert sorted(reported, key=lambda row: str(row["name"])) == list(rows.values())
         assert regions(client, "system", "in") == [rows["in"]]
         tensor = client.module.InferInput("INPUT0", [2, 8], "FP32")
         tensor.set_shared_memory("in", ones.nbytes)

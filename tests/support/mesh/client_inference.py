@@ -90,8 +90,8 @@ def outputs_as_asked(client: Client) -> None:
         wanted = [client.module.InferRequestedOutput("OUTPUT0", binary_data=binary_out)]
         result = client("infer", "scaler", tensors, outputs=wanted)
         assert is_twos(result)
-        (told,) = result.get_response()["outputs"]
-        assert ("data" in told) is not binary_out
+        (reported,) = result.get_response()["outputs"]
+        assert ("data" in reported) is not binary_out
 
 
 def compressed(client: Client) -> None:
@@ -106,7 +106,7 @@ def compressed(client: Client) -> None:
             assert (result.as_numpy("OUTPUT0") == 2 * large).all()
 
 
-def too_late(client: Client) -> None:
+def too_slow(client: Client) -> None:
     """The model takes longer than the client waits; the next request is answered all the same."""
     short = {"http": {"network_timeout": HASTY_S}, "http.aio": {"conn_timeout": HASTY_S}}
     with connected(client.mesh, client.flavour, **short.get(client.flavour, {})) as hasty:
@@ -136,12 +136,12 @@ def by_future(client: Client) -> None:
         with pytest.raises(InferenceServerException, match="'nobody' is not found"):
             unknown.get_result(timeout=LIMIT_S)
         with client.mesh.held("nereid.services.executor"):
-            late = wide("async_infer", "scaler", wide.inputs({"INPUT0": ONES}))
+            deferred = wide("async_infer", "scaler", wide.inputs({"INPUT0": ONES}))
             with pytest.raises(InferenceServerException, match="failed to obtain"):
-                late.get_result(block=False)
+                deferred.get_result(block=False)
             with pytest.raises(InferenceServerException, match="failed to obtain"):
-                late.get_result(timeout=HASTY_S)
-        assert is_twos(late.get_result(timeout=LIMIT_S))
+                deferred.get_result(timeout=HASTY_S)
+        assert is_twos(deferred.get_result(timeout=LIMIT_S))
     client.called |= wide.called
 
 
@@ -158,8 +158,8 @@ def by_callback(client: Client) -> None:
         start("scaler", client.inputs({"INPUT0": ONES}), request_id=str(number), **IGNORED)
     wire_responses = [got.get(timeout=LIMIT_S) for _ in range(20)]
     assert all(error is None and is_twos(result) for result, error in wire_responses)
-    told = sorted(int(identity_of(result)) for result, _ in wire_responses)
-    assert told == list(range(20))
+    reported = sorted(int(identity_of(result)) for result, _ in wire_responses)
+    assert reported == list(range(20))
     start("nobody", client.inputs({"INPUT0": ONES}))
     assert "'nobody' is not found" in str(got.get(timeout=LIMIT_S)[1])
     with client.mesh.held("nereid.services.executor"):
@@ -235,8 +235,10 @@ def by_async_stream(client: Client) -> None:
         assert len(got) == 22
     client.wait(_cancelled(client, tensors))
     # The client hands on what grpc raises, which is another thing while it still sends.
-    late = pytest.raises(grpc.aio.AioRpcError, match=r"DEADLINE_EXCEEDED|Internal error from Core")
-    with client.mesh.held("nereid.services.executor"), late:
+    deferred = pytest.raises(
+        grpc.aio.AioRpcError, match=r"DEADLINE_EXCEEDED|Internal error from Core"
+    )
+    with client.mesh.held("nereid.services.executor"), deferred:
         client.wait(wire_responses(stream_timeout=HASTY_S))
     assert doubled(client) == 2
 
@@ -291,7 +293,7 @@ INFERENCE: dict[Callable[[Client], None], tuple[str, ...]] = {
     one_request: ("infer",),
     outputs_as_asked: ("infer",),
     compressed: ("infer",),
-    too_late: ("infer",),
+    too_slow: ("infer",),
     by_future: ("async_infer",),
     by_callback: ("async_infer",),
     by_stream: ("start_stream", "async_stream_infer", "stop_stream"),

@@ -71,7 +71,7 @@ class Client:
         result = getattr(self._client, method)(*args, **kwargs)
         return self.wait(result) if inspect.iscoroutine(result) else result
 
-    def told(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def reported(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """A call's answer as JSON, which HTTP's clients give anyway."""
         return self(method, *args, **kwargs, **({} if self.is_http else {"as_json": True}))
 

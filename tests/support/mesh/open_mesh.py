@@ -51,8 +51,8 @@ def doubled(client: Client, rows: int = 1, version: str = "") -> float:
 
 def index(client: Client) -> dict[tuple[str, str], tuple[str, str]]:
     """State and reason of each model and version."""
-    told = client.told("get_model_repository_index")
-    models = told if client.is_http else told["models"]
+    reported = client.reported("get_model_repository_index")
+    models = reported if client.is_http else reported["models"]
     return {
         (each["name"], each.get("version", "")): (each["state"], each.get("reason", ""))
         for each in models

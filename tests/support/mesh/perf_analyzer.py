@@ -32,14 +32,16 @@ def analyze(mesh: Mesh, protocol: str, model: str, *flags: str) -> str:
     command = [_ANALYZER, "-m", model, "-u", url, "-i", protocol, *flags]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    except subprocess.TimeoutExpired as late:
+    except subprocess.TimeoutExpired as deferred:
         # Whose fault it is: is a request of it still under way here?
         ours = [each for each in mesh.metrics().splitlines() if "pending" in each]
-        raise AssertionError(f"it does not end: {late.stdout!r}, {late.stderr!r}, {ours}") from None
-    told = result.stdout + result.stderr
-    assert result.returncode == 0, told
-    assert "Failed to obtain stable measurement" not in result.stdout, told
-    assert "metrics endpoint" not in told.lower(), told
+        raise AssertionError(
+            f"it does not end: {deferred.stdout!r}, {deferred.stderr!r}, {ours}"
+        ) from None
+    reported = result.stdout + result.stderr
+    assert result.returncode == 0, reported
+    assert "Failed to obtain stable measurement" not in result.stdout, reported
+    assert "metrics endpoint" not in reported.lower(), reported
     return result.stdout
 
 
