@@ -38,7 +38,7 @@ DIFFERENCES: Final = (
         ),
     ),
     Difference(
-        "Every HTTP request gets an answer",
+        "Every HTTP request gets a response",
         (
             *("http/lookup/metadata/space", "http/lookup/ready/space", "http/lookup/config/space"),
             *("http/lookup/infer/space", "http/routing/target/empty", "shared-memory/name-é"),
@@ -54,7 +54,7 @@ DIFFERENCES: Final = (
         ("http/json/inputs-twice",),
     ),
     Difference(
-        "Ids that are no UTF-8 text are told with a question mark",
+        "Ids that are no UTF-8 text are returned with a question mark",
         ("http/json/bad-utf8", "http/json/surrogate"),
     ),
     Difference("Half a surrogate pair is refused", ("http/json/data-low-surrogate",)),
@@ -63,7 +63,7 @@ DIFFERENCES: Final = (
         ("http/inputs/three", "http/inputs/batches-differ", "http/inputs/other-rank"),
     ),
     Difference(
-        "A fault of a raw request names the model's input",
+        "An error of a raw request names the model's input",
         (
             *("http/binary/header-0", "http/binary/header-x", "http/binary/header-"),
             *("http/binary/header-0x10", "http/raw/ints-cut", "http/raw/scalar-short"),
@@ -71,12 +71,12 @@ DIFFERENCES: Final = (
         ),
     ),
     Difference(
-        "Model names that lead out of the repository are told as such", ("explicit/load-..",)
+        "Model names that lead out of the repository are refused", ("explicit/load-..",)
     ),
     Difference("Log settings change all together or not at all", ("logging/good-and-bad",)),
     Difference("Log levels out of range are refused", ("logging/log_verbose_level-4294967296",)),
     Difference(
-        "A value for `ready` that is no boolean is told as such",
+        "A value for `ready` that is no boolean is named as such",
         tuple(
             f"repository/index-ready-{value}"
             for value in (
@@ -96,9 +96,9 @@ DIFFERENCES: Final = (
             )
         ),
     ),
-    Difference("NaN is nobody's best class", ("http/classification/nan",)),
+    Difference("NaN is never the best class", ("http/classification/nan",)),
     Difference(
-        "Negative dimensions are told as such",
+        "Negative dimensions are named as such",
         (
             *(
                 "grpc/shape/fixed-(1, -1)",
@@ -112,19 +112,19 @@ DIFFERENCES: Final = (
         ),
     ),
     Difference(
-        "Of two defects of one request another may be told",
+        "Of two errors in one request the other may be reported",
         (
             *("grpc/shape/bytes-()", "grpc/raw/several-swapped", "http/shape/bytes-[]"),
             *(f"http/shape/no-elements-{each}-[]" for each in ("string", "wrong", "object")),
         ),
     ),
-    Difference("An output that a model gives twice is sent twice", ("python/responses/twice",)),
+    Difference("An output that a model returns twice is sent twice", ("python/responses/twice",)),
     Difference(
-        "A model that asks another learns the code of its error",
+        "A calling model gets the code of an error",
         ("python/bls/error-code", "python/bls/error-given"),
     ),
     Difference(
-        "Errors between answers reach the model that asked", ("python/bls/decoupled-error",)
+        "Errors between responses reach the calling model", ("python/bls/decoupled-error",)
     ),
     Difference(
         "An unsupported flag is named",
@@ -137,7 +137,7 @@ DIFFERENCES: Final = (
         ask=False,
     ),
     Difference(
-        "Python models that cannot work are refused when they are loaded",
+        "Python models that cannot work are refused at load",
         (
             *("python/completion/index", "python/completion/broken_no_class-load"),
             "python/completion/broken_no_execute-*",
@@ -152,10 +152,10 @@ DIFFERENCES: Final = (
     ),
     Difference(
         "An ensemble without an output fails",
-        ("ensemble/told/nothing-answered*", "ensemble/told/other-output"),
+        ("ensemble/reported/nothing-answered*", "ensemble/told/other-output"),
     ),
     Difference(
-        "Why an ensemble cannot be loaded is told",
+        "The reason why an ensemble cannot be loaded is given",
         tuple(
             f"ensemble/broken/{each}"
             for each in ("wrong_missing", "wrong_circle", "wrong_circle_2", "index")
@@ -170,7 +170,7 @@ DIFFERENCES: Final = (
         ),
     ),
     Difference(
-        "A stream ends with an error after a message that is none",
+        "A malformed message ends its stream with an error",
         ("grpc/stream/garbage*", "grpc/stream/good-garbage*"),
     ),
 )
