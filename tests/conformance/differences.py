@@ -152,7 +152,7 @@ DIFFERENCES: Final = (
     ),
     Difference(
         "An ensemble without an output fails",
-        ("ensemble/reported/nothing-answered*", "ensemble/told/other-output"),
+        ("ensemble/reported/nothing-answered*", "ensemble/reported/other-output"),
     ),
     Difference(
         "The reason why an ensemble cannot be loaded is given",
