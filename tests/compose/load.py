@@ -1,4 +1,4 @@
-"""Clients on both protocols that ask without a pause and check each answer."""
+"""Clients on both protocols that ask without a pause and check each response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Load:
         self._moved = asyncio.Condition()
 
     async def more(self, count: int) -> None:
-        """Wait for so many more answers, or for a failure."""
+        """Wait for so many more responses, or for a failure."""
         goal = self.responded + count
         async with asyncio.timeout(_LIMIT_S), self._moved:
             await self._moved.wait_for(lambda: self.responded >= goal or self.failures)
@@ -48,7 +48,7 @@ class Load:
 
 
 async def ask(module: Any, client: Any, model: str, value: int, factor: int = 2) -> None:
-    """One request; its answer must be twice its input, or so many times."""
+    """One request; its response must be twice its input, or so many times."""
     data = np.full((1, LENGTH), value, np.float32)
     tensor = module.InferInput("INPUT0", list(data.shape), "FP32")
     tensor.set_data_from_numpy(data)

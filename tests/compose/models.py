@@ -25,7 +25,7 @@ parameters {{ key: "execute_delay_ms" value {{ string_value: "1000" }} }}
 
 
 def make_repository(root: Path) -> Path:
-    """PLAIN, CACHED, whose answers may come from the cache, and SLOW, which copies."""
+    """PLAIN, CACHED, whose responses may come from the cache, and SLOW, which copies."""
     _save(root, PLAIN, "")
     _save(root, CACHED, "response_cache { enable: true }\n")
     (root / SLOW / "1").mkdir(parents=True)

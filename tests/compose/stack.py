@@ -33,7 +33,7 @@ class Stack:
         }
 
     def docker(self, *words: str) -> str:
-        """What the command printed; its errors are told if it fails."""
+        """What the command printed; its errors are reported if it fails."""
         done = subprocess.run(
             ["docker", *words],
             cwd=ROOT,
@@ -96,7 +96,7 @@ class Stack:
 
 
 def until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
-    """Wait for a state of containers, which tell nobody of their changes."""
+    """Wait for a state of containers, which do not announce their changes."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

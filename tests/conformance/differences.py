@@ -1,4 +1,4 @@
-"""Where Nereid answers otherwise than Triton on purpose. docs/compatibility.md explains each."""
+"""Where Nereid differs from Triton on purpose. docs/compatibility.md explains each."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ DIFFERENCES: Final = (
             *("http/raw/scalar-long", "http/raw/fixed-short"),
         ),
     ),
-    Difference(
-        "Model names that lead out of the repository are refused", ("explicit/load-..",)
-    ),
+    Difference("Model names that lead out of the repository are refused", ("explicit/load-..",)),
     Difference("Log settings change all together or not at all", ("logging/good-and-bad",)),
     Difference("Log levels out of range are refused", ("logging/log_verbose_level-4294967296",)),
     Difference(
@@ -123,9 +121,7 @@ DIFFERENCES: Final = (
         "A calling model gets the code of an error",
         ("python/bls/error-code", "python/bls/error-given"),
     ),
-    Difference(
-        "Errors between responses reach the calling model", ("python/bls/decoupled-error",)
-    ),
+    Difference("Errors between responses reach the calling model", ("python/bls/decoupled-error",)),
     Difference(
         "An unsupported flag is named",
         ("python/streams/wrong-flags", "python/streams/wrong-flags-final"),

@@ -1,4 +1,4 @@
-"""Sends one request as bytes to a server and tells its answer as plain JSON data.
+"""Sends one request as bytes to a server and returns its response as plain JSON data.
 
 Raw sockets and raw gRPC messages, so that malformed ones can be sent too; the messages are read
 with tritonclient's own classes. What differs from run to run (times, versions) is levelled.
@@ -29,9 +29,9 @@ _HEADERS: Final = frozenset(
         "accept-encoding",
     }
 )
-# Fields that tell of the backend or of the server's version, not of what a client asked.
+# Fields that depend on the backend or on the server's version, not of what a client asked.
 _OWN: Final = frozenset({"backend", "platform", "default_model_filename"})
-# What later versions tell as well.
+# What later versions report as well.
 _LATER: Final = frozenset({"max_inflight_requests"})
 _TIMES: Final = frozenset({"ns", "last_inference"})
 _SERVICE: Final = "/inference.GRPCInferenceService/"
@@ -91,7 +91,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Clear:
-    """Unregisters all shared memory; again while a request that was answered still holds some."""
+    """Unregisters all shared memory; again while a request that got a response still holds some."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Server:
             self._channel = None
 
     def ask(self, step: Step) -> Any:
-        """The answer to one step.
+        """The response to one step.
 
         Raises:
             NoAnswerError: there was none.

@@ -48,11 +48,11 @@ EXPECTED: Final = Path(__file__).with_name("expected")
 
 @dataclass(frozen=True)
 class Row:
-    """Some requests; the last answers may depend on what the first ones changed."""
+    """Some requests; the last responses may depend on what the first ones changed."""
 
     name: str
     steps: tuple[Step, ...]
-    # What of the answers counts.
+    # What of the responses counts.
     view: Callable[[Any], Any] | None = None
     # Which of SERVERS it is for.
     server: str = "default"
@@ -68,7 +68,7 @@ class Row:
         return group_of(self.name)
 
     def ask(self, server: Server) -> Any:
-        """The answers of one server; "no answer" is one too."""
+        """The responses of one server; "no response" is one too."""
         responses = []
         for step in self.steps:
             try:

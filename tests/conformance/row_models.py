@@ -1,6 +1,6 @@
 """The models of the protocol rows, written for ONNX Runtime and for Triton's Python backend.
 
-Names, configurations and what the models compute are the same, so that answers can be compared.
+Names, configurations and what the models compute are the same, so that responses can be compared.
 """
 
 from __future__ import annotations

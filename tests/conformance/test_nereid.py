@@ -1,6 +1,7 @@
 """Every row of the protocol table against Nereid alone, on both edge engines.
 
-The answers were recorded from the real server (`make compat-record`); `make compat` asks it again.
+The responses were recorded from the real server (`make compat-record`); `make compat` asks
+it again.
 """
 
 from __future__ import annotations

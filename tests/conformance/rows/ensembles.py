@@ -1,4 +1,4 @@
-"""Ensembles of Python models: what goes through them, what goes wrong in them, what is told."""
+"""Ensembles of Python models: what goes through them, what goes wrong in them, what is reported."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _classes() -> Iterator[Row]:
 
 
 def _reported() -> Iterator[Row]:
-    """What the step's model is told of the client's request."""
+    """What the step's model sees of the client's request."""
     cases: dict[str, dict[str, Any]] = {
         "nothing": {},
         "id": {"id": "7"},
@@ -140,7 +140,7 @@ def _decoupled() -> Iterator[Row]:
 
 
 def _unmarked(response: Any) -> Any:
-    """Without the mark of the last answer: the steps before may tell their end only after it."""
+    """Without the mark of the last response: earlier steps may end only after it."""
     response = levelled(response)
     for reply in response["replies"]:
         reply.get("infer_response", {}).get("parameters", {}).pop("triton_final_response", None)

@@ -1,4 +1,4 @@
-"""Python models: what they see, what they may answer, and what clients are told of it."""
+"""Python models: what they see, what they may return, and what clients get."""
 
 from __future__ import annotations
 

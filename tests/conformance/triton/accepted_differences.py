@@ -1,4 +1,4 @@
-"""Which differences between two answers are no fault. docs/compatibility.md explains each."""
+"""Which differences between two responses are accepted. docs/compatibility.md explains each."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _RAW: Final = re.compile(r"mismatch for input '[^']*' for model")
 
 
 def excused(real: Any, ours: Any) -> bool:
-    """Whether the real server has no answer, or one that Nereid means to differ from."""
+    """Whether the real server has no response, or one that Nereid means to differ from."""
     if real is None or real == "no answer":
         return True
     if _OURS.search(dumped(ours)):
         return True
     if _HALF.search(dumped(real)) and ours.get("status", 0) >= 400:
-        # Of two defects another may be told.
+        # Of two errors in one request the other may be reported.
         return True
     if _status(real) == _status(ours) and "\\x" in real.get("text", ""):
         # Names that are no UTF-8 text.

@@ -47,7 +47,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if asked_for else True
 
 
-# How often a real server is asked, each time a new one, before its answer counts.
+# How often a real server is asked, each time a new one, before its response counts.
 ASKED: Final = 3
 
 
@@ -71,9 +71,9 @@ class Pair:
     nereid: Server
 
     def real(self, report: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
-        """What the real server tells; None where it dies of it, or tells now this, now that.
+        """What the real server reports; None where it crashes, or responds differently each time.
 
-        What fits is believed at once, all else when new servers tell the same.
+        What fits counts at once, all else when new servers give the same.
         """
         with skipping():
             reported = report()

@@ -240,7 +240,7 @@ _ODD: Final[st.SearchStrategy[Any]] = st.sampled_from(
 
 @st.composite
 def wrong_documents(draw: st.DrawFn) -> Http:
-    """One member somewhere is gone, or is something else."""
+    """One member somewhere is missing, or is something else."""
     target, document, binary = draw(http_parts(True))
     places = list(_places(document))
     holder, key = draw(st.sampled_from(places))

@@ -1,6 +1,6 @@
 """Records tests/conformance/expected anew: the real server's responses to every row.
 
-Rows that differ on purpose get Nereid's answer as well. Says which rows differ without a reason,
+Rows that differ on purpose get Nereid's response as well. Says which rows differ without a reason,
 and which have a reason but do not differ.
 """
 

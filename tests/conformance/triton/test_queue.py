@@ -1,4 +1,4 @@
-"""A bounded queue in front of a busy model: who is refused, who expires, and what they are told."""
+"""A bounded queue in front of a busy model: what is refused, what expires, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol table against both servers: the recorded answers are still the real ones."""
+"""The protocol table against both servers: the recorded responses are still the real ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nereid_responds_as_recorded(pair: Pair, subtests: pytest.Subtests) -> N
 
 def test_triton_responds_as_recorded(pair: Pair) -> None:
     expected = load_expected()
-    # Waiting for no answer takes too long.
+    # Waiting for no response takes too long.
     rows = [
         row
         for each in groups(pair.name).values()
@@ -40,7 +40,7 @@ def test_triton_responds_as_recorded(pair: Pair) -> None:
     for _ in range(ASKED):
         with skipping():
             if steady is not None:
-                # An answer may tell of what rows before have done: all again.
+                # A response may depend on earlier rows: ask all of them again.
                 pair.triton.renew()
             wrong = _wrong(pair.triton, rows, expected)
         steady = wrong if steady is None else steady & wrong
@@ -50,7 +50,7 @@ def test_triton_responds_as_recorded(pair: Pair) -> None:
 
 
 def _wrong(triton: Triton, rows: list[Row], expected: dict[str, dict[str, Any]]) -> set[str]:
-    """What one server, which is asked all rows, answers otherwise than recorded."""
+    """Where one server, asked all rows, differs from what is recorded."""
     wrong = set()
     deaths = len(triton.deaths)
     for row in rows:

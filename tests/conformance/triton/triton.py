@@ -27,7 +27,7 @@ _FLAGS: Final = (
 )
 START_S: Final = 180.0
 _STARTS: Final = 3
-# Who dies more often than this tells us nothing more.
+# A server that crashes more often than this has nothing more to show.
 _LIVES: Final = 30
 
 
@@ -69,7 +69,7 @@ class Triton:
         return process, Server(*ports)
 
     def ask(self, row: Row) -> Any:
-        """Its answers; one more try, on a new server, where it dies."""
+        """Its responses; one more try, on a new server, where it dies."""
         responses = self._try(row)
         return self._try(row) if responses is None else responses
 
@@ -89,7 +89,7 @@ class Triton:
         return None
 
     def _responses(self) -> bool:
-        """Whether it answers at all; one whose death does not show yet does not."""
+        """Whether it responds at all; one whose death does not show yet does not."""
         address = f"127.0.0.1:{self.server.http_port}"
         try:
             return ask(address, "/v2/health/live")[0] == http.HTTPStatus.OK

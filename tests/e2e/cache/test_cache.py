@@ -34,7 +34,7 @@ _MODULES = [
 
 
 def write_model(repository: Path, name: str, factor: int, *, cached: bool = True) -> None:
-    """Slow enough that many requests are under way while the first one runs."""
+    """Slow enough that many requests are in flight while the first one runs."""
     save_multiplier(repository, name, factor, _CONFIG + (_CACHED if cached else ""))
 
 

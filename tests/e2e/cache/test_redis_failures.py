@@ -48,7 +48,7 @@ class Crowd:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Ends when the block does; whatever is wrong by then is told."""
+        """Ends with the block; fails on whatever is wrong by then."""
         with self._client, ThreadPoolExecutor(_CLIENTS) as pool:
             coming = [pool.submit(self._come, client) for client in range(_CLIENTS)]
             try:
@@ -60,7 +60,7 @@ class Crowd:
         assert not self._wrong
 
     def responded_more(self, each: int) -> None:
-        """Until every client has had so many further answers."""
+        """Until every client has had so many further responses."""
         enough = [responded + each for responded in self._responded]
 
         def responded() -> bool:
@@ -96,7 +96,7 @@ def executions(mesh: Mesh) -> int:
 
 
 def await_hits(mesh: Mesh, crowd: Crowd) -> None:
-    """Until the cache alone answers: no execution between two looks."""
+    """Until the cache alone responds: no execution between two looks."""
 
     def cached() -> bool:
         before = executions(mesh)

@@ -1,4 +1,4 @@
-"""Models that give any number of answers, through the whole mesh: streams, events, slow clients,
+"""Models that give any number of responses, through the whole mesh: streams, events, slow clients,
 cancellation, deaths.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 RAISED = "Failed to process the request(s) for model 'repeat_0_0', message: ValueError: raised"
-# Of each mode: what follows two answers.
+# Of each mode: what follows two responses.
 ENDS: dict[str, tuple[list[str], bool]] = {
     "then_end": ([], False),
     "later": ([], False),
@@ -105,7 +105,7 @@ def test_failures_and_successes_are_counted_as_tritons(mesh: Mesh) -> None:
     for mode in ("then_end", "fail_at_last", "raise_at_last", "fail_between"):
         with events(mesh, "counted", COUNT=2, SIZE=1, MODE=mode) as reported:
             list(reported)
-    # A batch counts once the model has returned from it, which may be after its last answer.
+    # A batch counts once the model has returned from it, which may be after its last response.
     until(lambda: counts() == (4, 3, 1), "the counts")
 
 
@@ -283,7 +283,7 @@ def test_an_executor_that_is_killed_fails_what_was_begun(mesh: Mesh) -> None:
             assert number_of(reported) == count
             count += 1
             reported = one.next()
-        # What never had an answer runs on the executor that takes its place.
+        # What never had a response runs on the executor that takes its place.
         assert reported.startswith("instance 'mortal_0_0' of executor")
         assert reported.endswith(f" was lost, {count} responses into the request")
         one.ask("repeat", "then_end", 1)

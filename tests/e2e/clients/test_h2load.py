@@ -42,5 +42,5 @@ def test_every_request_gets_its_response(mesh: Mesh, tmp_path: Path, requests: i
     counts = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored", result.stdout)
     assert counts, result.stdout
     assert [int(n) for n in counts.groups()] == [requests, 0, 0], result.stdout
-    # h2load sees only the HTTP status; the statistics tell what was computed.
+    # h2load sees only the HTTP status; the statistics report what was computed.
     assert successes(mesh) - before == requests

@@ -100,7 +100,7 @@ def test_where_one_side_shares_no_memory_tensors_go_inline(
 
 
 def test_executors_that_die_lose_no_large_request(repository: Path, tmp_path: Path) -> None:
-    """Also not when they die between their answer and the gateway's look at it."""
+    """Also not when they die between their responses and the gateway's look at it."""
     with running(repository, tmp_path / "log", "--max-retries=5", BRIEFLY, executors=2) as mesh:
         assert not kill_executors_under_load(mesh, MODEL)
         await_no_segments(mesh)

@@ -68,7 +68,7 @@ def sample(mesh: Mesh, name: str) -> int:
 
 
 def executed_together(mesh: Mesh, client: InferenceServerClient) -> int:
-    """How many executions it takes to answer requests that came while the instances were busy."""
+    """How many executions it takes to serve requests that came while the instances were busy."""
     got: queue.Queue[Any] = queue.Queue()
     before = executions(client)
     with mesh.held("nereid.services.executor"):

@@ -77,7 +77,7 @@ def test_cached_responses_are_those_of_the_model_that_serves(
     control = ("--model-control-mode=explicit", "--load-model=*")
     with running(repository, tmp_path / "log", *control, *cache) as mesh:
         for factor in (2, 3, 4):
-            # The first of these is the first to have a cache: the gateway must be told.
+            # The first of these is the first to have a cache: the gateway must be notified.
             save_scaler(repository, "scaler", factor, cached)
             assert mesh.get(LOAD, "POST") == (200, b"")
             assert [scaled(mesh, 5) for _ in range(3)] == [5 * factor] * 3

@@ -143,7 +143,7 @@ def test_perf_analyzer_reports_the_steps(mesh: Mesh, protocol: str) -> None:
         assert f"{model}, version: 1" in reported
 
 
-# ---- with models that answer many times
+# ---- with models that respond many times
 
 COUNTS = ["COUNT INT32 1", "SIZE INT32 1", "MODE STRING 1"]
 REPEAT_STEP: Step = (
@@ -156,7 +156,7 @@ ONE_INSTANCE = "instance_group [{ count: 1 kind: KIND_CPU }]"
 
 @pytest.fixture(scope="module")
 def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """`counted`: each answer of the Python model goes through the ONNX model."""
+    """`counted`: each response of the Python model goes through the ONNX model."""
     root = tmp_path_factory.mktemp("streaming")
     python_models.save(root / "models", "repeat", python_models.REPEAT)
     save_identity(root / "models", "through", DATATYPES["INT32"][0], BATCHED + ONE_INSTANCE)

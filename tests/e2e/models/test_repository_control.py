@@ -67,7 +67,7 @@ class Crowd:
 
     def __init__(self, client: aio_client.InferenceServerClient) -> None:
         self._client = client
-        # Loaded before a request was sent, and the one that may be loaded when it is answered.
+        # Loaded before a request was sent, and the one that may be loaded when it gets a response.
         self.oldest = self.newest = 1
         self.seen: set[int] = set()
         self.stopping = False
@@ -89,7 +89,7 @@ class Crowd:
                 self._round.set()
 
     async def another_round(self) -> None:
-        """Until there were as many answers as there are clients."""
+        """Until there were as many responses as there are clients."""
         self._left = CLIENTS
         self._round.clear()
         await asyncio.wait_for(self._round.wait(), 30)

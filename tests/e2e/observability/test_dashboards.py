@@ -109,7 +109,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, Prometh
 
 
 def traffic(mesh: Mesh) -> None:
-    """A success, which the cache may answer, and a failure, over both protocols."""
+    """A success, which may come from the cache, and a failure, over both protocols."""
     for value, status in ((1, 200), (1000, 500)):
         tensor = {"name": "I", "datatype": "INT64", "shape": [1], "data": [value]}
         body = json.dumps({"inputs": [tensor]}).encode()

@@ -140,6 +140,6 @@ def test_what_a_model_asks_is_below_its_own_execution(tmp_path: Path, collector:
         executes[each.id].id for each in (caller, talk)
     }
     assert all(span.error is None for span in tree.spans)
-    # What the asked model is told is where its own requests would hang.
+    # The called model's context is where its own requests would hang.
     context = json.loads(about["trace"])["traceparent"]
     assert context == f"00-{TRACE}-{executes[talk.id].id}-01"

@@ -97,7 +97,7 @@ def test_what_is_logged_and_how_follows_a_client(mesh: Mesh) -> None:
         assert not services()
         reply = client.update_log_settings({"log_format": "json", "log_verbose_level": 1})
         assert (reply["log_format"], reply["log_verbose_level"]) == ("json", 1)
-        # Both processes have something to tell of an executor that leaves.
+        # Both processes log an executor that leaves.
         os.kill(mesh.children("nereid.services.executor")[0], signal.SIGTERM)
         until(lambda: len(services()) > 1, "lines of all services")
         assert client.update_log_settings({"log_format": "text"})["log_format"] == "default"
@@ -108,7 +108,7 @@ def test_what_is_logged_and_how_follows_a_client(mesh: Mesh) -> None:
             client.update_log_settings({"log_file": "x"})
 
 
-# Method, path, body, status, what the answer says.
+# Method, path, body, status, what the response says.
 ROWS = [
     ("GET", "/v2/models/nope/trace/setting", None, 400, "Request for unknown model : nope"),
     ("POST", "/v2/models/nope/trace/setting", "x", 400, "Request for unknown model : nope"),

@@ -34,7 +34,7 @@ MODELS = ("doubler", "twice", "caller", "talk", "repeat", "identity_fp32", "thro
 
 @dataclass
 class Part:
-    """What a file tells of one id, read as Triton's own tool for summaries reads it."""
+    """What a file has about one id, read as Triton's own summary tool reads it."""
 
     times: dict[str, int] = field(default_factory=dict)
     model: str = ""
@@ -60,7 +60,7 @@ class Part:
         self.parent = record.get("parent_id", self.parent)
 
     def check(self, *names: str) -> None:
-        """These times are there, in this order, and no others but of the answers."""
+        """These times are there, in this order, and no others but of the responses."""
         assert [name for name in self.times if name != "INFER_RESPONSE_COMPLETE"] == [*names]
         assert list(self.times.values()) == sorted(self.times.values())
 

@@ -60,7 +60,7 @@ def segments(mesh: Mesh) -> int:
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = save_models(tmp_path_factory.mktemp("repository"))
-    # Busy or not, the cache answers in time.
+    # Busy or not, the cache responds in time.
     cache = ("--cache-config=local,size=100000000", "--cache-timeout-ms=5000")
     with running(root, tmp_path_factory.mktemp("mesh") / "log", *cache) as mesh:
         yield mesh
@@ -74,7 +74,7 @@ def test_both_ways_are_through_shared_memory(mesh: Mesh) -> None:
     # Its requests lay in the same segment one after the other.
     assert segments_of(worker) == 1
     (executor,) = mesh.children("nereid.services.executor")
-    # The first answer was copied there, for which room was made for the following ones.
+    # The first response was copied there, and segments were allocated for the following ones.
     assert 1 <= segments_of(executor) <= 3
 
 

@@ -1,4 +1,4 @@
-"""Models that answer any number of times, and models that ask models."""
+"""Models that respond any number of times, and models that ask models."""
 
 import json
 import os
@@ -292,7 +292,7 @@ def test_deadlines_are_carried_along(mesh: Mesh) -> None:
             assert say(mesh, "exec talk hold it", "caller", client_timeout=timeout_s) == deferred
         except InferenceServerException as error:
             assert "DEADLINE_EXCEEDED" in str(error)  # noqa: PT017 - it need not come
-        # The other model never answers; the asking one was told why it need not wait.
+        # The other model never responds; the caller was refused at once.
         received = say(mesh, "last", "caller")
         if received != "fresh":
             break

@@ -85,7 +85,7 @@ def test_large_tensors_go_through_shared_memory_both_ways(mesh: Mesh) -> None:
         tensor = tritonclient.grpc.InferInput("IN_FP32", [1, 1 << 20], "FP32")
         small = tritonclient.grpc.InferInput("IN_BYTES", [1, 2], "BYTES")
         small.set_data_from_numpy(np.array([[b"a", b""]], np.object_))
-        # From the second answer on the model writes where the gateway reads.
+        # From the second response on the model writes where the gateway reads.
         for size in (1 << 20, 1 << 20, 1 << 20, 10, 1 << 21, 1 << 19):
             array = RNG.random((1, size), np.float32)
             tensor.set_shape([1, size])
@@ -220,7 +220,7 @@ COUNT = (
                 "'<class 'c_python_backend_utils.InferenceResponse'>'."
             ),
         ),
-        # Triton never answers this one; it logs the text.
+        # Triton never responds to this; it logs the text.
         (
             "reschedule later",
             "INTERNAL",
@@ -337,7 +337,7 @@ def test_deferred_responses_delay_no_other_request(mesh: Mesh) -> None:
     with ThreadPoolExecutor(3) as pool:
         held = [pool.submit(say, mesh, f"hold {each}") for each in range(3)]
         released = 0
-        # The model answers those that it has when somebody else asks it to.
+        # The model responds to those that it has when somebody else asks it to.
         while released < 3:
             released += int(say(mesh, "release"))
         assert [each.result() for each in held] == ["0", "1", "2"]

@@ -1,4 +1,4 @@
-"""Workers that are killed, or end with those above them: every request is answered, and nothing
+"""Workers that are killed, or end with those above them: every request gets a response, and nothing
 is left.
 """
 
@@ -65,7 +65,7 @@ class Clients:
                     tensors.append(tritonclient.grpc.InferInput("BLOB", [LARGE], "UINT8"))
                     tensors[1].set_data_from_numpy(np.full(LARGE, number, np.uint8))
                 try:
-                    # A request that is answered never would end the test here.
+                    # A request that never completes would fail the test here.
                     result = client.infer("talk", tensors, client_timeout=60)
                     if result.as_numpy("REPLY")[0].decode() != text:
                         self.wrong.append(f"{text}: {result.as_numpy('REPLY')}")
@@ -114,7 +114,7 @@ def test_workers_killed_at_random_under_load(tmp_path: Path, kills: int) -> None
             for thread in clients.threads:
                 thread.join()
         assert not clients.wrong
-        # Most were answered rightly: a killed worker takes only what it had in hand.
+        # Most succeeded: a killed worker takes only what it had in hand.
         assert sum(clients.failures.values()) < clients.replies / 4
         until(lambda: mesh.get("/v2/models/talk/ready")[0] == 200, "the model")
         until(lambda: len(workers(executor)) == INSTANCES, "as many workers as instances")

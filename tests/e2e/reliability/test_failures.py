@@ -1,4 +1,4 @@
-"""Processes die and drain under load: every request is answered once, and rightly."""
+"""Processes die and drain under load: every request gets one correct response."""
 
 import asyncio
 import collections
@@ -41,7 +41,7 @@ async def ask(client: grpcclient.InferenceServerClient, value: int) -> str:
 async def load(
     mesh: Mesh, half_way: Callable[[], Awaitable[None]], requests: int = REQUESTS
 ) -> collections.Counter[str]:
-    """So many requests by 64 clients at once; half_way runs when half are answered."""
+    """So many requests by 64 clients at once; half_way runs when half have responses."""
     values = iter(range(requests))
     outcomes: collections.Counter[str] = collections.Counter()
     halved = asyncio.Event()

@@ -160,7 +160,7 @@ def statistics(client: Client) -> None:
 
 
 def flat(client: Client, reported: dict[str, Any]) -> dict[str, Any]:
-    """Settings by name; gRPC tells trace settings as lists, others with their type."""
+    """Settings by name; gRPC reports trace settings as lists, others with their type."""
     if client.is_http:
         return reported
     found = {}

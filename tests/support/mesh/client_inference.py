@@ -107,7 +107,7 @@ def compressed(client: Client) -> None:
 
 
 def too_slow(client: Client) -> None:
-    """The model takes longer than the client waits; the next request is answered all the same."""
+    """The model takes longer than the client waits; the next request succeeds all the same."""
     short = {"http": {"network_timeout": HASTY_S}, "http.aio": {"conn_timeout": HASTY_S}}
     with connected(client.mesh, client.flavour, **short.get(client.flavour, {})) as hasty:
         if client.is_http:
@@ -146,7 +146,7 @@ def by_future(client: Client) -> None:
 
 
 def by_callback(client: Client) -> None:
-    """gRPC's way of not waiting: somebody to tell, and a call to cancel."""
+    """gRPC's way of not waiting: a callback, and a call to cancel."""
     got: queue.Queue[tuple[Any, Any]] = queue.Queue()
 
     def start(model: str, tensors: list[Any], **options: Any) -> Any:
@@ -190,7 +190,7 @@ def by_stream(client: Client) -> None:
             ask("scaler", tensors, model_version="1", request_id=str(number), **IGNORED)
         ask("nobody", once)
         ask("slow", once, request_id="last", enable_empty_final_response=True)
-        # Everything that was asked for is answered before the stream ends.
+        # Everything that was asked for gets a response before the stream ends.
         client("stop_stream")
         wire_responses = [got.get_nowait() for _ in range(22)]
         for number, (result, error) in enumerate(wire_responses[:20]):

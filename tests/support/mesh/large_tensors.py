@@ -136,7 +136,7 @@ def kill_executors_under_load(mesh: Mesh, *models: str, kills: int = 4) -> list[
 
 
 def give_up_requests(mesh: Mesh, model: str, requests: int) -> None:
-    """A client that waits a little longer each time, until it has had an answer."""
+    """A client that waits a little longer each time, until it has had a response."""
     array = tensor(1_000_000)
     with client(mesh, "grpc") as one:
         for step in range(requests):

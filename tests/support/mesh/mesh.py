@@ -47,7 +47,7 @@ def free_port() -> int:
 
 
 def until(condition: Callable[[], object], what: str, limit_s: float = START_S) -> None:
-    """Wait for a state of another process that tells nobody of its changes."""
+    """Wait for a state of another process that does not announce its changes."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

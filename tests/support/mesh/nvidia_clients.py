@@ -1,6 +1,6 @@
 """NVIDIA's four clients behind one face, on which every call is blocking.
 
-Which of a client's methods were called is noted, so that a test can tell that none is left out.
+Which of a client's methods were called is noted, so that a test can check that none is left out.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Client:
         return self.wait(result) if inspect.iscoroutine(result) else result
 
     def reported(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A call's answer as JSON, which HTTP's clients give anyway."""
+        """A call's response as JSON, which HTTP's clients give anyway."""
         return self(method, *args, **kwargs, **({} if self.is_http else {"as_json": True}))
 
     def inputs(self, arrays: dict[str, np.ndarray[Any, Any]], **how: Any) -> list[Any]:

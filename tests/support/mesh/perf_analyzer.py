@@ -33,7 +33,7 @@ def analyze(mesh: Mesh, protocol: str, model: str, *flags: str) -> str:
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except subprocess.TimeoutExpired as deferred:
-        # Whose fault it is: is a request of it still under way here?
+        # Which side hangs: is a request still in flight here?
         ours = [each for each in mesh.metrics().splitlines() if "pending" in each]
         raise AssertionError(
             f"it does not end: {deferred.stdout!r}, {deferred.stderr!r}, {ours}"
@@ -46,7 +46,7 @@ def analyze(mesh: Mesh, protocol: str, model: str, *flags: str) -> str:
 
 
 def measured(mesh: Mesh, protocol: str, model: str, report: Path, *flags: str) -> dict[str, str]:
-    """The one row of its report, which tells of inferences and of the server's part in them."""
+    """The one row of its report: inferences and the server's part in them."""
     analyze(mesh, protocol, model, *flags, "-f", str(report))
     row = next(csv.DictReader(report.read_text().splitlines()))
     assert float(row["Inferences/Second"]) > 0

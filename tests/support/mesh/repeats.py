@@ -1,4 +1,4 @@
-"""Clients of a model that repeats: streams, events, and what their answers say."""
+"""Clients of a model that repeats: streams, events, and what their responses say."""
 
 from __future__ import annotations
 
