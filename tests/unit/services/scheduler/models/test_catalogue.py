@@ -27,7 +27,7 @@ def model(name: str, **states: str) -> ServedModel:
         if state in ("ready", "waiting"):
             life.report("a", Standing.UP)
         if state == "waiting":
-            life.forget("a")
+            life.forget_executor("a")
         if state == "failed":
             life.report("a", Standing.FAILED, "because")
     return made
@@ -100,7 +100,7 @@ def test_a_model_without_versions_is_not_ready() -> None:
 
 
 def test_the_index_names_states_and_reasons() -> None:
-    refused = ServedModel("bare", refusal="no versions")
+    refused = ServedModel("bare", reason="no versions")
     catalogue = Catalogue([refused, model("m", v1="failed", v2="unknown", v3="ready")])
     entries = [
         (e.name, e.version, e.state, e.reason)

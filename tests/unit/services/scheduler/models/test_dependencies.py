@@ -6,13 +6,13 @@ import pytest
 
 from nereid.pb import model_config_pb2
 from nereid.services.scheduler.models.dependencies import (
-    circle_text,
-    in_order,
+    cycle_error,
+    in_load_order,
     is_ensemble,
-    models_of,
-    without_circles,
+    refuse_cycles,
+    step_models,
 )
-from nereid.services.scheduler.repository.repositories import FoundModel
+from nereid.services.scheduler.repository.found_model import FoundModel
 
 
 def found(name: str, steps: str = "") -> FoundModel:
@@ -33,7 +33,7 @@ def models(text: str) -> list[FoundModel]:
 def test_what_an_ensemble_consists_of() -> None:
     ensemble, plain = found("e", "a b a"), found("m")
     assert (is_ensemble(ensemble.draft), is_ensemble(plain.draft)) == (True, False)
-    assert (models_of(ensemble.draft), models_of(plain.draft)) == (["a", "b"], [])
+    assert (step_models(ensemble.draft), step_models(plain.draft)) == (["a", "b"], [])
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_an_ensemble_consists_of() -> None:
     ],
 )
 def test_order(text: str, order: str) -> None:
-    assert [each.name for each in in_order(models(text))] == order.split()
+    assert [each.name for each in in_load_order(models(text))] == order.split()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_order(text: str, order: str) -> None:
     ],
 )
 def test_circles(text: str, errors: dict[str, str]) -> None:
-    told = {each.name: each.error for each in without_circles(models(text))}
+    told = {each.name: each.error for each in refuse_cycles(models(text))}
     for name, error_status in errors.items():
         error = told[name]
         assert error is not None
@@ -73,5 +73,5 @@ def test_circles(text: str, errors: dict[str, str]) -> None:
 
 def test_a_circle_through_models_in_service() -> None:
     served = {"b": ["c"], "c": ["a"]}
-    assert "b -> ... -> a -> b" in circle_text("b", lambda name: served.get(name, ["b"]))
-    assert circle_text("b", lambda name: served.get(name, [])) == ""
+    assert "b -> ... -> a -> b" in cycle_error("b", lambda name: served.get(name, ["b"]))
+    assert cycle_error("b", lambda name: served.get(name, [])) == ""

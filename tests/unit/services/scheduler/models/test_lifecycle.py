@@ -58,7 +58,7 @@ def test_another_executor_is_another_chance(life: VersionLife) -> None:
 
 def test_it_stays_ready_when_the_last_executor_goes(life: VersionLife) -> None:
     life.report("a", UP)
-    life.forget("a")
+    life.forget_executor("a")
     assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
     assert not life.serving
     life.report("b", LOADING)
@@ -71,7 +71,7 @@ def test_ready_ends_with_a_failure_while_no_other_executor_has_it(life: VersionL
     life.report("a", UP)
     life.report("b", FAILED, "no GPU")
     assert life.state is VersionState.READY
-    life.forget("a")
+    life.forget_executor("a")
     assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
     life.report("c", LOADING)
     life.report("c", FAILED, "out of memory")
@@ -81,14 +81,14 @@ def test_ready_ends_with_a_failure_while_no_other_executor_has_it(life: VersionL
 def test_a_failure_is_told_once_the_executor_that_was_loading_is_gone(life: VersionLife) -> None:
     life.report("a", FAILED, "no GPU")
     life.report("b", LOADING)
-    life.forget("b")
+    life.forget_executor("b")
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
 
 
 def test_a_failure_outlives_the_executor_that_told_it(life: VersionLife) -> None:
     life.report("a", FAILED, "broken")
-    life.forget("a")
-    life.forget("nobody")
+    life.forget_executor("a")
+    life.forget_executor("nobody")
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "broken")
 
 
@@ -110,19 +110,19 @@ def test_reasons_read_as_tritons(code: int, text: str) -> None:
 def test_an_unload_has_two_steps_and_nothing_reported_matters_to_it(life: VersionLife) -> None:
     life.report("a", UP)
     life.begin_unload()
-    assert (life.state, life.gone, life.refused) == (VersionState.UNLOADING, True, False)
+    assert (life.state, life.unload_begun, life.refused) == (VersionState.UNLOADING, True, False)
     life.report("a", FAILED, "too late")
     assert life.state is VersionState.UNLOADING
     life.end_unload()
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "unloaded")
-    assert (life.gone, life.unloaded, life.refused) == (True, True, True)
+    assert (life.unload_begun, life.unloaded, life.refused) == (True, True, True)
 
 
 def test_it_is_decided_when_all_who_try_have_ended(life: VersionLife) -> None:
-    assert (life.decided, life.attempted) == (False, False)
+    assert (life.load_finished, life.loading) == (False, False)
     life.report("a", LOADING)
     life.report("b", LOADING)
     life.report("a", UP)
-    assert (life.decided, life.attempted) == (False, True)
+    assert (life.load_finished, life.loading) == (False, True)
     life.report("b", FAILED, "no GPU")
-    assert (life.decided, life.attempted) == (True, False)
+    assert (life.load_finished, life.loading) == (True, False)

@@ -13,8 +13,9 @@ from nereid.services.scheduler.models import load_rules
 from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.lifecycle import VersionState
-from nereid.services.scheduler.models.load_rules import LoadRules, QueueLimits
+from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 
 WRITTEN = """
 name: "m" backend: "onnxruntime"
@@ -151,7 +152,7 @@ async def test_what_concerns_another_executor_is_ignored(
     it.loader.instance_failed(stranger, 99, ErrorStatus(13, "x"))
     it.loader.described(stranger, described(99))
     assert it.state is VersionState.LOADING
-    assert "described what was not asked for" in caplog.text
+    assert "sent a description for an unknown command" in caplog.text
 
 
 async def test_a_description_by_the_wrong_executor_does_not_count() -> None:
@@ -235,7 +236,7 @@ async def test_an_instance_too_many_may_break_before_the_others_are_here() -> No
     other.CopyFrom(it.served.runtime.config.proto)
     # None of those that are here fits.
     other.instance_group[0].name = "another"
-    it.loader.resize(it.served, freeze_config(other))
+    it.loader.update_instances(it.served, freeze_config(other))
     it.loader.instance_closed(placed, breaking)
     new = [command.load.instance for command in stream.sent if command.HasField("load")][2:]
     assert all(it.loader.instance_opened(number, Stream()) for number in new)
@@ -259,7 +260,7 @@ async def test_an_instance_that_is_to_go_after_its_batch_does_not_count_as_one_t
     placed.instance.open_members = 1
     for config in (freeze_config(other), one):
         loads = len(stream.sent)
-        it.loader.resize(it.served, config)
+        it.loader.update_instances(it.served, config)
         for command in stream.sent[loads:]:
             if command.HasField("load"):
                 assert it.loader.instance_opened(command.load.instance, Stream())

@@ -12,7 +12,7 @@ from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.placement import Slot
 from nereid.services.scheduler.executors.sessions import Part, Placed, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
-from nereid.services.scheduler.models.readiness import Readiness, heard, verdict
+from nereid.services.scheduler.models.readiness import Readiness, heard, is_version_ready
 
 YES, NO, SILENT = True, False, None
 
@@ -40,7 +40,7 @@ YES, NO, SILENT = True, False, None
 def test_a_version_is_ready_where_all_instances_of_one_executor_are(
     party: list[list[bool | None]], decided: bool | None
 ) -> None:
-    assert verdict(party) is decided
+    assert is_version_ready(party) is decided
 
 
 class Stream:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nereid.core.messages import ErrorStatus, InferResponse
+from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.statistics import (
-    MOST_RESPONSES,
-    Execution,
+    MAX_RESPONSES,
     GpuShare,
     ModelStatistics,
 )
@@ -158,9 +158,9 @@ def test_responses_count_by_their_place_among_those_to_a_request() -> None:
 
 def test_responses_without_end_are_not_all_counted() -> None:
     statistics = ModelStatistics()
-    for index in range(MOST_RESPONSES + 5):
+    for index in range(MAX_RESPONSES + 5):
         statistics.record_response(index, InferResponse(1, b"head", more=True), 1)
-    assert len(statistics.to_proto("m", "1").response_stats) == MOST_RESPONSES
+    assert len(statistics.to_proto("m", "1").response_stats) == MAX_RESPONSES
 
 
 def test_a_request_with_many_responses_counts_when_it_has_ended() -> None:

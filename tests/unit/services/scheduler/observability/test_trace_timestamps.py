@@ -12,15 +12,10 @@ from nereid.observability.tracing import (
     with_tensors,
 )
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.observability import trace_timestamps
-from nereid.services.scheduler.observability.request_traces import (
-    EntryTrace,
-    Refusal,
-    SpanTraces,
-    open_traces,
-)
-from nereid.services.scheduler.observability.statistics import Execution
-from nereid.services.scheduler.observability.trace_timestamps import TimeTraces
+from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal
+from nereid.services.scheduler.observability.execution import Execution
+from nereid.services.scheduler.observability.request_traces import SpanTraces, open_traces
+from nereid.services.scheduler.observability.trace_timestamps import TimestampTraces
 from nereid.services.scheduler.requests.entry import Entry
 from nereid.shm.segments import Segments
 from tests.support.scheduler.samples import entry_of, request_with
@@ -29,7 +24,7 @@ FIRST, SECOND = (b"\0" + bytes([number]) * 24 + b"\1" for number in (1, 2))
 COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
 
-def begun(traces: TimeTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> EntryTrace:
+def begun(traces: TimestampTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> EntryTrace:
     trace = traces.begin(request_with(context, **more), now_ns)
     assert trace is not None
     return trace
@@ -46,7 +41,7 @@ def executed(input_ns: int, infer_ns: int, output_ns: int, *, finished_ns: int) 
 
 
 def test_an_response_takes_the_times_along() -> None:
-    traces = TimeTraces()
+    traces = TimestampTraces()
     trace = begun(traces, FIRST)
     entry = entry_of()
     entry.request.request_id = "mine"
@@ -85,7 +80,7 @@ def test_an_response_takes_the_times_along() -> None:
 def test_times_are_in_order_whatever_the_instance_says(
     execution: Execution | None, times: tuple[int, ...]
 ) -> None:
-    trace = begun(TimeTraces(), FIRST)
+    trace = begun(TimestampTraces(), FIRST)
     trace.begin_attempt(200)
     entry = entry_of()
     entry.execution = execution
@@ -109,7 +104,7 @@ def test_times_are_in_order_whatever_the_instance_says(
 def test_what_a_model_asks_of_others_it_asks_while_it_is_executed(
     asked: list[tuple[int, int]], times: tuple[int, int]
 ) -> None:
-    traces = TimeTraces()
+    traces = TimestampTraces()
     root = begun(traces, FIRST)
     step = begun(traces, root.begin_steps())
     context = step.begin_attempt(200)
@@ -124,7 +119,7 @@ def test_what_a_model_asks_of_others_it_asks_while_it_is_executed(
 
 
 def test_what_was_not_executed_has_no_times_of_it() -> None:
-    traces = TimeTraces()
+    traces = TimestampTraces()
     trace = begun(traces, FIRST)
     # An ensemble's: it is that of its steps.
     entry = entry_of()
@@ -134,7 +129,7 @@ def test_what_was_not_executed_has_no_times_of_it() -> None:
 
 
 def test_the_response_brings_what_was_below_the_request() -> None:
-    traces = TimeTraces()
+    traces = TimestampTraces()
     root, other = begun(traces, FIRST), begun(traces, SECOND)
     step = begun(traces, root.begin_steps())
     inner = begun(traces, step.begin_attempt(105))
@@ -151,7 +146,7 @@ def test_the_response_brings_what_was_below_the_request() -> None:
 
 
 def test_who_gives_up_or_is_refused_is_forgotten() -> None:
-    traces = TimeTraces()
+    traces = TimestampTraces()
     trace = begun(traces, FIRST)
     step = begun(traces, trace.begin_steps())
     ended(step, entry_of(), 120)
@@ -172,7 +167,7 @@ def test_who_gives_up_or_is_refused_is_forgotten() -> None:
 
 
 def test_one_request_goes_through_so_many_models() -> None:
-    traces = TimeTraces()
+    traces = TimestampTraces()
     root = begun(traces, FIRST)
     for _ in range(2000):
         ended(begun(traces, root.begin_steps()), entry_of(), 120)
@@ -202,7 +197,7 @@ def response_with(data: bytes, *, more: bool = False) -> InferResponse:
 
 
 def test_tensors_of_what_is_below_a_request_are_kept_while_they_are_there() -> None:
-    traces = TimeTraces()
+    traces = TimestampTraces()
     root = begun(traces, with_tensors(FIRST), **inputs(b"ab"))
     segments = Segments(1 << 20)
     segment = segments.take(1 << 16)
@@ -237,11 +232,8 @@ def test_tensors_of_what_is_below_a_request_are_kept_while_they_are_there() -> N
     }
 
 
-def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trace_timestamps, "_MOST_TENSOR_BYTES", 10)
-    traces = TimeTraces()
+def test_tensors_are_copied_for_traces_that_show_them_and_within_limits() -> None:
+    traces = TimestampTraces(max_tensor_bytes=10)
 
     def tensors_below(context: bytes, *datas: bytes) -> list[bytes | None]:
         root = begun(traces, context)
@@ -258,7 +250,7 @@ def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
         # What an ended request's tensors took is free again.
         told = tensors_below(with_tensors(FIRST), b"12345", b"6789", b"678")
         assert told == [b"12345", None, b"678"]
-    monkeypatch.undo()
+    traces = TimestampTraces()
     large = bytes(LARGEST_TENSOR_BYTES)
     assert tensors_below(with_tensors(FIRST), large, large + b"1") == [large, None]
     root = begun(traces, with_tensors(FIRST))
@@ -274,13 +266,13 @@ def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
 
 
 def test_what_is_not_sampled_has_no_trace() -> None:
-    assert TimeTraces().begin(request_with(FIRST[:25] + b"\0"), 100) is None
-    assert is_sampled(begun(TimeTraces(), FIRST).begin_lookup())
+    assert TimestampTraces().begin(request_with(FIRST[:25] + b"\0"), 100) is None
+    assert is_sampled(begun(TimestampTraces(), FIRST).begin_lookup())
 
 
 def test_the_settings_choose() -> None:
     assert open_traces(TraceSettings()) is None
-    assert isinstance(open_traces(TraceSettings(trace_config=("triton,file=f",))), TimeTraces)
+    assert isinstance(open_traces(TraceSettings(trace_config=("triton,file=f",))), TimestampTraces)
     spans = open_traces(TraceSettings(trace_config=("mode=opentelemetry",)))
     assert isinstance(spans, SpanTraces)
     spans.close()

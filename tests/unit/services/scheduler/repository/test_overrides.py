@@ -70,12 +70,12 @@ def test_what_is_no_configuration_is_refused(text: str) -> None:
 
 
 def test_files_lie_in_a_directory_of_this_user_while_they_are_held() -> None:
-    keeper = write_files({"1/model.onnx": b"one", "labels.txt": b"cat"})
-    path = keeper.path
+    directory = write_files({"1/model.onnx": b"one", "labels.txt": b"cat"})
+    path = directory.path
     assert (path / "1" / "model.onnx").read_bytes() == b"one"
     assert (path / "labels.txt").read_bytes() == b"cat"
     assert path.stat().st_mode & 0o077 == 0
-    del keeper
+    del directory
     gc.collect()
     assert not path.exists()
 

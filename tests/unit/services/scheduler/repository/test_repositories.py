@@ -6,7 +6,8 @@ import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.services.scheduler.repository import repositories as repository_module
-from nereid.services.scheduler.repository.repositories import FoundModel, Repositories
+from nereid.services.scheduler.repository.found_model import FoundModel
+from nereid.services.scheduler.repository.repositories import Repositories
 
 
 def add(repository: Path, name: str, config: str | None = None, *versions: str) -> Path:
