@@ -13,7 +13,7 @@ from nereid.services.scheduler.ensembles.graph import (
     StepCall,
     steps_of,
 )
-from tests.support.scheduler.ensembles import Step, ensemble_config
+from tests.support.scheduler.ensemble_configs import Step, ensemble_config
 
 # Each step's model is a name of its own, so that calls can be told apart by it.
 CHAIN: list[Step] = [("a", {"I": "x"}, {"O": "m"}), ("b", {"I": "m"}, {"O": "y"})]
@@ -120,7 +120,7 @@ def test_an_output_that_a_model_did_not_make_is_omitted_in_the_next_step() -> No
     assert run.calls["b"].tensors == {}
 
 
-def test_a_missing_output_of_the_ensemble_is_the_end() -> None:
+def test_a_missing_output_of_the_ensemble_is_a_deadlock() -> None:
     run = Run(CHAIN, "y")
     run.response("a")
     assert not run.run.deadlocked

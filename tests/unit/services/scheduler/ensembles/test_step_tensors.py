@@ -11,7 +11,7 @@ from nereid.services.scheduler.ensembles.step_tensors import (
     Tensor,
     fit_batch_dimension,
 )
-from tests.support.scheduler.ensembles import ensemble_config
+from tests.support.scheduler.ensemble_configs import ensemble_config
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a changed repository has the scheduler do."""
+"""What a reload does for each change of a repository."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ POLICY = CONFIG + " version_policy { all { } }"
         ([served(1, UNLOADING), served(2, UNLOADED)], found(), ReloadPlan()),
     ],
 )
-def test_what_has_to_be_done(
+def test_a_reload_loads_updates_and_unloads_what_differs(
     current: list[ServedVersion], model: FoundModel, plan: ReloadPlan
 ) -> None:
     assert plan_reload({version.number: version for version in current}, model) == plan

@@ -31,7 +31,7 @@ def entry(received_ns: int) -> Entry:
     return one
 
 
-def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+def test_no_latencies_are_kept_by_default() -> None:
     assert MetricsConfig().latencies_of(model_of()) is None
 
 
@@ -88,7 +88,7 @@ def test_the_cache_has_summaries_of_its_own() -> None:
     assert latencies.first_response.counts == [0, 1]
 
 
-def test_summaries_alone() -> None:
+def test_summaries_without_histograms() -> None:
     latencies = MetricsConfig(summary_latencies=True).latencies_of(model_of())
     assert latencies is not None
     assert latencies.first_response is None
@@ -127,6 +127,6 @@ def test_settings_together_the_last_of_one_name_counts() -> None:
         "summary_quantiles=50",
     ],
 )
-def test_a_setting_that_is_none(text: str) -> None:
+def test_an_unknown_setting_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected counter_latencies"):
         setting(text)

@@ -34,7 +34,7 @@ def test_a_server_that_does_not_trace_shows_what_triton_shows() -> None:
     assert settings.rules() is None
 
 
-def test_a_server_that_traces_shows_where_to() -> None:
+def test_a_server_that_traces_shows_its_collector() -> None:
     shown = TraceSettings(ON).shown("m")
     assert shown["trace_mode"] == ["opentelemetry"]
     assert shown["url"] == ["http://localhost:4317"]
@@ -42,7 +42,7 @@ def test_a_server_that_traces_shows_where_to() -> None:
     assert "log_frequency" not in shown
 
 
-def test_a_server_that_writes_files_shows_which() -> None:
+def test_a_server_that_writes_files_shows_the_file() -> None:
     settings = TraceSettings(TraceConfig(file="/f", log_frequency=3))
     shown = settings.shown("m")
     assert shown["trace_mode"] == ["triton"]
@@ -55,7 +55,7 @@ def test_a_server_that_writes_files_shows_which() -> None:
     assert settings.rules() == TraceRules(off, (("m", rule),))
 
 
-def test_a_model_inherits_what_it_has_none_of() -> None:
+def test_a_model_inherits_the_servers_settings() -> None:
     settings = TraceSettings(ON)
     settings.update("m", {"trace_count": ["7"], "trace_level": ["OFF"]})
     settings.update("", {"trace_rate": ["9"], "trace_level": ["TENSORS", "TIMESTAMPS", "X"]})
@@ -71,14 +71,14 @@ def test_a_model_inherits_what_it_has_none_of() -> None:
     assert settings.rules() == TraceRules(TraceRule(on=True, rate=2, limit=-1))
 
 
-def test_a_count_that_is_set_again_begins_anew() -> None:
+def test_setting_a_count_restarts_counting() -> None:
     settings = TraceSettings(ON)
 
     def rules(model: str, **changes: list[str]) -> list[TraceRule]:
         settings.update(model, changes)
-        told = settings.rules()
-        assert told is not None
-        return [told.default, *(rule for _, rule in told.models)]
+        current = settings.rules()
+        assert current is not None
+        return [current.default, *(rule for _, rule in current.models)]
 
     (first,) = rules("", trace_count=["3"])
     assert rules("", trace_rate=["2"]) == [first]
@@ -128,18 +128,18 @@ def test_numbers_are_read_as_c_reads_them(name: str, value: str, shown: str) -> 
         ({"trace_file": ["f"]}, Unimplemented, "trace file location can not be updated"),
     ],
 )
-def test_what_is_wrong_is_told_and_changes_nothing(
+def test_an_invalid_value_is_refused_and_changes_nothing(
     changes: dict[str, list[str]], error: type[NereidError], text: str
 ) -> None:
     settings = TraceSettings(ON)
     before = settings.shown("")
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as refused:
         settings.update("", {"trace_rate": ["5"], **changes})
-    assert text in told.value.message
+    assert text in refused.value.message
     assert settings.shown("") == before
 
 
-def test_what_is_not_known_is_ignored() -> None:
+def test_unknown_settings_are_ignored() -> None:
     settings = TraceSettings(ON)
     before = settings.shown("m")
     settings.update("m", {"trace_mode": ["x"], "nope": ["1"], "trace_level": ["X"]})

@@ -1,4 +1,4 @@
-"""Whatever changes a model's answers changes its revision."""
+"""Changes of files and configurations that change a revision."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def version(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_stays_while_nothing_changes(version: Path) -> None:
+def test_the_digest_is_the_same_while_nothing_changes(version: Path) -> None:
     before = digest_files(str(version))
     assert len(before) == 16
     (version.parent / "2" / "model.py").write_text("another version")
@@ -56,7 +56,7 @@ def test_a_copy_with_the_size_and_time_of_the_old_file_changes_it(version: Path)
     assert digest_files(str(version)) != before
 
 
-def test_what_lies_behind_a_link_counts(version: Path, tmp_path: Path) -> None:
+def test_files_behind_a_symbolic_link_count(version: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "b").write_text("1")
@@ -67,7 +67,7 @@ def test_what_lies_behind_a_link_counts(version: Path, tmp_path: Path) -> None:
     assert digest_files(str(version)) != before
 
 
-def test_what_python_has_compiled_does_not_count(version: Path) -> None:
+def test_python_bytecode_does_not_count(version: Path) -> None:
     before = digest_files(str(version))
     for directory in (version, version.parent):
         (directory / "__pycache__").mkdir()
@@ -75,7 +75,7 @@ def test_what_python_has_compiled_does_not_count(version: Path) -> None:
     assert digest_files(str(version)) == before
 
 
-def test_where_the_configuration_is_written_does_not_count(version: Path) -> None:
+def test_configuration_files_do_not_count(version: Path) -> None:
     before = digest_files(str(version))
     (version.parent / "config.pbtxt").write_text("max_batch_size: 4")
     (version.parent / "configs").mkdir()
@@ -94,7 +94,7 @@ def test_where_the_configuration_is_written_does_not_count(version: Path) -> Non
         ("version_policy { all { } }", True),
     ],
 )
-def test_what_the_configuration_says_counts(more: str, same: bool) -> None:
+def test_the_configurations_fields_count(more: str, same: bool) -> None:
     other = parse_config('name: "m" backend: "python" max_batch_size: 4', model_name="m")
     other.MergeFrom(parse_config(more, model_name="m"))
     assert (revision_of(CONFIG, b"files") == revision_of(other, b"files")) is same
