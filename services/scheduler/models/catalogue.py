@@ -5,10 +5,10 @@ Knows states and configurations, not how they came about, and no stream. The tex
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _LATEST: Final = -1
 _LARGEST_VERSION: Final = (1 << 63) - 1
-# What C's stol accepts: white space, a sign and digits; what follows is ignored.
-_NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 
 @dataclass(slots=True, eq=False)
@@ -218,9 +216,8 @@ def parse_version(text: str) -> int:
     """The version that a request names, as Triton parses it; -1 if it names none: the latest."""
     if not text:
         return _LATEST
-    match = _NUMBER.match(text)
-    number = int(match[1]) if match and len(match[1]) < 64 else _LARGEST_VERSION + 1
-    if not -_LARGEST_VERSION - 1 <= number <= _LARGEST_VERSION:
+    number = parse_c_integer(text)
+    if number is None or not -_LARGEST_VERSION - 1 <= number <= _LARGEST_VERSION:
         raise InvalidArgument(
             f"failed to get model version from specified version string '{text}' (details: stol),"
             " version should be an integral value > 0",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
@@ -50,21 +50,15 @@ class Readiness:
         A model that does not respond in time is not ready.
         """
         pending = [responses for served in versions if (responses := self._query(served))]
-        if not pending:
-            return True
+        futures = set(chain.from_iterable(chain.from_iterable(pending)))
         until = time.monotonic() + limit_s
         while (ready := _are_all_ready(pending)) is None:
-            open_ = {
-                each
-                for responses in pending
-                for of_executor in responses
-                for each in of_executor
-                if not each.done()
-            }
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return False
-            await asyncio.wait(open_, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            _, futures = await asyncio.wait(
+                futures, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
         return ready
 
     def _query(self, served: ServedVersion) -> _Pending:
@@ -107,15 +101,10 @@ def heard(placed: Placed | None, session: Session, report: pb.ReadinessReport) -
 
 
 def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
-    ready = [
-        is_version_ready(
-            [
-                [each.result() if each.done() else None for each in of_executor]
-                for of_executor in responses
-            ]
-        )
-        for responses in pending
-    ]
+    def known(of_executor: list[asyncio.Future[bool]]) -> list[bool | None]:
+        return [each.result() if each.done() else None for each in of_executor]
+
+    ready = [is_version_ready([*map(known, responses)]) for responses in pending]
     if False in ready:
         return False
     return None if None in ready else True

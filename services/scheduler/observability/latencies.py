@@ -35,12 +35,6 @@ class MetricsConfig:
     summary_latencies: bool = False
     summary_quantiles: Quantiles = (0.5, 0.9, 0.95, 0.99, 0.999)
 
-    @staticmethod
-    def of(settings: Iterable[tuple[str, bool | Quantiles]]) -> MetricsConfig:
-        """All settings; of one given twice the last counts."""
-        fields: dict[str, Any] = dict(settings)
-        return MetricsConfig(**fields)
-
     def latencies_of(self, config: ModelConfig) -> Latencies | None:
         """The collector for a version of this model; None: no latencies are kept."""
         if not (self.histogram_latencies or self.summary_latencies):
@@ -56,8 +50,9 @@ def setting(text: str) -> str:
 
 
 def config_of(settings: Iterable[str]) -> MetricsConfig:
-    """The settings of all --metrics-config together."""
-    return MetricsConfig.of(map(parse_setting, settings))
+    """The settings of all --metrics-config together; of one given twice the last counts."""
+    fields: dict[str, Any] = dict(map(parse_setting, settings))
+    return MetricsConfig(**fields)
 
 
 def parse_setting(text: str) -> tuple[str, bool | Quantiles]:

@@ -6,9 +6,9 @@ value from the start. The texts are Triton's, and numbers are parsed as in C. Kn
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.core.messages import TraceRule, TraceRules
 from nereid.observability.tracing import FILE_MODE, LEVELS, SPAN_MODE, trace_rule
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import TraceConfig
 
 _OFF: Final = "OFF"
-_NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _UINT32: Final = (1 << 32) - 1
 _INT32: Final = (1 << 31) - 1
 # Triton without the name of a file does not trace.
@@ -136,10 +135,10 @@ def _parse_number(name: str, values: list[str]) -> tuple[str, int]:
     """The only value, and the number that it begins with."""
     if len(values) != 1:
         raise InvalidArgument(f"expect only 1 value for '{name}'")
-    match = _NUMBER.match(values[0])
-    if not match:
+    number = parse_c_integer(values[0])
+    if number is None:
         raise InvalidArgument(f"Unable to parse '{name}', got: {values[0]}")
-    return values[0], int(match[1]) if len(match[1]) < 64 else _UINT32 + 1
+    return values[0], number
 
 
 def _unsigned(name: str) -> Callable[[list[str]], list[str]]:
