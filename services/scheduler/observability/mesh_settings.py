@@ -12,7 +12,7 @@ from nereid.observability.logging import follow_log_rules, rules_of
 from nereid.observability.tracing import parse_trace_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability import log_settings
-from nereid.services.scheduler.observability.trace_settings import TraceSettings
+from nereid.services.scheduler.observability.trace_settings import TraceExtensionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class MeshSettings:
         send_to_executors: Callable[[pb.ExecutorCommand], None],
     ) -> None:
         """The callbacks send to all services that are connected now."""
-        self._trace = TraceSettings(parse_trace_config(settings.trace_config))
+        self._trace = TraceExtensionSettings(parse_trace_config(settings.trace_config))
         self._log = rules_of(settings)
         self._log_file = settings.log_file
         self._log_changed = False

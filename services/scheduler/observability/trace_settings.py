@@ -25,7 +25,7 @@ _INT32: Final = (1 << 31) - 1
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
 
-class TraceSettings:
+class TraceExtensionSettings:
     """The current settings. Values are lists of texts, as in clients' requests."""
 
     def __init__(self, config: TraceConfig) -> None:
