@@ -53,7 +53,7 @@ class Ensembles:
         self._update_ensemble(served)
 
     def remove_ensemble(self, served: ServedVersion) -> None:
-        """It was unloaded. Models that are no ensembles are ignored."""
+        """An ensemble was unloaded. Other models are ignored."""
         for name in step_models(served.draft):
             users = self._users.get(name, {})
             users.pop(served, None)

@@ -117,7 +117,7 @@ class VersionLife:
 
     @property
     def unload_begun(self) -> bool:
-        """Its own unload has begun, or is done."""
+        """Whether its own unload has begun; stays so when it is done."""
         return self.final and (self.unloaded or self.state is VersionState.UNLOADING)
 
     @property

@@ -126,7 +126,7 @@ class TimestampTrace:
         # Of a root: by the callers' contexts, their nested requests' first start and last end.
         self._nested: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
-        # Its responses' tensors are copied one by one.
+        # The tensors of its responses are copied as they come, not at its end.
         self._responded = False
         self.parent = parent
         self.context = child_of(parent)

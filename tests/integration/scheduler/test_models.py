@@ -1,4 +1,4 @@
-"""The scheduler over real sockets: models' lives, and the executors that host them."""
+"""The scheduler over real sockets: loading models on executors, and failures of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes and heads on their way into steps and out of an ensemble."""
+"""Heads of ensembles' requests and responses, and the shapes in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ensembles against the models that they consist of; the texts are the real Triton's."""
+"""Ensembles checked against the models of their steps; the texts are the real Triton's."""
 
 from __future__ import annotations
 

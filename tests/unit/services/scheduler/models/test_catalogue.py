@@ -1,4 +1,4 @@
-"""Which version a request means, and whether it is ready."""
+"""The version that a request names, and readiness."""
 
 import pytest
 

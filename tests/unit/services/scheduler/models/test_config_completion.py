@@ -1,4 +1,4 @@
-"""Configurations completed with what executors say of model files."""
+"""Configurations completed with executors' descriptions of model files."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The order in which models come into service, and cycles among them."""
+"""The order in which models are loaded, and cycles among them."""
 
 from __future__ import annotations
 

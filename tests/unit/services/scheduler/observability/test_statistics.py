@@ -1,4 +1,4 @@
-"""What is counted of requests and executions."""
+"""A version's counters of requests and executions."""
 
 from __future__ import annotations
 

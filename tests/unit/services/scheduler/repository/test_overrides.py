@@ -1,4 +1,4 @@
-"""Configurations and files that a load brings along."""
+"""Configurations and files in a load request."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""The model repository as it is read from directories."""
+"""Reading model repositories from directories."""
 
 from pathlib import Path
 
