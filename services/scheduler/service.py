@@ -29,11 +29,13 @@ from nereid.services.scheduler.control import Control
 from nereid.services.scheduler.executors.executor_streams import accept_execute, accept_join
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.config_completion import CompletionRules
-from nereid.services.scheduler.models.load_rules import LoadRules, QueueLimits
+from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.readiness import Readiness
+from nereid.services.scheduler.observability.latencies import config_of
 from nereid.services.scheduler.observability.mesh_settings import MeshSettings
-from nereid.services.scheduler.observability.metrics import SchedulerMetrics, config_of
+from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
 from nereid.services.scheduler.repository.model_control import ControlRules, RepositoryControl
 from nereid.services.scheduler.repository.repositories import Repositories

@@ -1,1 +1,1 @@
-"""Ensembles: the graph of steps, one run of it, and the tensors between steps."""
+"""Ensembles: the graph of steps, one request's run through it, and the tensors between steps."""

@@ -1,13 +1,13 @@
-"""The lives of ensembles: one is ready while its steps' models are, and goes and comes with them.
+"""The life cycle of ensembles: one is ready while the models of its steps are.
 
-Judges an ensemble anew whenever something happens to a model that it consists of. Sends nothing
-and waits for nothing but ensembles' last requests.
+Derives an ensemble's state anew whenever a model of its steps changes. Sends nothing, and waits for
+nothing but the last requests of ensembles.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, NereidError
 from nereid.model_config import freeze_config
@@ -15,7 +15,7 @@ from nereid.pb import model_config_pb2
 from nereid.services.scheduler.caching.response_cache import place_of
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.ensembles.step_validation import check_steps
-from nereid.services.scheduler.models.dependencies import is_ensemble, models_of
+from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
 from nereid.services.scheduler.models.lifecycle import UNLOADED, Standing, VersionState
 from nereid.services.scheduler.repository.revision import revision_of
 
@@ -25,68 +25,59 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.ensembles.graph import Step
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
     from nereid.services.scheduler.models.model_version import ModelVersion
-    from nereid.services.scheduler.requests.nested_calls import Lineage
 
-# In an ensemble's life its steps' models stand where others have executors.
+    # Applies an event to a version's life, and acts on the change of its state.
+    ApplyEvent = Callable[[ServedVersion, Callable[[], None]], None]
+
+# Reports on an ensemble in the place of an executor.
 _STEPS: Final = "steps"
-_COMING: Final = frozenset({VersionState.UNKNOWN, VersionState.LOADING})
+_PENDING: Final = frozenset({VersionState.UNKNOWN, VersionState.LOADING})
 
 
-class Hands(Protocol):
-    """What is asked of the loader."""
-
-    def settle(self, served: ServedVersion, event: Callable[[], None]) -> None:
-        """Let something happen to a version's life, with all that follows."""
-
-
-class _Unloaded(InvalidArgument):
-    """A model that is needed was taken out of service."""
+class _StepUnloaded(InvalidArgument):
+    """A model of a step was unloaded."""
 
 
 class Ensembles:
     """The ensembles in service, by the models of their steps."""
 
-    def __init__(self, hands: Hands, catalogue: Catalogue, lineage: Lineage | None = None) -> None:
-        self._hands = hands
+    def __init__(self, catalogue: Catalogue, apply_event: ApplyEvent) -> None:
         self._catalogue = catalogue
-        self._lineage = lineage
+        self._apply_event = apply_event
         self._users: dict[str, dict[ServedVersion, None]] = {}
 
-    def add(self, served: ServedVersion) -> None:
-        """An ensemble with a runtime is to be in service."""
-        for name in models_of(served.draft):
+    def add_ensemble(self, served: ServedVersion) -> None:
+        """An ensemble is to be in service."""
+        for name in step_models(served.draft):
             self._users.setdefault(name, {})[served] = None
-        if isinstance(served.runtime, EnsembleVersion):
-            served.runtime.find_model = self._find
-            served.runtime.lineage = self._lineage
-        self._judge(served)
+        self._update_ensemble(served)
 
-    def remove(self, served: ServedVersion) -> None:
-        """It is no longer."""
-        for name in models_of(served.draft):
+    def remove_ensemble(self, served: ServedVersion) -> None:
+        """An ensemble was unloaded. Other models are ignored."""
+        for name in step_models(served.draft):
             users = self._users.get(name, {})
             users.pop(served, None)
             if not users:
                 self._users.pop(name, None)
 
-    def changed(self, name: str) -> None:
-        """Something has happened to a model."""
+    def on_model_changed(self, name: str) -> None:
+        """A version of this model has changed its state."""
         for served in list(self._users.get(name, ())):
             if isinstance(served.runtime, EnsembleVersion):
                 served.runtime.forget_models()
-            self._judge(served)
+            self._update_ensemble(served)
 
-    async def drained(self, name: str) -> None:
-        """Wait for the last requests of those that end with this model: they still need it."""
+    async def drain_users(self, name: str) -> None:
+        """Wait for requests of ensembles that end with this model: their steps still need it."""
         for served in list(self._users.get(name, ())):
             if served.life.state is not VersionState.READY and served.runtime is not None:
-                await self.drained(served.name)
+                await self.drain_users(served.name)
                 await served.runtime.idle()
 
-    def _find(self, step: Step) -> ModelVersion:
-        """The version that runs a step now; for those that end, one that ends as well."""
+    def find_model(self, step: Step) -> ModelVersion:
+        """The version that runs a step now: a ready one, else one that is being unloaded."""
         model = self._catalogue.model(step.model)
-        versions = [] if model is None else _chosen(model, step.version)
+        versions = [] if model is None else _eligible_versions(model, step.version)
         running = [each for each in versions if each.runtime is not None]
         ready = [each for each in running if each.life.state is VersionState.READY]
         if ready or running:
@@ -98,9 +89,9 @@ class Ensembles:
         assert found is not None, "ready, but not in service"
         return found
 
-    # ---- an ensemble's standing
+    # ---- an ensemble's state
 
-    def _judge(self, served: ServedVersion) -> None:
+    def _update_ensemble(self, served: ServedVersion) -> None:
         life, runtime = served.life, served.runtime
         if life.final or runtime is None:
             return
@@ -109,41 +100,43 @@ class Ensembles:
         try:
             standing = self._standing(served)
         except NereidError as error:
-            reason = UNLOADED if isinstance(error, _Unloaded) else error.message
+            reason = UNLOADED if isinstance(error, _StepUnloaded) else error.message
             event = partial(life.report, _STEPS, Standing.FAILED, reason)
         else:
-            event = partial(life.forget, _STEPS)
+            event = partial(life.forget_executor, _STEPS)
             if standing is not None:
                 event = partial(life.report, _STEPS, standing)
-        self._hands.settle(served, event)
+        self._apply_event(served, event)
         if runtime.revision != revision:
-            # Perhaps in the same state as before, and yet something else.
-            self.changed(served.name)
+            # Ensembles that use this one must know, even if its state is the same as before.
+            self.on_model_changed(served.name)
 
     def _standing(self, served: ServedVersion) -> Standing | None:
-        """How far it has come; None: what it consists of waits for executors.
+        """How far its load has come; None: models of its steps wait for executors.
 
         Raises:
-            NereidError: it cannot be served as things are.
+            NereidError: it cannot be served with its models as they are.
         """
-        needed = self._needed(served)
+        needed = self._step_versions(served)
         waiting = [model for model, ready in needed if ready is None]
         if waiting:
             lives = [each.life for model in waiting for each in model.versions.values()]
-            return Standing.LOADING if any(life.attempted for life in lives) else None
+            return Standing.LOADING if any(life.loading for life in lives) else None
         ready = [each for _, each in needed if each is not None]
         configs = {
             each.name: each.runtime.config.proto for each in ready if each.runtime is not None
         }
-        _configure(served, decoupled=check_steps(served.draft, configs))
-        _revise(served, [each.runtime.revision for each in ready if each.runtime is not None])
+        _set_decoupled(served, decoupled=check_steps(served.draft, configs))
+        _set_revision(served, [each.runtime.revision for each in ready if each.runtime is not None])
         return Standing.UP if all(each.life.up for each in ready) else None
 
-    def _needed(self, served: ServedVersion) -> list[tuple[ServedModel, ServedVersion | None]]:
-        """Its steps' models, each with the version that would run it, or None while that loads."""
+    def _step_versions(
+        self, served: ServedVersion
+    ) -> list[tuple[ServedModel, ServedVersion | None]]:
+        """The models of its steps, each with the version that would run it; None while it loads."""
         name, steps = served.name, served.draft.ensemble_scheduling.step
         models = {step.model_name: self._catalogue.model(step.model_name) for step in steps}
-        missing = [step for step, model in models.items() if model is None or model.refusal]
+        missing = [step for step, model in models.items() if model is None or model.reason]
         if missing:
             raise InvalidArgument(
                 f"ensemble {name} contains models that are not available or ambiguous:"
@@ -156,29 +149,29 @@ class Ensembles:
         ]
 
 
-def _chosen(model: ServedModel, number: int) -> list[ServedVersion]:
-    """The versions that a step may mean."""
+def _eligible_versions(model: ServedModel, number: int) -> list[ServedVersion]:
+    """The versions that a step may run on."""
     return [each for each in model.versions.values() if number <= 0 or each.number == number]
 
 
 def _ready_version(ensemble: str, model: ServedModel, number: int) -> ServedVersion | None:
-    chosen = _chosen(model, number)
-    ready = [each for each in chosen if each.life.state is VersionState.READY]
+    eligible = _eligible_versions(model, number)
+    ready = [each for each in eligible if each.life.state is VersionState.READY]
     if ready:
         return max(ready, key=lambda served: served.number)
-    if any(each.life.state in _COMING for each in chosen):
+    if any(each.life.state in _PENDING for each in eligible):
         return None
     start = f"ensemble '{ensemble}' depends on '{model.name}'"
-    others = model.versions.values()
-    if any(each.life.state is VersionState.READY for each in others):
+    versions = model.versions.values()
+    if any(each.life.state is VersionState.READY for each in versions):
         raise InvalidArgument(f"{start} whose required version {number} is not loaded.")
-    if all(each.life.gone or each.life.unloaded for each in others):
-        raise _Unloaded(f"{start}, which is unloaded")
-    raise InvalidArgument(f"{start} which {_failure(model.name, others)}")
+    if all(each.life.unload_begun or each.life.unloaded for each in versions):
+        raise _StepUnloaded(f"{start}, which is unloaded")
+    raise InvalidArgument(f"{start} which {_failure_text(model.name, versions)}")
 
 
-def _failure(name: str, versions: Iterable[ServedVersion]) -> str:
-    """What has become of a model none of whose versions is loaded."""
+def _failure_text(name: str, versions: Iterable[ServedVersion]) -> str:
+    """Why no version of a model is loaded."""
     lives = [(each.number, each.life) for each in versions]
     if any(is_ensemble(each.draft) for each in versions):
         reason = "; ".join(life.reason for _, life in lives)
@@ -189,25 +182,26 @@ def _failure(name: str, versions: Iterable[ServedVersion]) -> str:
     return f"has no loaded version. Model '{name}' loading failed with error: {''.join(errors)}"
 
 
-def _configure(served: ServedVersion, *, decoupled: bool) -> None:
-    """Note what an ensemble takes on from its steps' models, and what clients are told of it."""
+def _set_decoupled(served: ServedVersion, *, decoupled: bool) -> None:
+    """An ensemble is decoupled if a model of its steps is; clients see that in its config."""
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"
-    told = runtime.config.proto
-    if not told.HasField("model_transaction_policy") or runtime.config.decoupled != decoupled:
+    config = runtime.config.proto
+    if not config.HasField("model_transaction_policy") or runtime.config.decoupled != decoupled:
         proto = model_config_pb2.ModelConfig()
-        proto.CopyFrom(told)
+        proto.CopyFrom(config)
         proto.model_transaction_policy.decoupled = decoupled
         runtime.config = freeze_config(proto)
     served.shown = runtime.config.proto
 
 
-def _revise(served: ServedVersion, steps: Iterable[bytes]) -> None:
-    """An ensemble's answers are those of its steps' models as they are, told by its labels."""
+def _set_revision(served: ServedVersion, step_revisions: Iterable[bytes]) -> None:
+    """An ensemble's revision covers its own files and the revisions of its steps' models."""
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"
-    runtime.revision = revision_of(runtime.config.proto, served.files + b"".join(steps))
+    digest = served.file_digest + b"".join(step_revisions)
+    runtime.revision = revision_of(runtime.config.proto, digest)
     if runtime.cache is not None:
         place = place_of(served.name, served.number, runtime.revision)
-        # Of several answers none can be kept.
+        # A request with several responses cannot be cached.
         runtime.cache.revise(None if runtime.config.decoupled else place)

@@ -1,67 +1,72 @@
-"""A request to an ensemble while its steps are under way.
+"""The state of one request to an ensemble while its steps run.
 
-Notes what has been asked and what has come; what follows from it is its owner's decision.
+Records what was called and what came back; EnsembleVersion acts on it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.services.scheduler.ensembles.graph import EnsembleRun
+from nereid.services.scheduler.ensembles.graph import GraphRun
 
 if TYPE_CHECKING:
-    from nereid.services.scheduler.ensembles.graph import Call
-    from nereid.services.scheduler.ensembles.step_tensors import Asked, Loan, StepForm, Tensor
+    from nereid.services.scheduler.ensembles.graph import StepCall
+    from nereid.services.scheduler.ensembles.step_tensors import (
+        ParsedHead,
+        SegmentLease,
+        StepHeads,
+        Tensor,
+    )
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 
-class Run:
-    """One request on its way, and an attempt at it: when tensors were lost, there is another.
+class EnsembleRun:
+    """One attempt at a request; if tensors are lost with an executor, there is another.
 
-    calls: the steps under way, and where each of them is queued. loans: segments not given back.
+    calls: the open calls, each with its entry in the queue of the step's model.
+    leases: segments that have not been released.
     """
 
     __slots__ = (
-        "asked",
         "batch",
         "calls",
         "compute_ns",
         "entry",
         "graph",
-        "held",
-        "loans",
+        "head",
+        "last_response_ns",
+        "leases",
         "paused",
+        "responses_sent",
         "stale",
         "started_ns",
-        "told",
-        "told_ns",
-        "trace",
+        "throttled",
+        "trace_context",
     )
 
-    def __init__(self, batch: Batch, asked: Asked, started_ns: int) -> None:
+    def __init__(self, batch: Batch, head: ParsedHead, started_ns: int) -> None:
         self.batch = batch
         self.entry = batch.entries[0]
-        self.asked = asked
-        self.graph: EnsembleRun[Tensor] = EnsembleRun(asked.plan)
-        self.calls: dict[Call[Tensor], tuple[StepForm, Entry]] = {}
-        self.loans: set[Loan] = set()
+        self.head = head
+        self.graph: GraphRun[Tensor] = GraphRun(head.plan)
+        self.calls: dict[StepCall[Tensor], tuple[StepHeads, Entry]] = {}
+        self.leases: set[SegmentLease] = set()
         self.started_ns = started_ns
-        # How many answers have been told, and when the last of them was.
-        self.told = 0
-        self.told_ns = started_ns
-        # The client cannot keep up; and the calls that others cannot keep up with.
+        self.responses_sent = 0
+        self.last_response_ns = started_ns
+        # The client cannot keep up; and the calls that the steps after them cannot keep up with.
         self.paused = False
-        self.held: set[Call[Tensor]] = set()
-        # Some step was executed by an instance of what its model is no longer.
+        self.throttled: set[StepCall[Tensor]] = set()
+        # A step was executed by an instance of another revision than its model has now.
         self.stale = False
-        # Of all steps together: input, infer, output.
+        # Sums over the steps: input, infer, output.
         self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
         context = self.entry.request.trace_context
-        self.trace = context if trace is None else trace.begin_steps()
+        self.trace_context = context if trace is None else trace.begin_steps()
 
-    def add(self, entry: Entry, revision: bytes) -> None:
-        """A step was executed, or answered from the cache, its model being of this revision."""
+    def record_step(self, entry: Entry, revision: bytes) -> None:
+        """A step was executed, or found in the cache; its model has this revision now."""
         execution = entry.execution
         if execution is None:
             self.stale = self.stale or entry.revision != revision

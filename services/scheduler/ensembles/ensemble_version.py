@@ -1,8 +1,8 @@
-"""An ensemble's version: its requests become requests to other models' versions.
+"""A version of an ensemble: its requests become requests to the models of its steps.
 
-Those go through the ordinary queues, so that steps of many ensembles, and requests of clients,
-share batches. Which step comes when is the graph's decision; this has it done. Tensors are passed
-on as they came; nothing of them is looked at.
+Those go through the models' own queues, so that steps of many ensembles and requests of clients
+share batches. The graph decides which step runs when; this submits them. Tensors are passed on as
+they are, unread.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
     Cancelled,
@@ -25,20 +26,29 @@ from nereid.core.errors import (
 from nereid.core.messages import InferRequest, InferResponse, SharedMemory
 from nereid.observability.metrics import CANCELED, OTHER
 from nereid.services.scheduler.batching.queues import request_prefix
-from nereid.services.scheduler.ensembles.ensemble_run import Run
-from nereid.services.scheduler.ensembles.step_tensors import EnsembleHeads, Loan, StepForm, Tensor
+from nereid.services.scheduler.ensembles.ensemble_run import EnsembleRun
+from nereid.services.scheduler.ensembles.step_tensors import (
+    MAX_HEADS,
+    EnsembleHeads,
+    SegmentLease,
+    StepHeads,
+    Tensor,
+)
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion, check_taker
 from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.observability.statistics import Execution
+from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.entry import about, tell
 from nereid.services.scheduler.requests.shared_tensors import inline
 from nereid.shm.segments import LostError, exists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nereid.services.scheduler.ensembles.graph import Call, Moves, Step
+    from nereid.model_config import ModelConfig
+    from nereid.services.scheduler.ensembles.graph import NextActions, Step, StepCall
     from nereid.services.scheduler.models.model_version import OnResponse
+    from nereid.services.scheduler.models.queue_limits import QueueLimits
+    from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.entry import Batch, Entry
     from nereid.services.scheduler.requests.nested_calls import Lineage
 
@@ -50,33 +60,48 @@ _log = logging.getLogger(__name__)
 _DEADLOCK: Final = (
     "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 )
-# A step that answers many times waits when so many of a request's steps are under way.
-_MOST_CALLS: Final = 1024
-# So many are remembered: of each step some for each set of outputs that was asked for.
-_MOST_FORMS: Final = 4096
+# A decoupled step waits while so many calls of one request's steps are open.
+_MAX_OPEN_CALLS: Final = 1024
+# Steps differ by the outputs that are requested, of which clients could ask for any combination.
+_MAX_STEPS: Final = 4096
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
 class EnsembleVersion(ModelVersion):
-    """As ModelVersion, but has no instances: its queue is empty at the end of each loop turn.
+    """A ModelVersion without instances: its queue is empty at the end of each loop turn.
 
-    With decoupled models among its steps, on_answer is called as by a DecoupledVersion.
+    With decoupled models among its steps, on_response is called as by a DecoupledVersion.
     """
 
     asks_others = True
 
-    def __init__(self, *how: Any) -> None:
-        super().__init__(*how)
-        # Set before requests come.
-        self.find_model: FindModel
-        # Looks after requests that models make; None: none make any.
-        self.lineage: Lineage | None = None
-        self.heads = EnsembleHeads(self.config, self.number)
-        self._forms: dict[Step, StepForm] = {}
-        self._runs: dict[Entry, Run] = {}
-        wanted = self.config.proto.ensemble_scheduling.max_inflight_requests
-        self._most_calls = wanted or _MOST_CALLS
+    def __init__(  # noqa: PLR0913 - a ModelVersion's, and by keyword what ensembles need
+        self,
+        config: ModelConfig,
+        number: int,
+        limits: QueueLimits,
+        traces: Traces | None = None,
+        *,
+        find_model: FindModel,
+        lineage: Lineage | None = None,
+        labels: Mapping[str, tuple[str, ...]] | None = None,
+        max_steps: int = _MAX_STEPS,
+        max_heads: int = MAX_HEADS,
+    ) -> None:
+        """lineage: finds deadlocks of requests that models make; None: none make any.
+
+        labels: of classes, by output. max_steps and max_heads bound what is remembered.
+        """
+        super().__init__(config, number, limits, traces)
+        self._find_model = find_model
+        self._lineage = lineage
+        self._heads = EnsembleHeads(config, number, labels or {}, max_heads)
+        self._max_heads = max_heads
+        self._steps: BoundedCache[Step, StepHeads] = BoundedCache(max_steps)
+        self._runs: dict[Entry, EnsembleRun] = {}
+        configured = config.proto.ensemble_scheduling.max_inflight_requests
+        self._max_open_calls = configured or _MAX_OPEN_CALLS
 
     def submit(
         self, request: InferRequest, on_response: OnResponse, *, at_once: bool = False
@@ -85,16 +110,16 @@ class EnsembleVersion(ModelVersion):
         return super().submit(request, on_response, at_once=at_once)
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """The entry's client cannot keep up with the answers, or it can again."""
+        """The entry's client cannot keep up with the responses, or it can again."""
         run = self._runs.get(entry)
         if run is not None:
             run.paused = paused
             for call in run.calls:
-                self._set_pace(run, call)
+                self._set_call_flow(run, call)
 
     def forget_models(self) -> None:
-        """The versions that run the steps may be others now."""
-        self._forms.clear()
+        """Find the versions that run the steps anew: they may have changed."""
+        self._steps.clear()
 
     def cancel(self, entry: Entry) -> None:
         if entry in self._runs:
@@ -105,125 +130,125 @@ class EnsembleVersion(ModelVersion):
 
     def _dispatch(self, now_ns: int) -> None:
         while (batch := self._batcher.take(now_ns, 1)) is not None:
-            self._begin(batch, now_ns)
+            self._start_run(batch, now_ns)
         self._alarm.set(self._batcher.wake_at_ns(now_ns), now_ns)
 
     def _await_instance(self) -> None:
-        """Do nothing: an ensemble waits for no instance of its own."""
+        """Do nothing: an ensemble has no instances to wait for."""
 
-    def _begin(self, batch: Batch, now_ns: int) -> None:
+    def _start_run(self, batch: Batch, now_ns: int) -> None:
         entry = batch.entries[0]
         try:
-            asked = self.heads.read(entry.request.head)
+            head = self._heads.parse_request(entry.request.head)
         except NereidError as error:
             self._fail(entry, error, now_ns)
             return
-        run = self._runs[entry] = Run(batch, asked, now_ns)
-        self._go_on(run, run.graph.begin(asked.tensors(entry.request.payloads)))
+        run = self._runs[entry] = EnsembleRun(batch, head, now_ns)
+        self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
 
-    def _go_on(self, run: Run, moves: Moves[Tensor]) -> None:
-        """Do what the graph says is to be done now."""
+    def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
+        """Do what the graph says is next."""
         try:
-            for call in moves.calls:
-                self._call(run, call)
+            for call in actions.calls:
+                self._submit_step(run, call)
             if not run.graph.finished:
-                for reply in moves.replies:
-                    self._tell(run, self._reply(run, reply))
-            elif run.graph.stuck and not self.config.decoupled:
+                for outputs in actions.responses:
+                    self._send_partial(run, self._build_response(run, outputs))
+            elif run.graph.deadlocked and not self.config.decoupled:
                 text = request_prefix(run.entry.request.request_id) + _DEADLOCK
-                self._give_up(run, InvalidArgument.code, text)
+                self._fail_run(run, InvalidArgument.code, text)
             else:
-                self._finish(run, moves.replies)
+                self._finish_run(run, actions.responses)
         except LostError:
-            self._begin_again(run)
+            self._restart_run(run)
         except NereidError as error:
-            self._give_up(run, error.code, error.message)
+            self._fail_run(run, error.code, error.message)
         except Exception:
-            _log.exception("a step of %r cannot be taken", self, extra=about(run.entry))
-            self._give_up(run, Internal.code, INTERNAL_MESSAGE)
+            _log.exception("a step of %r cannot be submitted", self, extra=about(run.entry))
+            self._fail_run(run, Internal.code, INTERNAL_MESSAGE)
 
-    def _call(self, run: Run, call: Call[Tensor]) -> None:
-        step = call.step
-        form = self._forms.get(step)
-        if form is None:
-            form = StepForm(step, self.find_model(step), run.asked)
-            if len(self._forms) >= _MOST_FORMS:
-                # Their steps are those of other plans, of which clients could ask for any number.
-                self._forms.clear()
-            self._forms[step] = form
-        asked = run.entry.request
+    def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
+        step, head = call.step, run.head
+        heads = self._steps.get(step)
+        if heads is None:
+            model = self._find_model(step)
+            heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
+            self._steps.remember(step, heads)
+        original = run.entry.request
         request = InferRequest(
             0,
-            form.head(call.tensors),
+            heads.write_request(call.tensors),
             [tensor.payload for tensor in call.tensors.values()],
-            asked.request_id,
-            asked.parameters,
-            asked.priority,
-            asked.timeout_us,
-            asked.deadline,
-            run.trace,
-            caller=asked.caller,
-            depth=asked.depth,
+            original.request_id,
+            original.parameters,
+            original.priority,
+            original.timeout_us,
+            original.deadline,
+            run.trace_context,
+            caller=original.caller,
+            depth=original.depth,
             accepts_many=True,
         )
-        entry = form.model.submit(request, partial(self._responded, run, call))
-        run.calls[call] = form, entry
-        if request.caller and self.lineage is not None:
-            # A model that asked the ensemble waits for its steps.
-            self.lineage.note(request, form.model, entry)
+        entry = heads.model.submit(request, partial(self._on_step_response, run, call))
+        run.calls[call] = heads, entry
+        if request.caller and self._lineage is not None:
+            # A model that called the ensemble waits for its steps.
+            self._lineage.note(request, heads.model, entry)
 
-    # ---- from the steps to the answer
+    # ---- from the steps to the response
 
-    def _responded(self, run: Run, call: Call[Tensor], response: InferResponse) -> None:
+    def _on_step_response(
+        self, run: EnsembleRun, call: StepCall[Tensor], response: InferResponse
+    ) -> None:
         if self._runs.get(run.entry) is not run:
             self.shared_tensors.unwanted(response)
             return
-        form, entry = run.calls[call]
+        heads, entry = run.calls[call]
         if not response.more:
             del run.calls[call]
         if response.error is not None:
-            if self._has_lost(run, call.tensors.values()):
-                self._begin_again(run)
+            if self._has_lost_inputs(run, call.tensors.values()):
+                self._restart_run(run)
             else:
-                self._give_up(run, response.error.code, response.error.message)
+                self._fail_run(run, response.error.code, response.error.message)
             return
         if not response.more:
-            run.add(entry, form.model.revision)
-            self._let_go(run, call.tensors.values())
+            run.record_step(entry, heads.model.revision)
+            self._release_tensors(run, call.tensors.values())
         try:
-            outputs = form.outputs(response) if response.head else None
+            outputs = heads.parse_response(response) if response.head else None
         except NereidError as error:
             self.shared_tensors.unwanted(response)
-            self._give_up(run, error.code, error.message)
+            self._fail_run(run, error.code, error.message)
             return
         if response.segment_name and outputs is not None:
-            self._borrow(run, outputs.values())
+            self._add_leases(run, outputs.values())
         if outputs is not None or not response.more:
-            # Else it says no more than that there may be several.
-            self._go_on(run, run.graph.responded(call, outputs, last=not response.more))
+            # Otherwise it only announces that there may be several.
+            self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self.config.decoupled:
-            self._keep_pace(run, call)
+            self._throttle_calls(run, call)
 
-    def _reply(self, run: Run, tensors: Sequence[Tensor]) -> InferResponse:
-        """The answer with these outputs; raises LostError."""
-        told = run.asked.told(tensors)
-        head = self.heads.reply(run.asked, told, run.entry.request.parameters)
-        response = InferResponse(0, head, [tensor.payload for tensor in told])
+    def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor]) -> InferResponse:
+        """The response with these outputs; raises LostError."""
+        tensors = run.head.response_tensors(outputs)
+        head = self._heads.write_response(run.head, tensors, run.entry.request.parameters)
+        response = InferResponse(0, head, [tensor.payload for tensor in tensors])
         if any(isinstance(each, SharedMemory) for each in response.payloads):
-            self._lend(run, response, tensors)
+            self._pass_on_segment(run, response, outputs)
         return response
 
-    def _tell(self, run: Run, response: InferResponse) -> None:
-        """An answer that is not the last."""
+    def _send_partial(self, run: EnsembleRun, response: InferResponse) -> None:
+        """Send a response that is not the last."""
         response.more = True
-        self._count(run, response)
+        self._record_response(run, response)
         tell(run.entry, response)
 
-    def _finish(self, run: Run, replies: Sequence[Sequence[Tensor]]) -> None:
-        """The last of them ends the request; without any, nothing more than its end is told."""
-        for reply in replies[:-1]:
-            self._tell(run, self._reply(run, reply))
-        response = self._reply(run, replies[-1]) if replies else InferResponse(0)
+    def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor]]) -> None:
+        """Send these responses; the last one, or an empty one, ends the request."""
+        for outputs in responses[:-1]:
+            self._send_partial(run, self._build_response(run, outputs))
+        response = self._build_response(run, responses[-1]) if responses else InferResponse(0)
         entry = run.entry
         revision = b"" if run.stale else self.revision
         epoch_ms = time.time_ns() // 1_000_000
@@ -232,120 +257,130 @@ class EnsembleVersion(ModelVersion):
         entry.revision = revision
         self.statistics.record_batch(run.batch, execution)
         if self.config.decoupled:
-            if not run.told:
-                # Says what kind of model this is: its answers wait for no other request's.
+            if not run.responses_sent:
+                # Announces a decoupled model: its responses wait for no other request's.
                 tell(entry, InferResponse(0, more=True))
-            self._count(run, response)
+            self._record_response(run, response)
         self._close(entry, response)
 
-    def _count(self, run: Run, response: InferResponse) -> None:
+    def _record_response(self, run: EnsembleRun, response: InferResponse) -> None:
         now_ns = _now_ns()
-        self.statistics.record_response(run.told, response, now_ns - run.told_ns)
+        interval_ns = now_ns - run.last_response_ns
+        self.statistics.record_response(run.responses_sent, response, interval_ns)
         if run.entry.trace is not None:
             run.entry.trace.responded(response, now_ns)
-        run.told += 1
-        run.told_ns = now_ns
+        run.responses_sent += 1
+        run.last_response_ns = now_ns
 
-    # ---- the pace of steps that answer many times
+    # ---- flow control of decoupled steps
 
-    def _keep_pace(self, run: Run, call: Call[Tensor]) -> None:
-        """A call has answered. One that the steps behind it cannot follow waits for them."""
-        for each in (call, *call.above()):
-            if each.below >= self._most_calls and each not in run.held:
-                run.held.add(each)
-            elif each in run.held and each.below <= self._most_calls // 2:
-                run.held.discard(each)
+    def _throttle_calls(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
+        """A call has responded: pause those that the steps after them cannot keep up with."""
+        for each in (call, *call.ancestors()):
+            if each.open_below >= self._max_open_calls and each not in run.throttled:
+                run.throttled.add(each)
+            elif each in run.throttled and each.open_below <= self._max_open_calls // 2:
+                run.throttled.discard(each)
             elif not run.paused or each is not call:
                 continue
-            self._set_pace(run, each)
+            self._set_call_flow(run, each)
 
-    def _set_pace(self, run: Run, call: Call[Tensor]) -> None:
+    def _set_call_flow(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
         if call in run.calls:
-            form, entry = run.calls[call]
-            if isinstance(form.model, DecoupledVersion | EnsembleVersion):
-                form.model.set_flow(entry, paused=run.paused or call in run.held)
+            heads, entry = run.calls[call]
+            if isinstance(heads.model, DecoupledVersion | EnsembleVersion):
+                heads.model.set_flow(entry, paused=run.paused or call in run.throttled)
 
-    def _give_up(self, run: Run, code: int, message: str) -> None:
+    # ---- the end of a run
+
+    def _fail_run(self, run: EnsembleRun, code: int, message: str) -> None:
         error = error_of(code, f"in ensemble '{self.name}', {message}", accepted=True)
         self._fail(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
 
     def _close(self, entry: Entry, response: InferResponse | None) -> None:
         run = self._runs.pop(entry, None)
         if run is not None:
-            self._drop(run)
+            self._cancel_run(run)
         super()._close(entry, response)
 
-    def _drop(self, run: Run) -> None:
-        """Nobody wants to know any more what comes of it."""
+    def _cancel_run(self, run: EnsembleRun) -> None:
+        """Cancel its open calls and release its segments."""
         if run.calls:
-            # Later: a model may be about to answer several of them right now.
-            self._loop.call_soon(_cancel, list(run.calls.values()))
-            # They know of the run, by which all of the request would stay in memory.
+            # In the next loop turn: a model may be about to respond to several of them right now.
+            self._loop.call_soon(_cancel_calls, list(run.calls.values()))
+            # Calls refer to the run: without this the request stays in memory.
             run.calls.clear()
-        if run.loans:
-            # Steps under way may be reading them.
-            self.shared_tensors.give_back({loan.segment_name for loan in run.loans}, discard=True)
+        if run.leases:
+            # Discarded, not reused: open steps may still read them.
+            names = {lease.segment_name for lease in run.leases}
+            self.shared_tensors.give_back(names, discard=True)
 
-    # ---- tensors in executors' memory
-
-    def _borrow(self, run: Run, tensors: Iterable[Tensor]) -> None:
-        """An answer's tensors lie in a segment, which is to be given back after the last use."""
-        for tensor in tensors:
-            loan = tensor.loan
-            if loan is not None and loan not in run.loans:
-                run.loans.add(loan)
-                if not loan.uses:
-                    self._end(run, loan)
-
-    def _let_go(self, run: Run, tensors: Iterable[Tensor]) -> None:
-        """A step has read these."""
-        for tensor in tensors:
-            loan = tensor.loan
-            if loan is not None:
-                loan.uses -= 1
-                if not loan.uses:
-                    self._end(run, loan)
-
-    def _end(self, run: Run, loan: Loan) -> None:
-        run.loans.discard(loan)
-        self.shared_tensors.give_back((loan.segment_name,))
-
-    def _lend(self, run: Run, response: InferResponse, reply: Sequence[Tensor]) -> None:
-        """Hand on what lies in shared memory: as it is, if all of it is in one segment.
-
-        Raises:
-            LostError: the executor that it came from is gone.
-        """
-        loans = {tensor.loan for tensor in reply}
-        loan = loans.pop()
-        if loan is not None and not loans and run.entry.passage is None:
-            # From here on it is the gateway that gives it back.
-            run.loans.discard(loan)
-            response.segment_name = loan.segment_name
-            return
-        response.payloads = inline(response.payloads)
-        self._let_go(run, reply)
-
-    def _has_lost(self, run: Run, tensors: Iterable[Tensor]) -> bool:
-        """Whether a step failed for what was lost with an executor, and may be taken again."""
-        if run.told or run.entry.retries >= self._limits.max_retries:
+    def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
+        """Whether a step failed since its inputs were lost with an executor, and may be retried."""
+        if run.responses_sent or run.entry.retries >= self._limits.max_retries:
             return False
-        loans = {tensor.loan for tensor in tensors}
-        return any(loan is not None and not exists(loan.segment_name) for loan in loans)
+        leases = {tensor.lease for tensor in tensors}
+        return any(lease is not None and not exists(lease.segment_name) for lease in leases)
 
-    def _begin_again(self, run: Run) -> None:
+    def _restart_run(self, run: EnsembleRun) -> None:
         entry = run.entry
         now_ns = _now_ns()
-        if run.told or entry.retries >= self._limits.max_retries:
-            self._give_up(run, Unavailable.code, "an executor was lost with its answer")
+        if run.responses_sent or entry.retries >= self._limits.max_retries:
+            self._fail_run(run, Unavailable.code, "an executor was lost with its answer")
             return
-        _log.warning("tensors were lost with an executor: their ensemble begins again")
+        _log.warning(
+            "tensors were lost with an executor; a request of %r starts again",
+            self,
+            extra=about(entry),
+        )
         entry.retries += 1
         self.statistics.retries += 1
-        self._drop(run)
-        self._begin(run.batch, now_ns)
+        self._cancel_run(run)
+        self._start_run(run.batch, now_ns)
+
+    # ---- tensors in executors' segments
+
+    def _add_leases(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
+        """A response's tensors lie in a segment, which is to be released after their last use."""
+        for tensor in tensors:
+            lease = tensor.lease
+            if lease is not None and lease not in run.leases:
+                run.leases.add(lease)
+                if not lease.uses:
+                    self._release_segment(run, lease)
+
+    def _release_tensors(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
+        """A step has read these."""
+        for tensor in tensors:
+            lease = tensor.lease
+            if lease is not None:
+                lease.uses -= 1
+                if not lease.uses:
+                    self._release_segment(run, lease)
+
+    def _release_segment(self, run: EnsembleRun, lease: SegmentLease) -> None:
+        run.leases.discard(lease)
+        self.shared_tensors.give_back((lease.segment_name,))
+
+    def _pass_on_segment(
+        self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]
+    ) -> None:
+        """Leave payloads in shared memory if all of them are in one segment; else copy them.
+
+        Raises:
+            LostError: the executor that owns a segment was lost.
+        """
+        leases = {tensor.lease for tensor in outputs}
+        lease = leases.pop()
+        if lease is not None and not leases and run.entry.passage is None:
+            # From here on the gateway releases it.
+            run.leases.discard(lease)
+            response.segment_name = lease.segment_name
+            return
+        response.payloads = inline(response.payloads)
+        self._release_tensors(run, outputs)
 
 
-def _cancel(calls: Iterable[tuple[StepForm, Entry]]) -> None:
-    for form, entry in calls:
-        form.model.cancel(entry)
+def _cancel_calls(calls: Iterable[tuple[StepHeads, Entry]]) -> None:
+    for heads, entry in calls:
+        heads.model.cancel(entry)

@@ -1,10 +1,10 @@
-"""The data-driven graph of an ensemble: which steps a request needs, and which of them may go now.
+"""The data-driven graph of an ensemble: which steps a request needs, and which can run now.
 
-Pure: tensors that came, in; steps to run and replies to give, out. A tensor here is whatever the
-owner says it is; None stands for one that was left out. Knows no model, no queue and no clock.
+Pure: tensors in; steps to call and responses to send out. The tensors' type is the owner's affair;
+None stands for an optional tensor that was omitted. Knows no model, no queue and no clock.
 
-A step runs once its inputs are there. A step that answers several times opens a **branch** with
-each answer: steps behind it run once in each of these, with what they need from before the fork.
+A step runs once its inputs are there. A step with several responses opens a **branch** with each of
+them: the steps that depend on it run once per branch, with tensors of the branches above it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One step. inputs and outputs: the model's name for a tensor, and the ensemble's."""
+    """One step. The maps hold pairs of the model's name for a tensor, and the ensemble's."""
 
     index: int
     model: str
     version: int
-    inputs: tuple[tuple[str, str], ...]
-    outputs: tuple[tuple[str, str], ...]
+    input_map: tuple[tuple[str, str], ...]
+    output_map: tuple[tuple[str, str], ...]
 
 
 class Plan:
-    """The part of an ensemble that a request for certain outputs needs; shared by such requests."""
+    """The steps that a request for certain outputs needs; shared by all such requests."""
 
     __slots__ = ("consumers", "outputs", "steps")
 
     def __init__(self, steps: Sequence[Step], outputs: Collection[str]) -> None:
-        """outputs: the ensemble's tensors that are asked for."""
+        """outputs: the ensemble's outputs that are requested."""
         self.outputs = tuple(outputs)
-        self.steps = _needed(steps, outputs)
+        self.steps = _needed_steps(steps, outputs)
         self.consumers: dict[str, tuple[Step, ...]] = {}
         for step in self.steps:
-            for _, tensor in step.inputs:
+            for _, tensor in step.input_map:
                 self.consumers[tensor] = (*self.consumers.get(tensor, ()), step)
 
 
@@ -60,26 +60,26 @@ def steps_of(ensembling: ModelEnsembling) -> tuple[Step, ...]:
     )
 
 
-def _needed(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step, ...]:
-    """The steps that lead to these outputs, each with those of its outputs that are of use."""
-    wanted = set(outputs)
-    writers = {tensor: step for step in steps for _, tensor in step.outputs}
+def _needed_steps(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step, ...]:
+    """The steps that lead to these outputs, each with only the outputs that are needed."""
+    needed_tensors = set(outputs)
+    producers = {tensor: step for step in steps for _, tensor in step.output_map}
     pending, needed = list(outputs), set()
     while pending:
-        step = writers.get(pending.pop())
+        step = producers.get(pending.pop())
         if step is None or step.index in needed:
             continue
         needed.add(step.index)
-        tensors = [tensor for _, tensor in step.inputs]
-        wanted.update(tensors)
+        tensors = [tensor for _, tensor in step.input_map]
+        needed_tensors.update(tensors)
         pending += tensors
     return tuple(
         Step(
             step.index,
             step.model,
             step.version,
-            step.inputs,
-            tuple(pair for pair in step.outputs if pair[1] in wanted),
+            step.input_map,
+            tuple(pair for pair in step.output_map if pair[1] in needed_tensors),
         )
         for step in steps
         if step.index in needed
@@ -87,164 +87,164 @@ def _needed(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step, ...]
 
 
 class _Branch(Generic[T]):
-    """What the tensors are between two forks. source: whose answer opened it; None: the trunk."""
+    """The tensors below one response of a step. source: its call; None: the root."""
 
-    __slots__ = ("calls", "children", "parent", "ran", "replied", "source", "tensors")
+    __slots__ = ("children", "open_calls", "parent", "responded", "source", "started", "tensors")
 
-    def __init__(self, source: Call[T] | None = None) -> None:
+    def __init__(self, source: StepCall[T] | None = None) -> None:
         self.source = source
         self.parent = None if source is None else source.branch
         self.children: list[_Branch[T]] = []
         self.tensors: dict[str, T | None] = {}
-        # The steps that have been started here, and how many of them are under way.
-        self.ran: set[int] = set()
-        self.calls = 0
-        self.replied = False
+        # The steps that were called in this branch, and how many calls are still open.
+        self.started: set[int] = set()
+        self.open_calls = 0
+        self.responded = False
 
-    def find(self, tensor: str) -> _Branch[T] | None:
-        """The nearest branch towards the trunk that has this tensor, be it as left out."""
+    def find_branch(self, tensor: str) -> _Branch[T] | None:
+        """The nearest branch towards the root that has this tensor, omitted ones included."""
         branch: _Branch[T] | None = self
         while branch is not None and tensor not in branch.tensors:
             branch = branch.parent
         return branch
 
-    def get(self, tensor: str) -> T | None:
-        branch = self.find(tensor)
+    def find_tensor(self, tensor: str) -> T | None:
+        branch = self.find_branch(tensor)
         return None if branch is None else branch.tensors[tensor]
 
-    def and_below(self) -> Iterator[_Branch[T]]:
+    def subtree(self) -> Iterator[_Branch[T]]:
         yield self
         for child in self.children:
-            yield from child.and_below()
+            yield from child.subtree()
 
 
 @dataclass(slots=True, eq=False)
-class Call(Generic[T]):
-    """A step to run; tensors: what it gets, by the model's names. Given back with its answers.
+class StepCall(Generic[T]):
+    """A step to run with these inputs, by the model's names.
 
-    below: how many calls are under way in the branches that its answers have opened.
+    open_below: how many calls are open in the branches that its responses have opened.
     """
 
     step: Step
     tensors: dict[str, T]
     branch: _Branch[T]
     responses: int = 0
-    below: int = 0
+    open_below: int = 0
 
-    def above(self) -> Iterator[Call[T]]:
-        """The calls in whose branches this one is, nearest first."""
+    def ancestors(self) -> Iterator[StepCall[T]]:
+        """The calls whose responses opened the branches around this one, nearest first."""
         call = self.branch.source
         while call is not None:
             yield call
             call = call.branch.source
 
 
-class Moves(NamedTuple, Generic[T]):
-    """What is to be done now: steps to run, and replies, their tensors in the plan's order."""
+class NextActions(NamedTuple, Generic[T]):
+    """Steps to call now, and responses to send, each with its tensors in the plan's order."""
 
-    calls: list[Call[T]]
-    replies: list[list[T]]
+    calls: list[StepCall[T]]
+    responses: list[list[T]]
 
 
-class EnsembleRun(Generic[T]):
-    """One request on its way through the graph.
+class GraphRun(Generic[T]):
+    """One request's run through the graph.
 
-    begin() once; then answered() for each answer of each call, the last one of a call with
-    last=True. It is over when finished.
+    start() once; then on_response() for each response of each call, with last=True for a call's
+    final one. The run is over when finished.
     """
 
-    __slots__ = ("_open", "_plan", "_trunk", "replies")
+    __slots__ = ("_open_calls", "_plan", "_root", "responses")
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._trunk: _Branch[T] = _Branch()
-        # Calls whose last answer is not here.
-        self._open = 0
-        # How many there have been.
-        self.replies = 0
+        self._root: _Branch[T] = _Branch()
+        # Calls whose final response is pending.
+        self._open_calls = 0
+        # How many responses the run has made.
+        self.responses = 0
 
     @property
     def finished(self) -> bool:
-        """Nothing is under way, so nothing more can come."""
-        return not self._open
+        """No call is open, so there will be no more responses."""
+        return not self._open_calls
 
     @property
-    def stuck(self) -> bool:
-        """It is over, and some output has never been written."""
-        return not self._open and not self.replies
+    def deadlocked(self) -> bool:
+        """It is over, and an output was never produced."""
+        return not self._open_calls and not self.responses
 
-    def begin(self, tensors: Mapping[str, T | None]) -> Moves[T]:
-        """The request's own tensors; None for optional ones that it leaves out."""
-        return self._set(self._trunk, tensors)
+    def start(self, tensors: Mapping[str, T | None]) -> NextActions[T]:
+        """Begin with the request's tensors; None for optional ones that it omits."""
+        return self._set_tensors(self._root, tensors)
 
-    def responded(
-        self, call: Call[T], outputs: Mapping[str, T] | None, *, last: bool = True
-    ) -> Moves[T]:
-        """A call has brought these tensors, by the model's names; None: it says only its last."""
+    def on_response(
+        self, call: StepCall[T], outputs: Mapping[str, T] | None, *, last: bool = True
+    ) -> NextActions[T]:
+        """A step has responded. outputs by the model's names; None: only the end of the call."""
         branch = call.branch
         if last:
-            self._open -= 1
-            branch.calls -= 1
-            for each in call.above():
-                each.below -= 1
-        moves: Moves[T] = Moves([], [])
+            self._open_calls -= 1
+            branch.open_calls -= 1
+            for each in call.ancestors():
+                each.open_below -= 1
+        actions: NextActions[T] = NextActions([], [])
         if outputs is not None:
-            # One answer and no more: no fork.
+            # A single response needs no branch.
             if call.responses or not last:
                 branch = _Branch(call)
                 call.branch.children.append(branch)
             call.responses += 1
-            tensors = {tensor: outputs.get(name) for name, tensor in call.step.outputs}
-            moves = self._set(branch, tensors)
+            tensors = {tensor: outputs.get(name) for name, tensor in call.step.output_map}
+            actions = self._set_tensors(branch, tensors)
         _prune(branch)
-        return moves
+        return actions
 
-    def _set(self, branch: _Branch[T], tensors: Mapping[str, T | None]) -> Moves[T]:
+    def _set_tensors(self, branch: _Branch[T], tensors: Mapping[str, T | None]) -> NextActions[T]:
         branch.tensors.update(tensors)
-        moves: Moves[T] = Moves([], [])
+        actions: NextActions[T] = NextActions([], [])
         consumers, outputs = self._plan.consumers, self._plan.outputs
-        for each in branch.and_below() if branch.children else (branch,):
-            may_reply = False
+        for each in branch.subtree() if branch.children else (branch,):
+            has_outputs = False
             for tensor in tensors:
                 for step in consumers.get(tensor, ()):
-                    if step.index not in each.ran and _may_run(step, each):
-                        moves.calls.append(self._call(step, each))
-                may_reply = may_reply or tensor in outputs
-            if may_reply and not each.replied:
-                self._reply(each, moves)
-        return moves
+                    if step.index not in each.started and _may_run(step, each):
+                        actions.calls.append(self._start_call(step, each))
+                has_outputs = has_outputs or tensor in outputs
+            if has_outputs and not each.responded:
+                self._respond_if_complete(each, actions)
+        return actions
 
-    def _call(self, step: Step, branch: _Branch[T]) -> Call[T]:
-        branch.ran.add(step.index)
-        branch.calls += 1
-        self._open += 1
+    def _start_call(self, step: Step, branch: _Branch[T]) -> StepCall[T]:
+        branch.started.add(step.index)
+        branch.open_calls += 1
+        self._open_calls += 1
         tensors = {}
-        for name, tensor in step.inputs:
-            value = branch.get(tensor)
+        for name, tensor in step.input_map:
+            value = branch.find_tensor(tensor)
             if value is not None:
                 tensors[name] = value
-        call = Call(step, tensors, branch)
-        for each in call.above():
-            each.below += 1
+        call = StepCall(step, tensors, branch)
+        for each in call.ancestors():
+            each.open_below += 1
         return call
 
-    def _reply(self, branch: _Branch[T], moves: Moves[T]) -> None:
-        reply = []
+    def _respond_if_complete(self, branch: _Branch[T], actions: NextActions[T]) -> None:
+        response = []
         for tensor in self._plan.outputs:
-            value = branch.get(tensor)
+            value = branch.find_tensor(tensor)
             if value is None:
                 return
-            reply.append(value)
-        branch.replied = True
-        self.replies += 1
-        moves.replies.append(reply)
+            response.append(value)
+        branch.responded = True
+        self.responses += 1
+        actions.responses.append(response)
 
 
 def _may_run(step: Step, branch: _Branch[T]) -> bool:
-    """Whether all of a step's inputs are there, and one of them is of this very branch."""
+    """Whether all of a step's inputs are there, at least one of them in this very branch."""
     here = False
-    for _, tensor in step.inputs:
-        place = branch.find(tensor)
+    for _, tensor in step.input_map:
+        place = branch.find_branch(tensor)
         if place is None:
             return False
         here = here or place is branch
@@ -252,7 +252,7 @@ def _may_run(step: Step, branch: _Branch[T]) -> bool:
 
 
 def _prune(branch: _Branch[T]) -> None:
-    """Let go of a branch that nothing more can come of: a long stream opens many."""
+    """Free a branch that is done: a long stream opens many."""
     parent = branch.parent
-    if parent is not None and branch.replied and not branch.calls and not branch.children:
+    if parent is not None and branch.responded and not branch.open_calls and not branch.children:
         parent.children.remove(branch)

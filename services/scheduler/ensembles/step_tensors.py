@@ -1,15 +1,16 @@
-"""An ensemble's tensors: out of requests and answers, into the requests of steps and into replies.
+"""The heads around an ensemble: its requests and responses, and those of its steps.
 
-Reads and writes heads, never a tensor's content, and remembers both. Knows no queue.
+Parses and writes heads, never a tensor's content, and remembers them. Knows no queue.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.classification import Classification, classifications, classify_output
 from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.ensembles.graph import Step
     from nereid.services.scheduler.models.model_version import ModelVersion
 
-# What clients could send without end is remembered only so far.
-_MOST: Final = 1024
-_LARGEST_REMEMBERED_BYTES: Final = 4096
+# Of each table; clients could send new heads without end.
+MAX_HEADS: Final = 1024
+_MAX_HEAD_BYTES: Final = 4096
 _VARIABLE: Final = -1
 
-# What a head says of a tensor: name, datatype, shape.
+# A tensor in a head: name, datatype, shape.
 _Described = tuple[str, str, tuple[int, ...]]
 
 
-class Loan:
-    """An executor's segment that tensors lie in. uses: how often these will still be taken."""
+class SegmentLease:
+    """An executor's segment that tensors lie in. uses: how many steps and responses need them."""
 
     __slots__ = ("segment_name", "uses")
 
@@ -45,106 +46,104 @@ class Loan:
 
 
 class Tensor(NamedTuple):
-    """A tensor on its way through the graph. loan: where it lies, if not in the payload itself.
+    """A tensor between steps. lease: of the segment that it lies in, if the payload is elsewhere.
 
-    classes: its best ones, where both are wanted; where they alone are, they come in its place.
+    classes: its classification, where the tensor itself is needed too; else it stands in its place.
     """
 
     datatype: str
     shape: tuple[int, ...]
     payload: Payload
-    loan: Loan | None = None
+    lease: SegmentLease | None = None
     classes: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """What requests with one head ask of an ensemble. left_out: optional inputs without a tensor.
+class ParsedHead:
+    """The head of a request to an ensemble.
 
-    classes: the outputs that are wanted as classes.
+    classes: the outputs that are requested as classes. omitted: optional inputs without a tensor.
     """
 
     plan: Plan
     classes: Mapping[str, Classification]
     inputs: tuple[_Described, ...]
-    left_out: tuple[str, ...]
+    omitted: tuple[str, ...]
 
-    def tensors(self, payloads: Sequence[Payload]) -> dict[str, Tensor | None]:
-        """The ensemble's tensors that a request brings, with None for what it leaves out."""
-        tensors: dict[str, Tensor | None] = dict.fromkeys(self.left_out)
+    def input_tensors(self, payloads: Sequence[Payload]) -> dict[str, Tensor | None]:
+        """The ensemble's tensors in a request, with None for those that it omits."""
+        tensors: dict[str, Tensor | None] = dict.fromkeys(self.omitted)
         for (name, datatype, shape), payload in zip(self.inputs, payloads, strict=True):
             tensors[name] = Tensor(datatype, shape, payload)
         return tensors
 
-    def told(self, reply: Sequence[Tensor]) -> Sequence[Tensor]:
-        """What a reply tells of these outputs, which are in the plan's order."""
+    def response_tensors(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """A response's tensors, from the outputs in the plan's order: with classes as requested."""
         if not self.classes:
-            return reply
-        told, beside = [], []
-        for name, tensor in zip(self.plan.outputs, reply, strict=True):
-            wanted = self.classes.get(name)
+            return outputs
+        tensors, beside = [], []
+        for name, tensor in zip(self.plan.outputs, outputs, strict=True):
+            requested = self.classes.get(name)
             classes = tensor.classes or tensor
-            if wanted is not None and wanted.beside:
+            if requested is not None and requested.beside:
                 beside.append(classes)
-            told.append(tensor if wanted is None or wanted.beside else classes)
-        return (*told, *beside)
+            tensors.append(tensor if requested is None or requested.beside else classes)
+        return (*tensors, *beside)
 
-    def names(self) -> list[tuple[str, bool]]:
-        """The names of what a reply tells, and whether each is an output's classes."""
-        told, beside = [], []
+    def response_names(self) -> list[tuple[str, bool]]:
+        """The names of a response's tensors, and whether each is an output's classes."""
+        names, beside = [], []
         for name in self.plan.outputs:
-            wanted = self.classes.get(name)
-            told.append((name, wanted is not None and not wanted.beside))
-            if wanted is not None and wanted.beside:
+            requested = self.classes.get(name)
+            names.append((name, requested is not None and not requested.beside))
+            if requested is not None and requested.beside:
                 beside.append((name, True))
-        return [*told, *beside]
+        return [*names, *beside]
 
 
 class EnsembleHeads:
-    """Reads an ensemble's requests and writes its replies."""
+    """Parses the heads of an ensemble's requests and writes those of its responses."""
 
-    def __init__(self, config: ModelConfig, version: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, tuple[str, ...]],
+        max_heads: int = MAX_HEADS,
+    ) -> None:
+        """labels: of classes, by output, where the ensemble has its own."""
         self._config = config
         self._version = version
+        self._labels = labels
         self._steps = steps_of(config.proto.ensemble_scheduling)
-        # What the classes of its outputs are called, where not as the steps' models call them. Set
-        # before requests come.
-        self.labels: Mapping[str, tuple[str, ...]] = {}
-        self._asked: dict[bytes, Asked] = {}
-        self._plans: dict[Hashable, tuple[Plan, dict[str, Classification]]] = {}
-        self._replies: dict[Hashable, bytes] = {}
+        self._parsed: BoundedCache[bytes, ParsedHead] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
+        self._plans: BoundedCache[Hashable, tuple[Plan, dict[str, Classification]]]
+        self._plans = BoundedCache(max_heads)
+        self._responses: BoundedCache[Hashable, bytes] = BoundedCache(max_heads)
 
-    def read(self, head: bytes) -> Asked:
-        """What a valid request asks for.
+    def parse_request(self, head: bytes) -> ParsedHead:
+        """The head of a valid request.
 
         Raises:
-            NereidError: this ensemble cannot do that.
+            NereidError: this ensemble cannot make a requested output.
         """
-        asked = self._asked.get(head)
-        if asked is None:
-            asked = self._read(head)
-            if len(head) <= _LARGEST_REMEMBERED_BYTES:
-                _make_room(self._asked)
-                self._asked[head] = asked
-        return asked
+        return self._parsed.get(head) or self._parsed.remember(head, self._parse(head))
 
-    def _read(self, head: bytes) -> Asked:
+    def _parse(self, head: bytes) -> ParsedHead:
         message = kserve_pb2.ModelInferRequest.FromString(head)
-        wanted = {output.name for output in message.outputs}
+        requested = {output.name for output in message.outputs}
         names = tuple(
-            spec.name for spec in self._config.outputs if not wanted or spec.name in wanted
+            spec.name for spec in self._config.outputs if not requested or spec.name in requested
         )
         classes = {
-            name: each._replace(labels=self.labels.get(name)) if each.labels is None else each
+            name: each._replace(labels=self._labels.get(name)) if each.labels is None else each
             for name, each in classifications(message.outputs).items()
         }
         key = (names, tuple(sorted(classes.items())))
-        if key not in self._plans:
-            _make_room(self._plans)
-            self._plans[key] = (self._plan(names, classes), classes)
-        plan, classes = self._plans[key]
+        known = self._plans.get(key)
+        plan, classes = known or self._plans.remember(key, (self._plan(names, classes), classes))
         given = {tensor.name for tensor in message.inputs}
-        return Asked(
+        return ParsedHead(
             plan,
             classes,
             tuple((each.name, each.datatype, tuple(each.shape)) for each in message.inputs),
@@ -153,9 +152,9 @@ class EnsembleHeads:
 
     def _plan(self, outputs: Sequence[str], classes: Collection[str]) -> Plan:
         plan = Plan(self._steps, outputs)
-        made = {tensor for step in plan.steps for _, tensor in step.outputs}
+        produced = {tensor for step in plan.steps for _, tensor in step.output_map}
         for name in classes:
-            if name not in made:
+            if name not in produced:
                 raise Unimplemented(
                     f"class result not available for output '{name}' of ensemble"
                     f" '{self._config.name}', which is one of its inputs",
@@ -163,25 +162,23 @@ class EnsembleHeads:
                 )
         return plan
 
-    def reply(
+    def write_response(
         self,
-        asked: Asked,
+        parsed: ParsedHead,
         tensors: Sequence[Tensor],
         parameters: Mapping[str, Parameter] | None,
     ) -> bytes:
-        """The head of a reply that tells these (see Asked.told)."""
-        told = _told(parameters)
+        """The head of a response with these tensors (see ParsedHead.response_tensors)."""
+        sequence = _sequence_parameters(parameters)
         shapes = tuple((tensor.datatype, tensor.shape) for tensor in tensors)
-        key = (asked.plan, shapes, told)
-        head = self._replies.get(key)
+        key = (parsed.plan, shapes, sequence)
+        head = self._responses.get(key)
         if head is None:
-            head = self._write(asked, tensors, dict(told))
-            _make_room(self._replies)
-            self._replies[key] = head
+            head = self._responses.remember(key, self._write(parsed, tensors, dict(sequence)))
         return head
 
     def _write(
-        self, asked: Asked, tensors: Sequence[Tensor], parameters: dict[str, Parameter]
+        self, parsed: ParsedHead, tensors: Sequence[Tensor], parameters: dict[str, Parameter]
     ) -> bytes:
         response = kserve_pb2.ModelInferResponse(
             model_name=self._config.name, model_version=str(self._version)
@@ -189,17 +186,19 @@ class EnsembleHeads:
         write_parameters(parameters, response.parameters)
         dims = {spec.name: spec.dims for spec in self._config.outputs}
         batched = self._config.max_batch_size > 0
-        for (name, is_classes), tensor in zip(asked.names(), tensors, strict=True):
-            # Of classes there is one dimension for each request of a batch.
-            shape = fitted(
+        for (name, is_classes), tensor in zip(parsed.response_names(), tensors, strict=True):
+            # Classes have one dimension for each request of a batch.
+            shape = fit_batch_dimension(
                 tensor.shape, (_VARIABLE,) if is_classes else dims[name], batched=batched
             )
             response.outputs.add(name=name, datatype=tensor.datatype, shape=shape)
         return response.SerializeToString()
 
 
-def _told(parameters: Mapping[str, Parameter] | None) -> tuple[tuple[str, Parameter], ...]:
-    """As on Triton, a reply says where in a sequence its request was, even if in none."""
+def _sequence_parameters(
+    parameters: Mapping[str, Parameter] | None,
+) -> tuple[tuple[str, Parameter], ...]:
+    """As on Triton, a response has its request's place in a sequence, even if in none."""
     given = parameters or {}
     return (
         ("sequence_id", given.get("sequence_id", 0)),
@@ -208,42 +207,52 @@ def _told(parameters: Mapping[str, Parameter] | None) -> tuple[tuple[str, Parame
     )
 
 
-class StepForm:
-    """The form of one step's requests and answers, while one version of its model runs it."""
+class StepHeads:
+    """Writes the heads of one step's requests and parses its responses, for one model version."""
 
-    __slots__ = ("_beside", "_classes", "_dims", "_heads", "_outputs", "_uses", "model", "step")
+    __slots__ = (
+        "_beside",
+        "_classes",
+        "_dims",
+        "_requests",
+        "_responses",
+        "_uses",
+        "model",
+        "step",
+    )
 
-    def __init__(self, step: Step, model: ModelVersion, asked: Asked) -> None:
+    def __init__(
+        self,
+        step: Step,
+        model: ModelVersion,
+        plan: Plan,
+        classes: Mapping[str, Classification],
+        max_heads: int = MAX_HEADS,
+    ) -> None:
+        """classes: as in ParsedHead."""
         self.step = step
         self.model = model
-        # The classes that are wanted, by the model's names; of some the tensor is wanted as well.
-        consumers = asked.plan.consumers
+        # Requested classes by the model's names. beside: the tensor itself is needed as well.
         self._classes = {
-            name: wanted._replace(beside=wanted.beside or tensor in consumers)
-            for name, tensor in step.outputs
-            for wanted in (asked.classes.get(tensor),)
-            if wanted is not None
+            name: requested._replace(beside=requested.beside or tensor in plan.consumers)
+            for name, tensor in step.output_map
+            for requested in (classes.get(tensor),)
+            if requested is not None
         }
-        self._beside = {name for name, wanted in self._classes.items() if wanted.beside}
-        # How often each of the step's outputs is taken: by further steps, and into the reply.
-        plan = asked.plan
+        self._beside = {name for name, requested in self._classes.items() if requested.beside}
+        # How often each of the step's outputs is needed: by further steps, and by the response.
         self._uses = {
             name: len(plan.consumers.get(tensor, ())) + (tensor in plan.outputs)
-            for name, tensor in step.outputs
+            for name, tensor in step.output_map
         }
         self._dims = {spec.name: spec.dims for spec in model.config.inputs}
-        self._heads: dict[Hashable, bytes] = {}
-        self._outputs: dict[bytes, tuple[_Described, ...]] = {}
+        self._requests: BoundedCache[Hashable, bytes] = BoundedCache(max_heads)
+        self._responses: BoundedCache[bytes, tuple[_Described, ...]] = BoundedCache(max_heads)
 
-    def head(self, tensors: Mapping[str, Tensor]) -> bytes:
+    def write_request(self, tensors: Mapping[str, Tensor]) -> bytes:
         """The head of the request with these inputs."""
         key = tuple((name, each.datatype, each.shape) for name, each in tensors.items())
-        head = self._heads.get(key)
-        if head is None:
-            head = self._write(key)
-            _make_room(self._heads)
-            self._heads[key] = head
-        return head
+        return self._requests.get(key) or self._requests.remember(key, self._write(key))
 
     def _write(self, inputs: Sequence[_Described]) -> bytes:
         model = self.model
@@ -252,66 +261,63 @@ class StepForm:
             request.model_version = str(self.step.version)
         batched = model.config.max_batch_size > 0
         for name, datatype, shape in inputs:
-            full = fitted(shape, self._dims.get(name, ()), batched=batched)
+            full = fit_batch_dimension(shape, self._dims.get(name, ()), batched=batched)
             request.inputs.add(name=name, datatype=datatype, shape=full)
-        for name, _ in self.step.outputs:
+        for name, _ in self.step.output_map:
             output = request.outputs.add(name=name)
             if name in self._classes:
                 classify_output(output, self._classes[name])
         return request.SerializeToString()
 
-    def outputs(self, wire_response: InferResponse) -> dict[str, Tensor]:
-        """The tensors that an answer without an error brings, by the model's names.
+    def parse_response(self, response: InferResponse) -> dict[str, Tensor]:
+        """The tensors of a response without an error, by the model's names.
 
         Raises:
-            Internal: it makes no sense.
+            Internal: it cannot be parsed.
         """
         try:
-            return self._read(wire_response)
+            return self._parse(response)
         except (DecodeError, ValueError) as error:
             text = "the executor's answer cannot be understood"
             raise Internal(text, accepted=True) from error
 
-    def _read(self, wire_response: InferResponse) -> dict[str, Tensor]:
-        described = self._outputs.get(wire_response.head)
+    def _parse(self, response: InferResponse) -> dict[str, Tensor]:
+        head = response.head
+        described = self._responses.get(head)
         if described is None:
-            described = _described(wire_response.head)
-            _make_room(self._outputs)
-            self._outputs[wire_response.head] = described
-        loan = None
-        if wire_response.segment_name:
+            described = self._responses.remember(head, _described_outputs(head))
+        lease = None
+        if response.segment_name:
             names = {name for name, _, _ in described}
-            loan = Loan(wire_response.segment_name, sum(self._uses.get(name, 0) for name in names))
+            uses = sum(self._uses.get(name, 0) for name in names)
+            lease = SegmentLease(response.segment_name, uses)
         tensors: dict[str, Tensor] = {}
-        for (name, datatype, shape), payload in zip(described, wire_response.payloads, strict=True):
-            tensor = Tensor(datatype, shape, payload, loan)
+        for (name, datatype, shape), payload in zip(described, response.payloads, strict=True):
+            tensor = Tensor(datatype, shape, payload, lease)
             if datatype == BYTES and name in self._beside and name in tensors:
                 tensor = tensors[name]._replace(classes=tensor)
-            # Of an output that came twice the last one counts.
+            # If an output comes twice, the last one counts.
             tensors[name] = tensor
         return tensors
 
 
-def _described(head: bytes) -> tuple[_Described, ...]:
+def _described_outputs(head: bytes) -> tuple[_Described, ...]:
     response = kserve_pb2.ModelInferResponse.FromString(head)
     return tuple((each.name, each.datatype, tuple(each.shape)) for each in response.outputs)
 
 
-def fitted(shape: tuple[int, ...], dims: Sequence[int], *, batched: bool) -> tuple[int, ...]:
-    """A shape for a model that has a batch dimension while the tensor has none, or the reverse."""
-    if batched and _match(shape, dims):
+def fit_batch_dimension(
+    shape: tuple[int, ...], dims: Sequence[int], *, batched: bool
+) -> tuple[int, ...]:
+    """A shape with a batch dimension added or removed, where the model and the tensor differ."""
+    if batched and _matches(shape, dims):
         return (1, *shape)
-    if not batched and shape[:1] == (1,) and _match(shape[1:], dims):
+    if not batched and shape[:1] == (1,) and _matches(shape[1:], dims):
         return shape[1:]
     return shape
 
 
-def _match(shape: Sequence[int], dims: Sequence[int]) -> bool:
+def _matches(shape: Sequence[int], dims: Sequence[int]) -> bool:
     return len(shape) == len(dims) and all(
         want in (_VARIABLE, got) for got, want in zip(shape, dims, strict=True)
     )
-
-
-def _make_room(table: dict[Any, Any]) -> None:
-    if len(table) >= _MOST:
-        table.clear()

@@ -1,7 +1,7 @@
-"""Whether an ensemble and the models of its steps go together; texts as Triton's core.
+"""Checks an ensemble against the models of its steps; the texts are those of Triton's core.
 
-Pure: complete configurations in. What needs the ensemble's alone is checked with every other rule
-of configurations (nereid.model_config).
+Pure: complete configurations in. Rules about the ensemble's configuration alone are checked in
+nereid.model_config.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ANY = -1
 
 
 class _Tensor(NamedTuple):
-    """What one model takes an ensemble's tensor to be."""
+    """An ensemble's tensor as one model declares it."""
 
     model: str
     datatype: int
@@ -34,16 +34,16 @@ class _Tensor(NamedTuple):
 def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> bool:
     """Check an ensemble against the configurations of its steps' models, by their names.
 
-    Returns whether it may answer a request any number of times, as one of its models may.
+    Returns whether the ensemble is decoupled, as it is if one of these models is.
 
     Raises:
-        InvalidArgument: the first fault.
+        InvalidArgument: the first mismatch.
     """
     name = ensemble.name
     tensors: dict[str, _Tensor] = {}
     configured: Sequence[_Configured] = [*ensemble.input, *ensemble.output]
     for tensor in configured:
-        tensors[tensor.name] = _seen_by(ensemble, tensor)
+        tensors[tensor.name] = _declared_by(ensemble, tensor)
     for step in ensemble.ensemble_scheduling.step:
         model = models[step.model_name]
         if 0 < model.max_batch_size < ensemble.max_batch_size:
@@ -61,7 +61,7 @@ def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> boo
     )
 
 
-def _seen_by(model: ModelConfig, tensor: _Configured) -> _Tensor:
+def _declared_by(model: ModelConfig, tensor: _Configured) -> _Tensor:
     dims = tuple(tensor.dims)
     full_dims = (_ANY, *dims) if model.max_batch_size > 0 else dims
     return _Tensor(model.name, tensor.data_type, dims, full_dims)
@@ -77,7 +77,7 @@ def _check_inputs(
                 f"in ensemble {name}, ensemble tensor {tensor_name} is mapping to non-existing"
                 f" input {key} in model {model.name}"
             )
-        _agree(name, tensor_name, _seen_by(model, inputs[key]), tensors)
+        _check_consistent(name, tensor_name, _declared_by(model, inputs[key]), tensors)
     for tensor in model.input:
         if tensor.name not in step.input_map and not tensor.optional:
             raise InvalidArgument(
@@ -96,11 +96,13 @@ def _check_outputs(
                 f"in ensemble {name}, ensemble tensor {tensor_name} is mapped from non-existing"
                 f" output {key} in model {model.name}"
             )
-        _agree(name, tensor_name, _seen_by(model, outputs[key]), tensors)
+        _check_consistent(name, tensor_name, _declared_by(model, outputs[key]), tensors)
 
 
-def _agree(ensemble: str, tensor_name: str, seen: _Tensor, tensors: dict[str, _Tensor]) -> None:
-    """Compare what a model takes a tensor to be with what the first one that has it does."""
+def _check_consistent(
+    ensemble: str, tensor_name: str, seen: _Tensor, tensors: dict[str, _Tensor]
+) -> None:
+    """Compare a model's declaration of a tensor with that of the first model that has it."""
     first = tensors.setdefault(tensor_name, seen)
     start = f"in ensemble {ensemble}, ensemble tensor {tensor_name}: inconsistent"
     if first.datatype != seen.datatype:
@@ -109,27 +111,27 @@ def _agree(ensemble: str, tensor_name: str, seen: _Tensor, tensors: dict[str, _T
             f"{start} data type: {one} is inferred from model {first.model} while {other} is"
             f" inferred from model {seen.model}"
         )
-    # A model without batching may see the batch as a dimension, or know nothing of it.
-    if not (_fit(first.dims, seen.dims) or _fit(first.full_dims, seen.full_dims)):
+    # A model without batching may declare the batch dimension as one of its own, or not at all.
+    if not (_compatible(first.dims, seen.dims) or _compatible(first.full_dims, seen.full_dims)):
         raise InvalidArgument(
-            f"{start} shape: {_text(first.full_dims)} is inferred from model {first.model} while"
-            f" {_text(seen.full_dims)} is inferred from model {seen.model}"
+            f"{start} shape: {_dims_text(first.full_dims)} is inferred from model {first.model}"
+            f" while {_dims_text(seen.full_dims)} is inferred from model {seen.model}"
         )
 
 
-def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
+def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and all(
         _ANY in (a, b) or a == b for a, b in zip(one, other, strict=True)
     )
 
 
-def _text(dims: Iterable[int]) -> str:
+def _dims_text(dims: Iterable[int]) -> str:
     return f"[{','.join(map(str, dims))}]"
 
 
 def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
-    """What comes together must have passed the same decoupled models: else nobody could say which
-    of the many answers of one belongs to which of another.
+    """A step's inputs must all come through the same decoupled models: otherwise it is undefined
+    which response of one model belongs to which response of another.
     """
     passed: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in ensemble.input}
     steps = dict(enumerate(ensemble.ensemble_scheduling.step))
@@ -140,18 +142,20 @@ def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> No
             if all(tensor in passed for tensor in step.input_map.values())
         ]
         if not ready:
-            # Tensors that nobody writes are another rule's affair.
+            # Tensors that no step produces are refused by nereid.model_config.
             return
         for index in ready:
             step = steps.pop(index)
-            forks = _common(ensemble.name, [passed[tensor] for tensor in step.input_map.values()])
+            forks = _common_forks(
+                ensemble.name, [passed[tensor] for tensor in step.input_map.values()]
+            )
             if models[step.model_name].model_transaction_policy.decoupled:
                 forks |= {index}
             passed.update(dict.fromkeys(step.output_map.values(), forks))
-    _common(ensemble.name, [passed[tensor.name] for tensor in ensemble.output])
+    _common_forks(ensemble.name, [passed[tensor.name] for tensor in ensemble.output])
 
 
-def _common(ensemble: str, forks: Sequence[frozenset[int]]) -> frozenset[int]:
+def _common_forks(ensemble: str, forks: Sequence[frozenset[int]]) -> frozenset[int]:
     if len(set(forks)) > 1:
         raise InvalidArgument(
             f"in ensemble {ensemble}, step of model '{ensemble}' receives inputs originated from"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from nereid.core.codecs import remaining_us, write_parameters, write_payloads
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.observability.statistics import Execution
+from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.deferred_responses import check_places
 from nereid.services.scheduler.requests.shared_tensors import inline_if_there
 

@@ -1,4 +1,4 @@
-"""Model versions: loading, states, replacement, and the catalogue of what is served.
+"""Model versions: loading, states, reloading, and the catalogue of the models in service.
 
-A version owns its queue and its free instances. What lies on disk belongs to `repository`.
+A version owns its queue and its free instances. Files on disk belong to `repository`.
 """

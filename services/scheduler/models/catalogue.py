@@ -1,14 +1,14 @@
-"""The models in service: which there are, in what state, and which version a request means.
+"""The models of the scheduler: their versions, states, and which version a request names.
 
 Knows states and configurations, not how they came about, and no stream. The texts are Triton's.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
@@ -18,59 +18,58 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.services.scheduler.models.model_version import ModelVersion
-    from nereid.services.scheduler.repository.overrides import FileOverride
+    from nereid.services.scheduler.repository.overrides import OverrideDirectory
 
 _LATEST: Final = -1
 _LARGEST_VERSION: Final = (1 << 63) - 1
-# What C's stol accepts: white space, a sign, digits, and anything after them.
-_NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 
 @dataclass(slots=True, eq=False)
 class ServedVersion:
-    """One version. draft is its configuration as far as it is written; runtime takes requests.
+    """One version.
 
-    shown is what clients are told of its configuration: with the instance groups spelled out.
+    draft: its configuration as written; runtime has the completed one and takes its requests.
+    shown: the configuration for clients, with the instance groups spelled out.
     """
 
     name: str
     number: int
     path: str
     draft: config_pb.ModelConfig
-    # What tells the state of its files when they were found.
-    files: bytes = b""
-    # Keeps its directory, where that was made for one load.
-    keeper: FileOverride | None = None
+    # Digest of its files when they were found.
+    file_digest: bytes = b""
+    # Keeps a directory that was made for one load from being deleted.
+    override_directory: OverrideDirectory | None = None
     life: VersionLife = field(default_factory=VersionLife)
     runtime: ModelVersion | None = None
     shown: config_pb.ModelConfig | None = None
-    # When its load began (monotonic), and how long that took until it was ready.
-    load_began_s: float | None = None
+    # When its load began (monotonic), and how long it took until the version was ready.
+    load_started_s: float | None = None
     load_duration_s: float | None = None
 
     def __str__(self) -> str:
         return f"'{self.name}' version {self.number}"
 
-    def note_times(self, now_s: float) -> None:
-        """Something has happened to its life: keep when that was, if it counts."""
-        if self.load_began_s is None and self.life.attempted:
-            self.load_began_s = now_s
+    def record_load_times(self, now_s: float) -> None:
+        """To be called after each event of its life."""
+        if self.load_started_s is None and self.life.loading:
+            self.load_started_s = now_s
         if self.load_duration_s is None and self.life.state is VersionState.READY:
-            began_s = self.load_began_s
-            self.load_duration_s = 0.0 if began_s is None else now_s - began_s
+            started_s = self.load_started_s
+            self.load_duration_s = 0.0 if started_s is None else now_s - started_s
 
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model of the repository. refusal: why it has no versions."""
+    """A model of the repository. reason: why it has no versions, as the index shows it."""
 
     name: str
     versions: dict[int, ServedVersion] = field(default_factory=dict)
-    refusal: str = ""
+    reason: str = ""
 
     @property
     def in_service(self) -> bool:
-        """Whether anything of it is loaded, or being loaded."""
+        """Whether any version of it is loaded, or being loaded."""
         return any(not each.life.refused for each in self.versions.values())
 
 
@@ -81,23 +80,23 @@ class Catalogue:
         self._models = {model.name: model for model in models}
 
     def model(self, name: str) -> ServedModel | None:
-        """A model that was found at some time."""
+        """The model of this name, if one has ever been found."""
         return self._models.get(name)
 
     def models(self) -> list[ServedModel]:
-        """All of them."""
+        """All models."""
         return list(self._models.values())
 
-    def put(self, model: ServedModel) -> None:
-        """Add a model, or have it in place of the one of its name."""
+    def set_model(self, model: ServedModel) -> None:
+        """Add a model, or replace the one of its name."""
         self._models[model.name] = model
 
     def cached(self) -> tuple[str, ...]:
-        """The models whose answers may be kept."""
+        """The names of the models whose responses may be cached."""
         names = {
             each.name
             for each in self.versions()
-            if each.draft.response_cache.enable and not each.life.gone
+            if each.draft.response_cache.enable and not each.life.unload_begun
         }
         return tuple(sorted(names))
 
@@ -115,7 +114,7 @@ class Catalogue:
         return self._find(name, parse_version(version))
 
     def is_loading(self, name: str, version: str) -> bool:
-        """Whether what find() refuses may still come, since its first load is under way."""
+        """Whether a version that find() refuses may become ready: its first load is pending."""
         number = parse_version(version)
         model = self._models.get(name)
         if model is None:
@@ -133,7 +132,7 @@ class Catalogue:
             return False
 
     def ready_versions(self, name: str) -> list[ModelVersion]:
-        """The versions of a model that are ready, by number."""
+        """The versions of a model that are ready."""
         model = self._models.get(name, ServedModel(name))
         return [
             served.runtime
@@ -142,7 +141,7 @@ class Catalogue:
         ]
 
     def statistics(self, name: str, version: str) -> kserve_pb2.ModelStatisticsResponse:
-        """What the ready versions have done: of all models, of one, or one version alone."""
+        """The statistics of the ready versions: of all models, of one, or of one version."""
         number = parse_version(version)
         if name:
             chosen = self.ready_versions(name)
@@ -163,10 +162,10 @@ class Catalogue:
     def index(
         self, found: Iterable[str], *, ready_only: bool
     ) -> kserve_pb2.RepositoryIndexResponse:
-        """Every version with its state; a model without any by its name, with why that is so.
+        """Every version with its state; a model without versions by its name, with the reason.
 
-        found: the models that lie in the repositories. What is gone from there is left out unless
-        something of it is in service.
+        found: the models in the repositories. A model that was deleted there is left out unless a
+        version of it is in service.
         """
         names = set(found)
         names.update(name for name, model in self._models.items() if model.in_service)
@@ -174,8 +173,8 @@ class Catalogue:
         for name in sorted(names):
             model = self._models.get(name, ServedModel(name))
             if not model.versions and not ready_only:
-                entry = response.models.add(name=name, reason=model.refusal)
-                entry.state = VersionState.UNAVAILABLE.value if model.refusal else ""
+                entry = response.models.add(name=name, reason=model.reason)
+                entry.state = VersionState.UNAVAILABLE.value if model.reason else ""
             for number, served in sorted(model.versions.items()):
                 if ready_only and served.life.state is not VersionState.READY:
                     continue
@@ -184,7 +183,7 @@ class Catalogue:
         return response
 
     def all_serving(self) -> bool:
-        """Strict readiness: every version that nobody has unloaded could execute a request now."""
+        """Strict readiness: every version, but for unloaded ones, could execute a request now."""
         return all(
             model.versions
             and all(each.life.serving or each.life.unloaded for each in model.versions.values())
@@ -192,7 +191,7 @@ class Catalogue:
         )
 
     def all_settled(self) -> bool:
-        """Lenient readiness: for each version it is known whether it can be loaded."""
+        """Lenient readiness: no version waits for its first load to succeed or fail."""
         return all(each.life.state is not VersionState.LOADING for each in self.versions())
 
     def _find(self, name: str, number: int) -> ServedVersion:
@@ -214,12 +213,11 @@ class Catalogue:
 
 
 def parse_version(text: str) -> int:
-    """The version that a request names, as Triton reads it; -1 for none: the latest."""
+    """The version that a request names, as Triton parses it; -1 if it names none: the latest."""
     if not text:
         return _LATEST
-    match = _NUMBER.match(text)
-    number = int(match[1]) if match and len(match[1]) < 64 else _LARGEST_VERSION + 1
-    if not -_LARGEST_VERSION - 1 <= number <= _LARGEST_VERSION:
+    number = parse_c_integer(text)
+    if number is None or not -_LARGEST_VERSION - 1 <= number <= _LARGEST_VERSION:
         raise InvalidArgument(
             f"failed to get model version from specified version string '{text}' (details: stol),"
             " version should be an integral value > 0",

@@ -1,6 +1,6 @@
-"""A model's configuration from what is written and what an executor has read in the model file.
+"""A model's full configuration: its config.pbtxt, completed with what its model file says.
 
-Pure. Says as well what is refused because this scheduler cannot serve it yet.
+Pure. Also refuses features that this scheduler does not offer yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.pb import nereid_pb2 as pb
 
-# Its own code may complete more of its configuration than what is missing.
+# A Python model's auto_complete_config may change any part of its configuration.
 _COMPLETES_ITSELF: Final = "python"
 _BATCH_SIZE_KEY: Final = "default-max-batch-size"
 _BATCH_SIZE_DEFAULT: Final = 4
@@ -31,13 +31,13 @@ _BATCH_SIZE_DEFAULT: Final = 4
 
 @dataclass(frozen=True)
 class CompletionRules:
-    """What the settings say: whether to complete, and each backend's --backend-config."""
+    """Whether to complete configurations, and each backend's --backend-config."""
 
     disabled: bool
     backend_settings: Callable[[str], dict[str, str]]
 
     def of(self, backend: str) -> CompletionSettings:
-        """The rules for one backend's models."""
+        """The settings for one backend's models."""
         text = self.backend_settings(backend).get(_BATCH_SIZE_KEY, str(_BATCH_SIZE_DEFAULT))
         try:
             size = int(text)
@@ -49,28 +49,28 @@ class CompletionRules:
 
 
 def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> bool:
-    """Whether the model file has to say what the configuration leaves open."""
+    """Whether an executor must read the model file to complete the configuration."""
     if rules.disabled:
         return False
     if draft.backend == _COMPLETES_ITSELF:
         return True
-    told = bool(draft.input or draft.batch_input) and bool(draft.output)
+    has_tensors = bool(draft.input or draft.batch_input) and bool(draft.output)
     inputs = all(tensor.dims and tensor.data_type for tensor in draft.input)
     outputs = all(tensor.dims and tensor.data_type for tensor in draft.output)
-    return not (told and inputs and outputs)
+    return not (has_tensors and inputs and outputs)
 
 
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """The configuration to serve with. One that nothing is described of is taken as written.
+    """The configuration to serve with; without a description it is taken as written.
 
     Raises:
         NereidError: it is wrong in itself, does not fit the model file, or cannot be served.
     """
     description = None
     if described is not None and described.HasField("config"):
-        # The model has completed it itself, and knows best.
+        # The model has completed it itself.
         draft = described.config
     elif described is not None and (described.inputs or described.outputs):
         description = ModelDescription.from_proto(described)
@@ -84,11 +84,11 @@ def complete(
 
 
 def check_servable(draft: config_pb.ModelConfig) -> None:
-    """Raise if the configuration asks for what is not offered yet; ignoring it would be wrong."""
+    """Raise if the configuration asks for a feature that is not offered: never ignore one."""
     if draft.HasField("sequence_batching"):
         raise Unimplemented(f"model '{draft.name}': sequence batching is not offered yet")
     agents = [agent.name for agent in draft.model_repository_agents.agents]
     if agents:
-        # A model whose files somebody wants checked or unlocked first, say.
+        # They may be there to verify or decrypt the model's files.
         names = ", ".join(f"'{name}'" for name in agents)
         raise Unimplemented(f"model '{draft.name}': repository agents are not offered: {names}")

@@ -20,8 +20,8 @@ from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import control_message
 from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.request_traces import end_attempts
-from nereid.services.scheduler.observability.statistics import Execution
 from nereid.services.scheduler.requests.entry import State, tell
 
 if TYPE_CHECKING:

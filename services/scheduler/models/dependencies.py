@@ -1,6 +1,6 @@
-"""Which models others consist of, and in which order they come into service because of that.
+"""Which models an ensemble consists of, and the order of loading that follows from it.
 
-Pure: configurations in, names and orders out.
+Pure: configurations in; names and orders out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nereid.pb import model_config_pb2 as config_pb
-    from nereid.services.scheduler.repository.repositories import FoundModel
+    from nereid.services.scheduler.repository.found_model import FoundModel
 
 
 def is_ensemble(draft: config_pb.ModelConfig) -> bool:
@@ -23,20 +23,20 @@ def is_ensemble(draft: config_pb.ModelConfig) -> bool:
     return draft.platform == ENSEMBLE_PLATFORM
 
 
-def models_of(draft: config_pb.ModelConfig) -> list[str]:
-    """The models that an ensemble consists of; none for what is no ensemble."""
+def step_models(draft: config_pb.ModelConfig) -> list[str]:
+    """The models of an ensemble's steps, each once; none for other models."""
     return list(dict.fromkeys(step.model_name for step in draft.ensemble_scheduling.step))
 
 
-def in_order(models: Iterable[FoundModel]) -> list[FoundModel]:
-    """These models, each behind those that it consists of; what goes in circles comes last."""
+def in_load_order(models: Iterable[FoundModel]) -> list[FoundModel]:
+    """These models, ensembles after the models of their steps; circular ones come last."""
     waiting = {model.name: model for model in models}
     ordered: list[FoundModel] = []
     while waiting:
         ready = [
             model
             for model in waiting.values()
-            if not any(name in waiting for name in models_of(model.draft))
+            if not any(name in waiting for name in step_models(model.draft))
         ]
         if not ready:
             return ordered + list(waiting.values())
@@ -46,24 +46,24 @@ def in_order(models: Iterable[FoundModel]) -> list[FoundModel]:
     return ordered
 
 
-def without_circles(models: Iterable[FoundModel]) -> list[FoundModel]:
-    """The same models, but those that consist of themselves with an error that says so."""
+def refuse_cycles(models: Iterable[FoundModel]) -> list[FoundModel]:
+    """The same models; ensembles that contain themselves get an error."""
     found = {model.name: model for model in models}
 
     def models_in(name: str) -> list[str]:
-        return models_of(found[name].draft) if name in found else []
+        return step_models(found[name].draft) if name in found else []
 
     checked = []
     for name, model in found.items():
-        text = circle_text(name, models_in) if is_ensemble(model.draft) else ""
+        text = cycle_error(name, models_in) if is_ensemble(model.draft) else ""
         checked.append(replace(model, error=InvalidArgument(text)) if text else model)
     return checked
 
 
-def circle_text(name: str, models_in: Callable[[str], Iterable[str]]) -> str:
-    """How a model consists of itself, in Triton's words; empty: it does not.
+def cycle_error(name: str, models_in: Callable[[str], Iterable[str]]) -> str:
+    """Triton's text for an ensemble that contains itself; empty: it does not.
 
-    models_in: the models that one consists of.
+    models_in: the models of an ensemble's steps, by its name.
     """
     seen: set[str] = set()
     pending = [name]

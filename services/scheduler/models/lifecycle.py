@@ -1,6 +1,6 @@
-"""The life of a model version: what the executors report of it, and what state that makes.
+"""The life cycle of a model version: its state, from what executors report of loading it.
 
-Pure: who reports and what, in; state and reason, out. Knows no stream, no configuration, no clock.
+Pure: reports in; state and reason out. Knows no stream, no configuration, no clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nereid.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
 _TRITON_NAME: Final = {
     Cancelled.code: "Cancelled",
@@ -35,15 +35,13 @@ UNLOADED: Final = "unloaded"
 
 
 class VersionState(Enum):
-    """The states of the repository index.
+    """The states of the repository index, as in Triton.
 
-    UNKNOWN      found, nothing done with it yet            -> LOADING, UNAVAILABLE
-    LOADING      waits for an executor, or one is loading   -> READY, UNAVAILABLE
-    READY        an executor has had all its instances up   -> UNAVAILABLE, UNLOADING
-    UNLOADING    finishes what it accepted, takes no more   -> UNAVAILABLE ("unloaded")
-    UNAVAILABLE  refused, or no executor could load it      -> LOADING (another executor joined)
-
-    Any of them goes to UNLOADING; what is loaded once more after that has a life of its own.
+    UNKNOWN      found; nothing has been done with it yet
+    LOADING      an executor is loading it, or it waits for an executor to join
+    READY        an executor has had all its instances up
+    UNLOADING    finishes the requests it accepted, takes no new ones
+    UNAVAILABLE  refused, failed on every executor that tried, or unloaded
     """
 
     UNKNOWN = "UNKNOWN"
@@ -53,11 +51,25 @@ class VersionState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-_DECIDED: Final = frozenset({VersionState.READY, VersionState.UNAVAILABLE})
+# All valid transitions. READY never goes back to LOADING: it outlives its instances. UNAVAILABLE is
+# left when another executor joins (or, for an ensemble, a step's model is loaded again) unless the
+# life is final. A version that is loaded after an unload has a new life.
+TRANSITIONS: Final[Mapping[VersionState, frozenset[VersionState]]] = {
+    VersionState.UNKNOWN: frozenset({VersionState.LOADING, VersionState.UNAVAILABLE}),
+    VersionState.LOADING: frozenset(
+        {VersionState.READY, VersionState.UNLOADING, VersionState.UNAVAILABLE}
+    ),
+    VersionState.READY: frozenset({VersionState.UNLOADING, VersionState.UNAVAILABLE}),
+    VersionState.UNLOADING: frozenset({VersionState.UNAVAILABLE}),
+    VersionState.UNAVAILABLE: frozenset(
+        {VersionState.LOADING, VersionState.READY, VersionState.UNLOADING}
+    ),
+}
+_LOAD_OVER: Final = frozenset({VersionState.READY, VersionState.UNAVAILABLE})
 
 
 class Standing(Enum):
-    """How far one executor has come with a version."""
+    """How far one executor has come with loading a version."""
 
     LOADING = 1
     UP = 2
@@ -65,23 +77,23 @@ class Standing(Enum):
 
 
 class VersionLife:
-    """One version's state, from what each executor has made of it.
+    """One version's state, derived from what each executor last reported of it.
 
-    READY outlives its instances: when executors go, requests wait for them or for others. Only the
-    news that an executor has failed, while no other has it or is loading it, ends that.
+    READY survives the loss of all executors: requests wait for one. It ends when an executor
+    reports a failure while no other has the version or is loading it.
     """
 
     def __init__(self) -> None:
         self.state = VersionState.UNKNOWN
-        # Nothing that an executor reports can change the state any more.
+        # Reports of executors no longer change the state.
         self.final = False
         self._reason = ""
-        self._standings: dict[Hashable, tuple[Standing, str]] = {}
+        self._reports: dict[Hashable, tuple[Standing, str]] = {}
 
     @property
     def up(self) -> bool:
-        """Whether requests can be executed now."""
-        return any(standing is Standing.UP for standing, _ in self._standings.values())
+        """Whether an executor has it, so that requests can be executed now."""
+        return any(standing is Standing.UP for standing, _ in self._reports.values())
 
     @property
     def serving(self) -> bool:
@@ -89,92 +101,92 @@ class VersionLife:
         return self.state is VersionState.READY and self.up
 
     @property
-    def decided(self) -> bool:
-        """Whether everybody who tries to load it has come to an end."""
-        if self.final:
-            return True
-        return self.state in _DECIDED and not self.attempted
+    def loading(self) -> bool:
+        """Whether an executor is loading it."""
+        return any(standing is Standing.LOADING for standing, _ in self._reports.values())
 
     @property
-    def attempted(self) -> bool:
-        """Whether an executor is loading it."""
-        return any(standing is Standing.LOADING for standing, _ in self._standings.values())
+    def load_finished(self) -> bool:
+        """Whether every executor that tried to load it has succeeded or failed."""
+        return self.final or (self.state in _LOAD_OVER and not self.loading)
 
     @property
     def unloaded(self) -> bool:
-        """Taken out of service because somebody wanted that, of it or of what it consists of."""
+        """Taken out of service by an unload, of itself or of a model that it is an ensemble of."""
         return self.state is VersionState.UNAVAILABLE and self._reason == UNLOADED
 
     @property
-    def gone(self) -> bool:
-        """Unloaded, or about to be."""
+    def unload_begun(self) -> bool:
+        """Whether its own unload has begun; stays so when it is done."""
         return self.final and (self.unloaded or self.state is VersionState.UNLOADING)
 
     @property
     def refused(self) -> bool:
-        """No executor need try."""
+        """No executor need try to load it."""
         return self.final and self.state is VersionState.UNAVAILABLE
 
     @property
     def reason(self) -> str:
-        """Why it is in its state, where that needs telling."""
+        """The index's reason for the state; empty where there is nothing to explain."""
         if self.state is VersionState.READY and not self.up:
             return NO_INSTANCE
         return self._reason
 
     def refuse(self, reason: str) -> None:
-        """No executor can help: the configuration itself is wrong."""
+        """The configuration itself is wrong: no executor can load it."""
         self.final = True
-        self._become(VersionState.UNAVAILABLE, reason)
+        self._set_state(VersionState.UNAVAILABLE, reason)
 
     def await_executor(self) -> None:
-        """It shall be loaded as soon as an executor joins."""
-        self._become(VersionState.LOADING)
+        """Its load has begun; the first executor that joins takes part."""
+        self._set_state(VersionState.LOADING)
 
     def begin_unload(self) -> None:
-        """It takes nothing new from now on. Executors still matter to what it accepted."""
+        """It accepts no more requests. Executors still matter to those that it has."""
         self.final = True
-        self._become(VersionState.UNLOADING)
+        self._set_state(VersionState.UNLOADING)
 
     def end_unload(self) -> None:
-        """Nothing is left of it."""
+        """All its requests are finished and its instances unloaded."""
         self.final = True
-        self._standings.clear()
-        self._become(VersionState.UNAVAILABLE, UNLOADED)
+        self._reports.clear()
+        self._set_state(VersionState.UNAVAILABLE, UNLOADED)
 
     def report(self, executor: Hashable, standing: Standing, reason: str = "") -> None:
-        """An executor has come this far with it."""
-        self._standings[executor] = (standing, reason)
-        self._settle()
+        """An executor has come this far with loading it."""
+        self._reports[executor] = (standing, reason)
+        self._update_state()
 
-    def forget(self, executor: Hashable) -> None:
-        """An executor is gone, and with it what it had and what it said."""
-        gone = self._standings.pop(executor, None)
-        if gone is not None and self.state is not VersionState.READY:
-            self._settle()
+    def forget_executor(self, executor: Hashable) -> None:
+        """An executor has left; its report no longer counts."""
+        report = self._reports.pop(executor, None)
+        if report is not None and self.state is not VersionState.READY:
+            self._update_state()
 
     def failed_on(self, executor: Hashable) -> bool:
         """Whether this executor has tried and failed."""
-        return self._standings.get(executor, (None,))[0] is Standing.FAILED
+        return self._reports.get(executor, (None,))[0] is Standing.FAILED
 
-    def _settle(self) -> None:
-        standings = {standing for standing, _ in self._standings.values()}
+    def _update_state(self) -> None:
+        standings = {standing for standing, _ in self._reports.values()}
         if self.final or not standings:
             return
         if Standing.UP in standings:
-            self._become(VersionState.READY)
+            self._set_state(VersionState.READY)
         elif Standing.LOADING in standings:
             if self.state is not VersionState.READY:
-                self._become(VersionState.LOADING)
+                self._set_state(VersionState.LOADING)
         else:
-            # The first failure is the one whose cause nothing has covered up.
-            self._become(VersionState.UNAVAILABLE, next(iter(self._standings.values()))[1])
+            # The first failure is nearest to the cause; later ones may follow from it.
+            self._set_state(VersionState.UNAVAILABLE, next(iter(self._reports.values()))[1])
 
-    def _become(self, state: VersionState, reason: str = "") -> None:
+    def _set_state(self, state: VersionState, reason: str = "") -> None:
+        valid = state is self.state or state in TRANSITIONS[self.state]
+        assert valid, f"a version cannot go from {self.state.value} to {state.value}"
         self.state = state
         self._reason = reason
 
 
 def reason_of(code: int, message: str) -> str:
-    """A failure in the form that Triton's index has it: 'Internal: …'."""
+    """An error as Triton's index shows it: 'Internal: …'."""
     return f"{_TRITON_NAME.get(code, 'Unknown')}: {message}"

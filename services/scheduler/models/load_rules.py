@@ -1,6 +1,6 @@
-"""What the settings say of loading: from a version's configuration to its queue and its instances.
+"""How the settings shape a load: a version's configuration, its queue, its instances' commands.
 
-Knows no executor and no life cycle.
+Knows no session of an executor and no life cycle.
 """
 
 from __future__ import annotations
@@ -30,26 +30,20 @@ if TYPE_CHECKING:
 
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.caching.cache_client import CacheClient
+    from nereid.services.scheduler.ensembles.ensemble_version import FindModel
     from nereid.services.scheduler.executors.sessions import Placed
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.models.config_completion import CompletionRules
-    from nereid.services.scheduler.observability.request_traces import Traces
+    from nereid.services.scheduler.models.queue_limits import QueueLimits
+    from nereid.services.scheduler.observability.entry_trace import Traces
+    from nereid.services.scheduler.requests.nested_calls import Lineage
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """How much a model version bears with. max_queue_size 0: any number of requests."""
-
-    max_queue_size: int = 0
-    max_retries: int = 2
-    no_executor_timeout_s: float = 30.0
-
-
 @dataclass(frozen=True)
 class LoadRules:
-    """The rules. cache None: there is no cache."""
+    """The rules for all models. cache None: there is no response cache."""
 
     completion: CompletionRules
     backend_settings: Callable[[str], dict[str, str]]
@@ -59,29 +53,38 @@ class LoadRules:
     cache: CacheClient | None = None
     shared_tensors: SharedTensors = field(default_factory=SharedTensors)
 
-    def make_runtime(self, served: ServedVersion, described: pb.Described | None) -> ModelVersion:
-        """A version's queue, once its configuration is whole.
+    def create_runtime(
+        self,
+        served: ServedVersion,
+        described: pb.Described | None,
+        find_model: FindModel,
+        lineage: Lineage,
+    ) -> ModelVersion:
+        """A version's queue, once its configuration is complete.
+
+        described: what an executor has read in the model file. find_model and lineage are for
+        ensembles.
 
         Raises:
             NereidError: the configuration is wrong, or does not fit the model file.
         """
-        try:
-            config = complete(served.draft, described, self.completion)
-            check_samples(config)
-        except NereidError:
-            raise
-        except Exception as error:
-            _log.exception("the configuration of %s cannot be completed", served)
-            raise Internal(INTERNAL_MESSAGE) from error
-        kind: type[ModelVersion] = ModelVersion
+        config = self._complete_config(served, described)
+        runtime: ModelVersion
         if config.platform == ENSEMBLE_PLATFORM:
-            kind = EnsembleVersion
-        elif config.decoupled:
-            kind = DecoupledVersion
-        runtime = kind(config, served.number, self.limits, self.traces)
-        if isinstance(runtime, EnsembleVersion):
-            # A few lines, for those that have them; executors read those of other models.
-            runtime.heads.labels = read_labels(config.proto, Path(served.path).parent)
+            # A few lines of text; executors read the labels of other models.
+            labels = read_labels(config.proto, Path(served.path).parent)
+            runtime = EnsembleVersion(
+                config,
+                served.number,
+                self.limits,
+                self.traces,
+                find_model=find_model,
+                lineage=lineage,
+                labels=labels,
+            )
+        else:
+            kind = DecoupledVersion if config.decoupled else ModelVersion
+            runtime = kind(config, served.number, self.limits, self.traces)
         if config.response_cache and self.cache is not None:
             runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
         runtime.shared_tensors = self.shared_tensors
@@ -89,9 +92,9 @@ class LoadRules:
         return runtime
 
     def load_command(self, placed: Placed) -> pb.ExecutorCommand:
-        """What tells an executor to load an instance."""
+        """The command for an executor to load an instance."""
         served, slot = placed.served, placed.slot
-        config = config_of(served)
+        config = full_config_of(served)
         load = pb.LoadInstance(
             instance=placed.instance.id,
             config=config.proto,
@@ -105,14 +108,29 @@ class LoadRules:
         )
         return pb.ExecutorCommand(load=load)
 
+    def _complete_config(
+        self, served: ServedVersion, described: pb.Described | None
+    ) -> ModelConfig:
+        try:
+            config = complete(served.draft, described, self.completion)
+            check_samples(config)
+        except NereidError:
+            raise
+        except Exception as error:
+            _log.exception("the configuration of %s cannot be completed", served)
+            raise Internal(INTERNAL_MESSAGE) from error
+        return config
 
-def config_of(served: ServedVersion) -> ModelConfig:
-    """The whole configuration of a version that has one."""
-    assert served.runtime is not None, "placed before its configuration was whole"
+
+def full_config_of(served: ServedVersion) -> ModelConfig:
+    """The completed configuration of a version that has a runtime."""
+    assert served.runtime is not None, "placed before its configuration was complete"
     return served.runtime.config
 
 
-def with_groups_of(config: ModelConfig, draft: model_config_pb2.ModelConfig) -> ModelConfig:
+def with_instance_groups_of(
+    config: ModelConfig, draft: model_config_pb2.ModelConfig
+) -> ModelConfig:
     """The configuration with the instance groups and the version policy of another draft.
 
     Raises:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.caching.response_cache import ResponseCache
     from nereid.services.scheduler.executors.instance import Instance, Running
-    from nereid.services.scheduler.models.load_rules import QueueLimits
-    from nereid.services.scheduler.observability.request_traces import Traces
+    from nereid.services.scheduler.models.queue_limits import QueueLimits
+    from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.entry import Batch
 
     OnResponse = Callable[[InferResponse], None]

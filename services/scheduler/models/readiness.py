@@ -1,7 +1,7 @@
-"""Whether models call themselves ready: asks those that have something to say, and waits.
+"""Asks models whether they are ready, for those that implement a readiness check, and waits.
 
-An instance is asked one question at a time; whoever wants to know meanwhile waits for its answer.
-Judges nothing but what models say: whether they are in service is known to the catalogue.
+An instance has one query at a time; callers that come meanwhile share its response. Whether a model
+is in service is the catalogue's to know.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.executors.sessions import Placed, Session
     from nereid.services.scheduler.models.catalogue import ServedVersion
 
+    # A version's responses to come: a list for each executor.
+    _Pending = list[list[asyncio.Future[bool]]]
+
 # Triton's limit for the same.
 LIMIT_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A question to an instance, until it has another: the model's worker may be another then."""
+    """A query to an instance. A new stream needs a new one: the model's process may be another."""
 
     number: int
     stream: BatchStream
@@ -35,49 +38,47 @@ class Question:
 
 
 class Readiness:
-    """Asks the models of one scheduler's executors."""
+    """Queries the models of one scheduler's executors."""
 
     def __init__(self, sessions: Callable[[], Collection[Session]]) -> None:
         self._sessions = sessions
         self._numbers = count(1)
 
     async def are_ready(self, versions: Iterable[ServedVersion], limit_s: float = LIMIT_S) -> bool:
-        """Whether each of them calls itself ready, or has nothing to say of that.
+        """Whether each of them says that it is ready, or has no readiness check.
 
-        One that does not answer in time is not ready.
+        A model that does not respond in time is not ready.
         """
-        parties = [party for served in versions if (party := self._ask(served))]
-        if not parties:
-            return True
+        pending = [responses for served in versions if (responses := self._query(served))]
+        futures = set(chain.from_iterable(chain.from_iterable(pending)))
         until = time.monotonic() + limit_s
-        while (decided := _verdict_on(parties)) is None:
-            open_ = {
-                each for party in parties for part in party for each in part if not each.done()
-            }
+        while (ready := _are_all_ready(pending)) is None:
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return False
-            await asyncio.wait(open_, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        return decided
+            _, futures = await asyncio.wait(
+                futures, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        return ready
 
-    def _ask(self, served: ServedVersion) -> list[list[asyncio.Future[bool]]]:
-        """The answers to come, by executor; none if no instance has something to say."""
-        party = []
-        asked = False
+    def _query(self, served: ServedVersion) -> _Pending:
+        """Query a version's instances; empty if none of them has a readiness check."""
+        pending = []
+        queried = False
         for session in self._sessions():
             part = session.parts.get(served)
             if part is None or not part.completed or not part.ready:
                 continue
             responses = [
-                self._response_of(session, each, each.stream)
+                self._query_instance(session, each, each.stream)
                 for each in part.instances.values()
                 if each.tells_ready and each.stream is not None
             ]
-            asked = asked or bool(responses)
-            party.append(responses)
-        return party if asked else []
+            queried = queried or bool(responses)
+            pending.append(responses)
+        return pending if queried else []
 
-    def _response_of(
+    def _query_instance(
         self, session: Session, instance: Instance, stream: BatchStream
     ) -> asyncio.Future[bool]:
         known = instance.question
@@ -85,35 +86,35 @@ class Readiness:
             return known.response
         response: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         question = instance.question = Question(next(self._numbers), stream, response)
-        ask = pb.ReadinessQuery(question=question.number, instance=instance.id)
-        session.send(pb.ExecutorCommand(readiness_query=ask))
+        query = pb.ReadinessQuery(question=question.number, instance=instance.id)
+        session.send(pb.ExecutorCommand(readiness_query=query))
         return response
 
 
-def heard(placed: Placed | None, session: Session, told: pb.ReadinessReport) -> None:
-    """An executor has an answer. To what is not asked any more, it is nobody's."""
+def heard(placed: Placed | None, session: Session, report: pb.ReadinessReport) -> None:
+    """An executor has reported; a report that belongs to no pending query is dropped."""
     question = None if placed is None else placed.instance.question
     if placed is None or placed.session is not session or question is None:
         return
-    if question.number == told.question and not question.response.done():
-        question.response.set_result(told.ready)
+    if question.number == report.question and not question.response.done():
+        question.response.set_result(report.ready)
 
 
-def _verdict_on(parties: Iterable[list[list[asyncio.Future[bool]]]]) -> bool | None:
-    told = [
-        verdict([[each.result() if each.done() else None for each in part] for part in party])
-        for party in parties
-    ]
-    if False in told:
+def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
+    def known(of_executor: list[asyncio.Future[bool]]) -> list[bool | None]:
+        return [each.result() if each.done() else None for each in of_executor]
+
+    ready = [is_version_ready([*map(known, responses)]) for responses in pending]
+    if False in ready:
         return False
-    return None if None in told else True
+    return None if None in ready else True
 
 
-def verdict(party: list[list[bool | None]]) -> bool | None:
-    """Whether a version is ready, by what is known of its instances on each executor.
+def is_version_ready(responses: list[list[bool | None]]) -> bool | None:
+    """Whether a version is ready, from the responses of its instances on each executor.
 
-    As with those that are loaded: it is where all instances of one executor are. None: not decided.
+    It is as soon as all instances of one executor are, as with loading. None: not yet known.
     """
-    if any(all(part) for part in party):
+    if any(all(of_executor) for of_executor in responses):
         return True
-    return False if all(False in part for part in party) else None
+    return False if all(False in of_executor for of_executor in responses) else None

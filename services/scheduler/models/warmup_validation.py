@@ -1,5 +1,5 @@
-"""model_warmup against the inputs that a model says it has: what would be refused as a request is
-refused when the model is loaded, with the same words. What samples hold is the executors' to read.
+"""Checks model_warmup against the model's inputs: a sample that would be refused as a request fails
+the load, with the same text. The samples' data is read by executors.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_samples(config: ModelConfig) -> None:
-    """Each sample that is to be run.
+    """Check each sample that will be run.
 
     Raises:
-        InvalidArgument: as a request it would be refused.
+        InvalidArgument: it would be refused as a request.
     """
     for sample in config.proto.model_warmup:
         if sample.batch_size:

@@ -1,6 +1,6 @@
-"""Metrics that models have made themselves, as executors tell of them, for the page.
+"""Custom metrics of Python models, as executors report them, on the metrics page.
 
-Models on several executors, or several instances, may hold one and the same metric.
+Several executors, or instances, may report the same metric.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
 
 
-def write_custom(page: Page, told: Iterable[pb.CustomMetrics]) -> None:
-    """Metrics that models have made: counts with one name and labels are added up, and of gauges
-    the last one is shown.
+def write_custom(page: Page, reports: Iterable[pb.CustomMetrics]) -> None:
+    """Write the reports' series: counters with the same name and labels are added up; of gauges the
+    last one counts.
     """
     merged: dict[tuple[str, ...], pb.CustomSeries] = {}
     families: dict[str, Family] = {}
-    for metrics in told:
+    for metrics in reports:
         for series in metrics.series:
             family = Family(series.name, series.kind, series.description)
             if families.setdefault(series.name, family).kind == series.kind:

@@ -1,6 +1,6 @@
-"""How single requests fared, for histograms and quantiles; kept only where --metrics-config asks.
+"""Histograms and summaries of single requests' latencies, if --metrics-config asks for them.
 
-Pure: durations and moments are handed in.
+Pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from nereid.model_config import ModelConfig
-    from nereid.services.scheduler.observability.statistics import Execution
+    from nereid.services.scheduler.observability.execution import Execution
     from nereid.services.scheduler.requests.entry import Entry
 
 # Triton's.
 DEFAULT_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
 _SETTINGS: Final = ("counter_latencies", "histogram_latencies", "summary_latencies")
-_FORM: Final = (
+_EXPECTED: Final = (
     "expected counter_latencies=, histogram_latencies= or summary_latencies=true or false,"
     " or summary_quantiles=<quantile>:<error>,..."
 )
@@ -28,21 +28,15 @@ _FORM: Final = (
 
 @dataclass(frozen=True)
 class MetricsConfig:
-    """What --metrics-config asks for; the defaults are Triton's."""
+    """The settings of --metrics-config; the defaults are Triton's."""
 
     counter_latencies: bool = True
     histogram_latencies: bool = False
     summary_latencies: bool = False
     summary_quantiles: Quantiles = (0.5, 0.9, 0.95, 0.99, 0.999)
 
-    @staticmethod
-    def of(settings: Iterable[tuple[str, bool | Quantiles]]) -> MetricsConfig:
-        """The settings together; of one given twice the last counts."""
-        together: dict[str, Any] = dict(settings)
-        return MetricsConfig(**together)
-
     def latencies_of(self, config: ModelConfig) -> Latencies | None:
-        """Where to keep what is asked for of this model; None: nothing is."""
+        """The collector for a version of this model; None: no latencies are kept."""
         if not (self.histogram_latencies or self.summary_latencies):
             return None
         bounds = _bounds_ms(config) if self.histogram_latencies else None
@@ -50,29 +44,35 @@ class MetricsConfig:
 
 
 def setting(text: str) -> str:
-    """A --metrics-config, as it came, if it can be read."""
-    read_setting(text)
+    """Check one --metrics-config; returns the text itself."""
+    parse_setting(text)
     return text
 
 
-def read_setting(text: str) -> tuple[str, bool | Quantiles]:
+def config_of(settings: Iterable[str]) -> MetricsConfig:
+    """The settings of all --metrics-config together; of one given twice the last counts."""
+    fields: dict[str, Any] = dict(map(parse_setting, settings))
+    return MetricsConfig(**fields)
+
+
+def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
     """One name=value of --metrics-config.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the name or the value is unknown.
     """
     name, equals, value = text.partition("=")
     if equals and name in _SETTINGS and value.lower() in ("true", "false", "1", "0"):
         return name, value.lower() in ("true", "1")
     if equals and name == "summary_quantiles":
-        # Quantiles here are exact for the window that they are taken from: no error is needed.
+        # The errors are ignored: quantiles are exact for the window that they are taken from.
         try:
             quantiles = tuple(float(each.partition(":")[0]) for each in value.split(","))
         except ValueError:
-            raise ValueError(_FORM) from None
+            raise ValueError(_EXPECTED) from None
         if all(0 <= quantile <= 1 for quantile in quantiles):
             return name, quantiles
-    raise ValueError(_FORM)
+    raise ValueError(_EXPECTED)
 
 
 def _bounds_ms(config: ModelConfig) -> Sequence[float]:
@@ -84,7 +84,7 @@ def _bounds_ms(config: ModelConfig) -> Sequence[float]:
 
 
 class Latencies:
-    """One model version's; durations in microseconds, the histogram's in milliseconds."""
+    """One model version's latencies: in microseconds, the histogram's in milliseconds."""
 
     def __init__(self, bounds_ms: Sequence[float] | None, *, summaries: bool) -> None:
         self.first_response = None if bounds_ms is None else Histogram(bounds_ms)
@@ -94,7 +94,7 @@ class Latencies:
         self.cache_miss = Summary()
 
     def record_batch(self, entries: Collection[Entry], execution: Execution) -> None:
-        """These entries were answered by one execution."""
+        """These entries were executed together."""
         ended_ns = execution.finished_ns
         took_ms = [(ended_ns - entry.received_ns) / 1e6 for entry in entries]
         if self.first_response is not None:
@@ -112,7 +112,7 @@ class Latencies:
             phases["compute_output"].observe(execution.compute_output_ns / 1000, count)
 
     def record_phases(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
-        """An entry's way is over."""
+        """An entry of a decoupled model has ended."""
         phases = self.phases
         if phases is not None:
             phases["request"].observe((ended_ns - entry.received_ns) / 1000)
@@ -122,16 +122,16 @@ class Latencies:
             phases["compute_output"].observe(execution.compute_output_ns / 1000)
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
-        """An entry was answered from the cache."""
+        """An entry's response was found in the cache."""
         self.record_first_response(now_ns - entry.received_ns)
         self.cache_hit.observe(lookup_ns / 1000)
 
     def record_cache_miss(self, cost_ns: int) -> None:
-        """What a lookup in vain and the store took."""
+        """A miss: the time that the lookup and the insertion took."""
         self.cache_miss.observe(cost_ns / 1000)
 
     def record_first_response(self, request_ns: int) -> None:
-        """The first answer to a request came so long after the request."""
+        """The first response to a request came after this time."""
         if self.first_response is not None:
             self.first_response.observe(request_ns / 1e6)
             self.first_response_ms += request_ns / 1e6

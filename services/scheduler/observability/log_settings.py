@@ -1,4 +1,4 @@
-"""The logging extension's settings: what the services log, and in which form.
+"""The logging extension's settings: which levels the services log, and in which format.
 
 Pure. The texts are Triton's. Knows no client and no logger.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import LogRules
 
-# Fields of LogRules by the settings' names, the kind a value must have, and what Triton calls that.
+# By the settings' names: the field of LogRules, the type of its values, and Triton's name for it.
 _SETTINGS: Final[dict[str, tuple[str, type, str]]] = {
     "log_info": ("info", bool, "boolean"),
     "log_warning": ("warning", bool, "boolean"),
@@ -23,37 +23,37 @@ _SETTINGS: Final[dict[str, tuple[str, type, str]]] = {
     "log_verbose_level": ("verbose", int, "int32"),
     "log_format": ("format", str, "string"),
 }
-# The form for people goes by the name that Triton's clients know for the one nobody asked for.
-_TOLD_FORMAT: Final = {"text": "default"}
+# Our formats by other names in Triton.
+_TRITON_FORMAT: Final = {"text": "default"}
 
 
-def changed(rules: LogRules, changes: Mapping[str, Any]) -> LogRules:
-    """The rules after a client's changes; what is not known is ignored, as on Triton.
+def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
+    """The rules after a client's changes; unknown settings are ignored, as on Triton.
 
     Raises:
-        NereidError: a value is wrong.
+        NereidError: a value is invalid.
     """
     if "log_file" in changes:
         raise Unimplemented("log file location can not be updated through network protocol")
     values: dict[str, Any] = {}
-    for name, (field, kind, told) in _SETTINGS.items():
+    for name, (field, kind, type_name) in _SETTINGS.items():
         if name in changes:
             value = changes[name]
             if type(value) is not kind:
-                raise InvalidArgument(f"expect {told} for '{name}'")
+                raise InvalidArgument(f"expect {type_name} for '{name}'")
             values[field] = value
     if values.get("format", rules.format) not in LOG_FORMATS:
         raise InvalidArgument(f"invalid argument for log_format, got: {values['format']}")
     return rules._replace(**values)
 
 
-def shown(rules: LogRules, file: str) -> dict[str, bool | int | str]:
-    """The settings by their names; file is where the log goes, empty for standard error."""
+def shown_settings(rules: LogRules, file: str) -> dict[str, bool | int | str]:
+    """The settings by their names. file: where the log is written; empty: standard error."""
     return {
         "log_file": file,
         "log_info": rules.info,
         "log_warning": rules.warning,
         "log_error": rules.error,
         "log_verbose_level": rules.verbose,
-        "log_format": _TOLD_FORMAT.get(rules.format, rules.format),
+        "log_format": _TRITON_FORMAT.get(rules.format, rules.format),
     }

@@ -1,18 +1,18 @@
-"""The settings that clients may change while the mesh runs: held here, told to every service.
+"""The settings that clients may change at run time: kept here, sent to every service.
 
-Of gateways' links and executors' streams it knows only how to tell them something.
+Knows gateways' links and executors' streams only as callbacks.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nereid.core.codecs import write_log_rules
 from nereid.observability.logging import follow_log_rules, rules_of
 from nereid.observability.tracing import parse_trace_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability import log_settings
-from nereid.services.scheduler.observability.trace_settings import TraceSettings
+from nereid.services.scheduler.observability.trace_settings import TraceExtensionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
 
 
 class MeshSettings:
-    """What is in force. tell_gateways and tell_executors reach those that are there now."""
+    """The current trace and log settings."""
 
     def __init__(
         self,
         settings: Settings,
-        tell_gateways: Callable[[Notice], None],
-        tell_executors: Callable[[pb.ExecutorCommand], None],
+        send_to_gateways: Callable[[Notice], None],
+        send_to_executors: Callable[[pb.ExecutorCommand], None],
     ) -> None:
-        self._trace = TraceSettings(parse_trace_config(settings.trace_config))
+        """The callbacks send to all services that are connected now."""
+        self._trace = TraceExtensionSettings(parse_trace_config(settings.trace_config))
         self._log = rules_of(settings)
         self._log_file = settings.log_file
         self._log_changed = False
-        self._tell_gateways = tell_gateways
-        self._tell_executors = tell_executors
+        self._send_to_gateways = send_to_gateways
+        self._send_to_executors = send_to_executors
 
     def notices(self) -> Iterator[Notice]:
-        """What a gateway that is new has to know."""
+        """The current settings, for a gateway that has connected."""
         rules = self._trace.rules()
         if rules is not None:
             yield rules
@@ -46,7 +47,7 @@ class MeshSettings:
             yield self._log
 
     def commands(self) -> Iterator[pb.ExecutorCommand]:
-        """What an executor that is new has to know."""
+        """The current settings, for an executor that has joined."""
         if self._log_changed:
             command = pb.ExecutorCommand()
             write_log_rules(self._log, command.log_rules)
@@ -62,17 +63,17 @@ class MeshSettings:
             self._trace.update(model, changes)
             rules = self._trace.rules()
             if rules is not None:
-                self._tell_gateways(rules)
+                self._send_to_gateways(rules)
         return self._trace.shown(model)
 
-    def log(self, changes: Mapping[str, Any]) -> dict[str, bool | int | str]:
+    def log(self, changes: Mapping[str, object]) -> dict[str, bool | int | str]:
         """The log settings after changes to them; raises NereidError as trace() does."""
-        rules = log_settings.changed(self._log, changes)
+        rules = log_settings.apply_changes(self._log, changes)
         if rules != self._log:
             self._log = rules
             self._log_changed = True
             follow_log_rules(rules)
-            self._tell_gateways(rules)
+            self._send_to_gateways(rules)
             for command in self.commands():
-                self._tell_executors(command)
-        return log_settings.shown(rules, self._log_file)
+                self._send_to_executors(command)
+        return log_settings.shown_settings(rules, self._log_file)

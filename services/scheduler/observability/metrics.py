@@ -1,6 +1,6 @@
-"""The scheduler's share of the metrics page: models, machines, cache, batches, streams.
+"""The scheduler's part of the metrics page: models, hosts, GPUs, cache, batches, streams.
 
-Written when somebody asks, from what the scheduler counts anyway. Changes nothing.
+Written on request, from the scheduler's counters. Changes nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.observability import metrics
 from nereid.services.scheduler.observability.custom_metrics import write_custom
-from nereid.services.scheduler.observability.latencies import MetricsConfig, read_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sized
 
     from nereid.observability.metrics import Family, Page
     from nereid.pb import nereid_pb2 as pb
@@ -22,44 +21,43 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.models.model_version import ModelVersion
+    from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.observability.statistics import GpuShare, ModelStatistics
-    from nereid.services.scheduler.requests.admission import GatewaySession, HoldingRoom
+    from nereid.services.scheduler.requests.admission import GatewaySession
 
     Labels = Mapping[str, str]
 
-# In the order of metrics.DURATIONS: request, queue, and the phases of computing.
+# In the order of metrics.DURATIONS: request, queue, compute input, infer and output.
 _DURATIONS: Final = tuple(metrics.DURATIONS.values())
 
 
-def config_of(settings: Iterable[str]) -> MetricsConfig:
-    """What all --metrics-config together ask for."""
-    return MetricsConfig.of(map(read_setting, settings))
-
-
 class SchedulerMetrics:
-    """Writes the page. cache_usage: what the cache told last; None: there is no cache."""
+    """Writes the page."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one source of metrics each
         self,
         catalogue: Catalogue,
         loader: Loader,
-        room: HoldingRoom,
-        sessions: Collection[GatewaySession],
+        held_requests: Sized,
+        gateways: Collection[GatewaySession],
         config: MetricsConfig,
+        *,
+        cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None,
     ) -> None:
+        """cache_usage: the cache's last report; None: there is no cache."""
         self._catalogue = catalogue
         self._loader = loader
-        self._room = room
-        self._gateways = sessions
+        self._held_requests = held_requests
+        self._gateways = gateways
         self._config = config
-        self.cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None
+        self.cache_usage = cache_usage
 
     def write(self, page: Page) -> None:
-        """Everything."""
+        """Write all metrics."""
         self.write_mesh(page, cpu=True, gpu=True)
 
     def write_mesh(self, page: Page, *, cpu: bool, gpu: bool) -> None:
-        """Everything but what is not wanted."""
+        """Write all metrics, but those of hosts and GPUs only if asked for."""
         for served in self._catalogue.versions():
             if served.runtime is not None and served.load_duration_s is not None:
                 labels = model_labels(served.runtime)
@@ -68,7 +66,7 @@ class SchedulerMetrics:
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
-        # No executor has such a pool; Triton's dashboards ask for it all the same.
+        # Executors have no pinned memory pool, but Triton's dashboards query these.
         page.add(metrics.PINNED_TOTAL, 0)
         page.add(metrics.PINNED_USED, 0)
         if cpu:
@@ -76,8 +74,8 @@ class SchedulerMetrics:
         if gpu:
             write_gpus(page, self._loader.sessions)
         self._write_streams(page)
-        told = [session.custom_metrics for session in self._loader.sessions]
-        write_custom(page, filter(None, told))
+        reports = [session.custom_metrics for session in self._loader.sessions]
+        write_custom(page, filter(None, reports))
 
     def _write_model(self, page: Page, labels: Labels, model: ModelVersion) -> None:
         statistics = model.statistics
@@ -92,7 +90,7 @@ class SchedulerMetrics:
         _write_batches(page, labels, model)
 
     def _write_counts(self, page: Page, labels: Labels, statistics: ModelStatistics) -> None:
-        """What each GPU's instances did, and the rest, which for models on GPUs is mostly none."""
+        """Each GPU's counts, and the remainder without a GPU, which is left out if it is zero."""
         rest = _counts_of(statistics)
         shares = []
         for uuid, share in statistics.gpus.items():
@@ -101,12 +99,12 @@ class SchedulerMetrics:
             shares.append(({"gpu_uuid": uuid, **labels}, counts))
         if not shares or any(rest.values()):
             shares.append(({**labels}, rest))
-        for those, counts in shares:
+        for share_labels, counts in shares:
             for family, value in counts.items():
                 if family not in _DURATIONS:
-                    page.add(family, value, those)
+                    page.add(family, value, share_labels)
                 elif self._config.counter_latencies:
-                    page.add(family, value // 1000, those)
+                    page.add(family, value // 1000, share_labels)
 
     def _write_latencies(
         self, page: Page, labels: Labels, statistics: ModelStatistics, *, cached: bool
@@ -120,7 +118,7 @@ class SchedulerMetrics:
         if latencies.phases is None:
             return
         for phase, summary in latencies.phases.items():
-            # As on Triton: requests answered from the cache would make nonsense of it.
+            # As on Triton: it would mix cache hits with executed requests.
             if not (cached and phase == "request"):
                 page.summary(metrics.SUMMARIES[phase], labels, summary, quantiles)
         if cached:
@@ -135,7 +133,7 @@ class SchedulerMetrics:
         page.add(metrics.LINKS, self._loader.instances.open, {"peer": "instance"})
         for session in self._gateways:
             page.add(metrics.LINK_PENDING, session.pending, {"link": str(session.number)})
-        page.add(metrics.HELD, len(self._room))
+        page.add(metrics.HELD, len(self._held_requests))
 
 
 def model_labels(model: ModelVersion) -> dict[str, str]:
@@ -147,11 +145,11 @@ def model_labels(model: ModelVersion) -> dict[str, str]:
 
 
 def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
-    """The mesh's processors and memory: executors of one host tell of the same machine."""
+    """The mesh's processors and memory; each host counts once, however many executors it has."""
     hosts: dict[str, pb.DeviceUsage] = {}
     for session in sessions:
         if session.usage is not None:
-            # Containers of one machine differ in what they can share, not in the boot they are of.
+            # The part before the slash is the boot id, which all containers of a host share.
             boot = session.hello.host.partition("/")[0]
             hosts[boot or session.name] = session.usage
     if hosts:
@@ -179,7 +177,7 @@ def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
 
 
 def _counts_of(statistics: ModelStatistics) -> dict[Family, int]:
-    """Durations in nanoseconds."""
+    """A version's counters by metric; durations in nanoseconds."""
     compute = statistics.compute
     return _counts(
         (statistics.success.count, statistics.inference_count, statistics.execution_count),

@@ -1,16 +1,15 @@
-"""A sampled request's trace as the scheduler sees it: its wait, its attempts to execute, its end.
+"""Sampled requests as spans: the wait in the queue, each attempt to execute, the end.
 
-An entry has an EntryTrace only if it is sampled. Here it is told as spans; trace_times gathers it
-for a file. Each attempt gets a span of its own, below which the executor puts what it does. The
-batch of an attempt gets one span, in the trace of its first sampled member, with links to the
-attempts of all of them, which link back. Decides nothing; times are monotonic nanoseconds that the
-model's owner took anyway.
+Each attempt has a span, the parent of the executor's spans. The batch of an attempt has one span,
+in the trace of its first sampled member, with links to the attempts of all members and back. Times
+are monotonic nanoseconds that ModelVersion has taken anyway. For traces in files see
+trace_timestamps.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final
 
 from nereid.observability.tracing import (
     Span,
@@ -20,7 +19,7 @@ from nereid.observability.tracing import (
     open_tracer,
     parse_trace_config,
 )
-from nereid.services.scheduler.observability.trace_timestamps import TimeTraces
+from nereid.services.scheduler.observability.trace_timestamps import TimestampTraces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,79 +27,15 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.observability.tracing import Attribute, Tracer, TraceSettings
     from nereid.services.scheduler.executors.instance import Instance, Running
+    from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal, Traces
     from nereid.services.scheduler.requests.entry import Entry
 
-# A span shows when so many of a request's answers came.
-_MOST_RESPONSES: Final = 128
-
-
-class EntryTrace(Protocol):
-    """One sampled request from its acceptance to its answer."""
-
-    @property
-    def context(self) -> bytes:
-        """Of the request as a whole."""
-
-    @property
-    def attempt(self) -> bytes:
-        """Of the attempt under way."""
-
-    @property
-    def lookup(self) -> bytes:
-        """Of the look into the cache, once there is one."""
-
-    def begin_attempt(self, now_ns: int) -> bytes:
-        """An instance gets it; the context to send along."""
-
-    def begin_steps(self) -> bytes:
-        """An ensemble takes its first steps; the context to send along."""
-
-    def end_attempt(self, entry: Entry, attempt: Span, *, lost: bool) -> None:
-        """The attempt is over: the wait before it and itself. attempt tells of all its batch."""
-
-    def responded(self, response: InferResponse, now_ns: int) -> None:
-        """A decoupled model gave one of its answers."""
-
-    def begin_lookup(self) -> bytes:
-        """The cache is asked; the context to send along."""
-
-    def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
-        """The cache has answered; without an answer in time it is a miss as well."""
-
-    def end(
-        self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
-    ) -> None:
-        """The request is answered with this, or without an answer: nobody wanted it any more."""
-
-    def record_batch(self, span: Span) -> None:
-        """The span of the batch whose first sampled member this is."""
-
-
-class Refusal(NamedTuple):
-    """A request that no model has accepted, since when it waited for one, and why."""
-
-    request: InferRequest
-    name: str
-    version: str
-    since_ns: int
-    error: str
-
-
-class Traces(Protocol):
-    """What a scheduler does with sampled requests."""
-
-    def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
-        """The trace of a request that comes now, if it is sampled."""
-
-    def refused(self, refusal: Refusal) -> None:
-        """A sampled request was refused."""
-
-    def close(self) -> None:
-        """Send what is left, within a bounded time; call off the event loop."""
+# Events of one span: the first so many responses of a request.
+_MAX_RESPONSE_EVENTS: Final = 128
 
 
 class SpanTraces:
-    """Tells spans."""
+    """Traces as spans."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -108,10 +43,10 @@ class SpanTraces:
 
     def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
         context = request.trace_context
-        return RequestTrace(self._tracer, context, now_ns) if is_sampled(context) else None
+        return SpanTrace(self._tracer, context, now_ns) if is_sampled(context) else None
 
     def refused(self, refusal: Refusal) -> None:
-        """The span that it would have had."""
+        """Record the request's span, with the error."""
         request, name, version, since_ns, error = refusal
         offset_ns = epoch_offset_ns()
         attributes: dict[str, Attribute] = {"triton.model_name": name}
@@ -132,14 +67,14 @@ class SpanTraces:
 
 
 def open_traces(settings: TraceSettings) -> Traces | None:
-    """As the settings say. None: no request is traced."""
+    """The traces that the settings ask for; None: no request is traced."""
     if parse_trace_config(settings.trace_config).to_file:
-        return TimeTraces()
+        return TimestampTraces()
     tracer = open_tracer(settings, "scheduler")
     return None if tracer is None else SpanTraces(tracer)
 
 
-class RequestTrace:
+class SpanTrace:
     """An EntryTrace as spans."""
 
     __slots__ = (
@@ -167,7 +102,7 @@ class RequestTrace:
         self._responses: list[int] | None = None
         self._started_ns = 0
         self._waits = True
-        # When it was put back into the queue; 0: never.
+        # When it was put back into the queue after a lost attempt; 0: never.
         self._queued_ns = 0
 
     def begin_attempt(self, now_ns: int) -> bytes:
@@ -194,14 +129,14 @@ class RequestTrace:
             links=(attempt.context,),
             error=attempt.error,
         )
-        self._tracer.record(self._part("queue", queued_ns, self._started_ns, offset_ns), span)
+        self._tracer.record(self._child_span("queue", queued_ns, self._started_ns, offset_ns), span)
         self._waits = lost
         self._queued_ns = attempt.end_ns - offset_ns
 
-    def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - the other kind's
+    def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - of EntryTrace
         if self._responses is None:
             self._responses = []
-        if len(self._responses) < _MOST_RESPONSES:
+        if len(self._responses) < _MAX_RESPONSE_EVENTS:
             self._responses.append(now_ns)
 
     def begin_lookup(self) -> bytes:
@@ -212,7 +147,7 @@ class RequestTrace:
         offset_ns = epoch_offset_ns()
         span = Span(
             name="cache lookup",
-            # One that followed another's lookup has none of its own.
+            # A request that shares another's lookup has begun none of its own.
             context=self.lookup or self.begin_lookup(),
             parent=self.context,
             start_ns=started_ns + offset_ns,
@@ -227,7 +162,7 @@ class RequestTrace:
         offset_ns = epoch_offset_ns()
         queued_ns = self._queued_ns or entry.enqueued_ns
         if self._waits and 0 < queued_ns < now_ns:
-            self._tracer.record(self._part("queue", queued_ns, now_ns, offset_ns))
+            self._tracer.record(self._child_span("queue", queued_ns, now_ns, offset_ns))
         name, version = model
         attributes: dict[str, Attribute] = {
             "triton.model_name": name,
@@ -246,7 +181,7 @@ class RequestTrace:
             start_ns=self._received_ns + offset_ns,
             end_ns=now_ns + offset_ns,
             attributes=attributes,
-            events=[("response", told_ns + offset_ns) for told_ns in self._responses or ()],
+            events=[("response", sent_ns + offset_ns) for sent_ns in self._responses or ()],
             error=error,
         )
         self._tracer.record(span)
@@ -254,7 +189,7 @@ class RequestTrace:
     def record_batch(self, span: Span) -> None:
         self._tracer.record(span)
 
-    def _part(self, name: str, start_ns: int, end_ns: int, offset_ns: int) -> Span:
+    def _child_span(self, name: str, start_ns: int, end_ns: int, offset_ns: int) -> Span:
         return Span(
             name=name,
             context=child_of(self.context),
@@ -267,7 +202,7 @@ class RequestTrace:
 def end_attempts(
     instance: Instance, running: Running, now_ns: int, lost: str | None = None
 ) -> None:
-    """A batch with sampled members was answered, or lost with its instance for this cause."""
+    """A batch with sampled members was executed or, with a cause, lost with its instance."""
     members: Sequence[tuple[Entry, EntryTrace]] = [
         (entry, entry.trace) for entry in running.batch.entries if entry.trace is not None
     ]

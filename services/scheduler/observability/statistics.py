@@ -1,7 +1,7 @@
-"""What a model version has done, in the form of Triton's statistics extension.
+"""A model version's counters, for Triton's statistics extension and the metrics page.
 
-Pure: durations and the wall clock are handed in. Requests that never were queued (refused by
-validation or by a full queue) do not count, as on Triton.
+Pure: times are arguments. Requests that were never queued (refused by validation or by a full
+queue) do not count, as on Triton.
 """
 
 from __future__ import annotations
@@ -17,42 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from nereid.core.messages import InferResponse
+    from nereid.services.scheduler.observability.execution import Execution
     from nereid.services.scheduler.observability.latencies import Latencies
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
-# Answers beyond these are counted nowhere: who reads the statistics reads all of them.
-MOST_RESPONSES: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """How one batch went. Times are monotonic, epoch_ms is the wall clock at its end."""
-
-    started_ns: int  # an instance was given the batch
-    finished_ns: int  # its answers were there
-    epoch_ms: int
-    compute_input_ns: int
-    compute_infer_ns: int
-    compute_output_ns: int
-    # Of the model that its instance had loaded; empty where nobody asks for it.
-    revision: bytes = b""
-    # Of the instance, if it is on one.
-    gpu_uuid: str = ""
+# Responses of one request beyond these are not counted: readers get the whole list every time.
+MAX_RESPONSES: Final = 1024
 
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened, and how long it took in all."""
+    """A count of events, and the sum of their durations."""
 
     count: int = 0
     ns: int = 0
 
-    def add(self, count: int, ns: int) -> None:
+    def record(self, count: int, ns: int) -> None:
         self.count += count
         self.ns += ns
 
     def write(self, message: kserve_pb2.StatisticDuration) -> None:
-        # Readers expect the message even if nothing happened yet.
+        # Readers expect the message even if it is all zeros.
         message.SetInParent()
         message.count = self.count
         message.ns = self.ns
@@ -64,11 +49,11 @@ class _Compute:
     infer: Duration = field(default_factory=Duration)
     output: Duration = field(default_factory=Duration)
 
-    def add(self, count: int, execution: Execution) -> None:
-        """A batch that counts so many times, each time with its whole duration."""
-        self.input.add(count, count * execution.compute_input_ns)
-        self.infer.add(count, count * execution.compute_infer_ns)
-        self.output.add(count, count * execution.compute_output_ns)
+    def record_execution(self, count: int, execution: Execution) -> None:
+        """An execution that counts so many times, each time with its whole duration."""
+        self.input.record(count, count * execution.compute_input_ns)
+        self.infer.record(count, count * execution.compute_infer_ns)
+        self.output.record(count, count * execution.compute_output_ns)
 
     def write(self, message: kserve_pb2.InferStatistics | kserve_pb2.InferBatchStatistics) -> None:
         self.input.write(message.compute_input)
@@ -78,19 +63,19 @@ class _Compute:
 
 @dataclass(slots=True)
 class _Responses:
-    """The answers that were the n-th to their requests."""
+    """The n-th responses of all requests."""
 
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
     empty: Duration = field(default_factory=Duration)
 
-    def add(self, response: InferResponse, took_ns: int) -> None:
+    def record_response(self, response: InferResponse, took_ns: int) -> None:
         if response.error is not None:
-            self.fail.add(1, took_ns)
+            self.fail.record(1, took_ns)
         elif response.head:
-            self.success.add(1, took_ns)
+            self.success.record(1, took_ns)
         else:
-            self.empty.add(1, took_ns)
+            self.empty.record(1, took_ns)
 
     def write(self, message: kserve_pb2.InferResponseStatistics) -> None:
         Duration(self.success.count, self.success.ns).write(message.compute_infer)
@@ -103,7 +88,7 @@ class _Responses:
 
 @dataclass(slots=True)
 class GpuShare:
-    """What a version's instances on one GPU have done of all that its statistics tell."""
+    """The part of a version's counters that is due to its instances on one GPU."""
 
     success: int = 0
     inference_count: int = 0
@@ -114,10 +99,10 @@ class GpuShare:
     compute_infer_ns: int = 0
     compute_output_ns: int = 0
 
-    def add(
+    def record_success(
         self, execution: Execution, count: int, size: int, *, request_ns: int, queue_ns: int
     ) -> None:
-        """So many requests, of this size together, succeeded."""
+        """So many requests, of this total batch size, succeeded."""
         self.success += count
         self.inference_count += size
         self.request_ns += request_ns
@@ -128,9 +113,9 @@ class GpuShare:
 
 
 class ModelStatistics:
-    """The counters of one model version. queue counts successes, compute those not cached."""
+    """The counters of one model version. Compute times do not count cache hits."""
 
-    def __init__(self) -> None:
+    def __init__(self, latencies: Latencies | None = None) -> None:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
@@ -141,21 +126,21 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.compute = _Compute()
         self.compute_by_batch_size: dict[int, _Compute] = {}
-        # What only metrics tell. A request that its queue refused is a failure here alone.
+        # For metrics alone. A request that a full queue refused is a failure only here.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
-        # A decoupled model's, by their place among the answers to one request.
+        # Of a decoupled model, by their index among the responses to one request.
         self.responses: list[_Responses] = []
-        # By the uuids of those that its instances are on; metrics tell them apart.
+        # By the GPUs' uuids; metrics have them as a label.
         self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
-        # Set where quantiles or histograms are asked for.
-        self.latencies: Latencies | None = None
+        # None: --metrics-config asks for no histograms or summaries.
+        self.latencies = latencies
 
     def record_batch(
         self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
     ) -> None:
-        """A batch ran; failed: members that got an error from it instead of an answer."""
+        """A batch was executed. failed: its members that got an error."""
         self.record_execution(batch, execution)
         size = batch.size
         succeeded = batch.entries
@@ -172,17 +157,17 @@ class ModelStatistics:
         request_ns = count * execution.finished_ns - received_ns
         queue_ns = count * execution.started_ns - enqueued_ns
         self.inference_count += size
-        self.success.add(count, request_ns)
+        self.success.record(count, request_ns)
         self.queue_ns += queue_ns
-        self.compute.add(count, execution)
+        self.compute.record_execution(count, execution)
         if execution.gpu_uuid:
             share = self.gpus[execution.gpu_uuid]
-            share.add(execution, count, size, request_ns=request_ns, queue_ns=queue_ns)
+            share.record_success(execution, count, size, request_ns=request_ns, queue_ns=queue_ns)
         if self.latencies is not None:
             self.latencies.record_batch(succeeded, execution)
 
     def record_execution(self, batch: Batch, execution: Execution) -> None:
-        """A batch ran, whatever became of its members."""
+        """A batch was executed; its members are recorded one by one."""
         self.execution_count += 1
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
@@ -190,48 +175,48 @@ class ModelStatistics:
         by_size = self.compute_by_batch_size.get(batch.size)
         if by_size is None:
             by_size = self.compute_by_batch_size[batch.size] = _Compute()
-        by_size.add(1, execution)
+        by_size.record_execution(1, execution)
 
     def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
-        """A request that had any number of answers has had its last; its batch ran like this."""
+        """A request of a decoupled model has had its last response."""
         size, request_ns = entry.valid.batch_size, ended_ns - entry.received_ns
         queue_ns = execution.started_ns - entry.enqueued_ns
         self.inference_count += size
-        self.success.add(1, request_ns)
+        self.success.record(1, request_ns)
         self.queue_ns += queue_ns
-        self.compute.add(1, execution)
+        self.compute.record_execution(1, execution)
         if execution.gpu_uuid:
             share = self.gpus[execution.gpu_uuid]
-            share.add(execution, 1, size, request_ns=request_ns, queue_ns=queue_ns)
+            share.record_success(execution, 1, size, request_ns=request_ns, queue_ns=queue_ns)
         if self.latencies is not None:
             self.latencies.record_phases(entry, execution, ended_ns)
 
     def record_response(self, index: int, response: InferResponse, took_ns: int) -> None:
-        """The index-th answer to a request came so long after the one before it."""
+        """The index-th response to a request came this long after the one before it."""
         responses = self.responses
         if index >= len(responses):
-            if index >= MOST_RESPONSES:
+            if index >= MAX_RESPONSES:
                 return
             responses.append(_Responses())
-        responses[index].add(response, took_ns)
+        responses[index].record_response(response, took_ns)
 
     def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
-        """A request failed that had been queued: expired, cancelled, lost, or with its batch."""
-        self.fail.add(1, now_ns - entry.received_ns)
+        """A queued request failed: expired, cancelled, lost, or in its execution."""
+        self.fail.record(1, now_ns - entry.received_ns)
         self.failures[reason] += 1
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
-        """A request was answered from the cache; it was never queued."""
-        self.success.add(1, now_ns - entry.received_ns)
-        self.cache_hit.add(1, lookup_ns)
+        """A request's response was found in the cache; it was never queued."""
+        self.success.record(1, now_ns - entry.received_ns)
+        self.cache_hit.record(1, lookup_ns)
         if self.latencies is not None:
             self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
 
     def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:
-        """Beside record_batch, which has the lookup in the request's time, but no insertion."""
+        """In addition to record_batch, whose request time covers the lookup, not the insertion."""
         cost_ns = lookup_ns + insertion_ns
         self.success.ns += insertion_ns
-        self.cache_miss.add(1, cost_ns)
+        self.cache_miss.record(1, cost_ns)
         if self.latencies is not None:
             self.latencies.record_cache_miss(cost_ns)
 

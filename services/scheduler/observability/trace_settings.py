@@ -1,14 +1,14 @@
-"""The trace extension's settings: the server's, and what models have of their own.
+"""The trace extension's settings: the server's, and those of single models.
 
-Pure. A model inherits what it has none of; clearing a setting of the server brings back what it was
-started with. The texts are Triton's, and numbers are read as C reads them. Knows no client.
+Pure. A model inherits settings that it does not have; clearing one of the server's restores the
+value from the start. The texts are Triton's, and numbers are parsed as in C. Knows no client.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.core.messages import TraceRule, TraceRules
 from nereid.observability.tracing import FILE_MODE, LEVELS, SPAN_MODE, trace_rule
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import TraceConfig
 
 _OFF: Final = "OFF"
-_NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _UINT32: Final = (1 << 32) - 1
 _INT32: Final = (1 << 31) - 1
 # Triton without the name of a file does not trace.
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
 
-class TraceSettings:
-    """The settings in force. Values are as clients write them: lists of texts."""
+class TraceExtensionSettings:
+    """The current settings. Values are lists of texts, as in clients' requests."""
 
     def __init__(self, config: TraceConfig) -> None:
         self._traces = config.on
@@ -41,32 +40,33 @@ class TraceSettings:
         }
         self._server = dict(self._start)
         self._models: dict[str, dict[str, list[str]]] = {}
-        # How many counts have been set, and which of them is the server's and each model's.
-        self._counts = 0
+        # Setting trace_count restarts counting: numbers for these, of the server and of models.
+        self._last_turn = 0
         self._turns = {"": 0}
 
     def update(self, model: str, changes: Mapping[str, Sequence[str]]) -> None:
-        """Take over a client's changes, all or none; no model: for the server. An empty value
-        clears a setting. What is not known is ignored, as on Triton.
+        """Apply a client's changes, all or none; no model: to the server.
+
+        An empty value clears a setting. Unknown settings are ignored, as on Triton.
 
         Raises:
-            NereidError: a value is wrong, or this server cannot trace.
+            NereidError: a value is invalid, or this server was started without tracing.
         """
         if "trace_file" in changes:
             raise Unimplemented("trace file location can not be updated through network protocol")
-        read = {
-            name: reader(list(changes[name])) if changes[name] else None
-            for name, reader in _READERS.items()
+        parsed = {
+            name: parser(list(changes[name])) if changes[name] else None
+            for name, parser in _PARSERS.items()
             if name in changes
         }
-        # A level none of whose names is known changes nothing.
-        changed = {name: value for name, value in read.items() if value != []}
+        # Levels of which none is known change nothing.
+        changed = {name: value for name, value in parsed.items() if value != []}
         if not self._traces and changed.get("trace_level") not in (None, [_OFF]):
             raise InvalidArgument(_NO_FILE)
         if "trace_count" in changed:
-            # It begins anew, be it what it was before.
-            self._counts += 1
-            self._turns[model] = self._counts
+            # Counting restarts even if the value is the same.
+            self._last_turn += 1
+            self._turns[model] = self._last_turn
         target = self._models.setdefault(model, {}) if model else self._server
         for name, value in changed.items():
             if value is not None:
@@ -79,15 +79,15 @@ class TraceSettings:
             del self._models[model]
 
     def shown(self, model: str) -> dict[str, list[str]]:
-        """All settings that hold for a model, or for the server."""
+        """All settings of a model, inherited ones included; no model: of the server."""
         settings = self._server | self._models.get(model, {}) | self._fixed
         if self._traces and not self._to_file:
-            # Belongs to trace files.
+            # Only trace files have it.
             del settings["log_frequency"]
         return settings
 
     def rules(self) -> TraceRules | None:
-        """What gateways have to know; None: they are not to be told anything."""
+        """The rules for gateways; None: this server does not trace."""
         if not self._traces:
             return None
         turn = self._turns[""]
@@ -99,7 +99,7 @@ class TraceSettings:
 
 
 def _fixed(config: TraceConfig) -> dict[str, list[str]]:
-    """What no client can change."""
+    """The settings that clients cannot change."""
     if not config.to_spans:
         return {"trace_file": [config.file], "trace_mode": [FILE_MODE]}
     fixed = {
@@ -131,30 +131,30 @@ def _levels(values: list[str]) -> list[str]:
     return [level for level in LEVELS if level in values]
 
 
-def _one(name: str, values: list[str]) -> tuple[str, int]:
+def _parse_number(name: str, values: list[str]) -> tuple[str, int]:
     """The only value, and the number that it begins with."""
     if len(values) != 1:
         raise InvalidArgument(f"expect only 1 value for '{name}'")
-    match = _NUMBER.match(values[0])
-    if not match:
+    number = parse_c_integer(values[0])
+    if number is None:
         raise InvalidArgument(f"Unable to parse '{name}', got: {values[0]}")
-    return values[0], int(match[1]) if len(match[1]) < 64 else _UINT32 + 1
+    return values[0], number
 
 
 def _unsigned(name: str) -> Callable[[list[str]], list[str]]:
-    def read(values: list[str]) -> list[str]:
-        text, number = _one(name, values)
+    def parse(values: list[str]) -> list[str]:
+        text, number = _parse_number(name, values)
         if not -_INT32 - 1 <= number <= _UINT32:
             raise InvalidArgument(
                 f"Unable to parse '{name}', value is out of range [ 0, {_UINT32} ], got: {text}"
             )
         return [str(number & _UINT32)]
 
-    return read
+    return parse
 
 
 def _count(values: list[str]) -> list[str]:
-    text, number = _one("trace_count", values)
+    text, number = _parse_number("trace_count", values)
     if number < -1:
         raise InvalidArgument(f"Unable to parse 'trace_count'. Expecting value >= -1, got: {text}")
     if number > _INT32:
@@ -164,7 +164,7 @@ def _count(values: list[str]) -> list[str]:
     return [str(number)]
 
 
-_READERS: Final[dict[str, Callable[[list[str]], Any]]] = {
+_PARSERS: Final[dict[str, Callable[[list[str]], list[str]]]] = {
     "trace_level": _levels,
     "trace_rate": _unsigned("trace_rate"),
     "trace_count": _count,

@@ -1,9 +1,9 @@
-"""Sampled requests' times, gathered for the gateways that write them to files.
+"""Sampled requests' timestamps, collected for the gateways that write them to trace files.
 
-A request's answer brings its gateway the times of all models that took part: ensembles' steps and
-what models asked of others have the request's trace id, and are kept here until the answer goes
-out; with copies of their tensors, where the gateway wants these. Times are those that the models'
-owners took anyway. Knows no gateway and no file.
+A response carries the timestamps of all models that took part. Those of ensembles' steps and of
+requests that models make have the client's trace id and are kept here until its response is sent,
+with copies of their tensors if the gateway asks for them. Times are those that ModelVersion has
+taken anyway. Knows no gateway and no file.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest, InferResponse, Payload, TracedTensor
     from nereid.observability.tracing import Span
-    from nereid.services.scheduler.observability.request_traces import EntryTrace, Refusal
+    from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal
     from nereid.services.scheduler.requests.entry import Entry
 
 _TRACE_ID: Final = slice(1, 17)
-# Requests under way, and models that one of them goes through. Past these some are not told of.
-_MOST_REQUESTS: Final = 1 << 16
-_MOST_MODELS: Final = 1024
-# Of a model: an answer may have many of them, and a decoupled model many answers.
-_MOST_TENSORS: Final = 128
-# Of the tensors of all requests under way; past these their names and shapes are told.
-_MOST_TENSOR_BYTES: Final = 64 << 20
+# Pending requests, and models of one request; what exceeds these is not traced.
+_MAX_REQUESTS: Final = 1 << 16
+_MAX_MODELS: Final = 1024
+# Of one model: a response may have many, and a decoupled model many responses.
+_MAX_TENSORS: Final = 128
+# Of all pending requests; past this, traces show names and shapes alone.
+_MAX_TENSOR_BYTES: Final = 64 << 20
 
 
-class TimeTraces:
-    """A tracing.Traces. The first request with a trace id is the one that a client has sent."""
+class TimestampTraces:
+    """Traces as timestamps. The first request with a trace id is the client's: the root."""
 
-    def __init__(self) -> None:
-        self._roots: dict[bytes, TimedEntry] = {}
+    def __init__(self, max_tensor_bytes: int = _MAX_TENSOR_BYTES) -> None:
+        self._max_tensor_bytes = max_tensor_bytes
+        self._roots: dict[bytes, TimestampTrace] = {}
         self._copied_bytes = 0
 
     def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
@@ -54,33 +55,33 @@ class TimeTraces:
             return None
         trace_id = context[_TRACE_ID]
         root = self._roots.get(trace_id)
-        trace = TimedEntry(self, context, now_ns, root)
+        trace = TimestampTrace(self, context, now_ns, root)
         if root is None:
-            if len(self._roots) >= _MOST_REQUESTS:
-                self.forget(next(iter(self._roots.values())))
+            if len(self._roots) >= _MAX_REQUESTS:
+                self.forget_request(next(iter(self._roots.values())))
             self._roots[trace_id] = trace
         elif root.shows_tensors:
-            # Later their memory may be others'.
-            trace.show(inputs_shown, request.head, request.payloads)
+            # Now: their shared memory may be reused later.
+            trace.copy_tensors(inputs_shown, request.head, request.payloads)
         return trace
 
     def refused(self, refusal: Refusal) -> None:
-        """Nothing is told of it, as on Triton."""
+        """Forget it: refused requests are not traced, as on Triton."""
         context = refusal.request.trace_context
         root = self._roots.get(context[_TRACE_ID])
         if root is not None and root.parent == context:
-            self.forget(root)
+            self.forget_request(root)
 
-    def forget(self, root: TimedEntry) -> None:
-        """The request is answered."""
+    def forget_request(self, root: TimestampTrace) -> None:
+        """A client's request has ended."""
         if self._roots.pop(root.context[_TRACE_ID], None) is not None:
             self._copied_bytes -= root.copied_bytes
 
-    def copy(self, root: TimedEntry, payload: Payload) -> bytes | None:
-        """A tensor to be kept until its request is answered; None: it is too much, or gone."""
+    def copy_tensor(self, root: TimestampTrace, payload: Payload) -> bytes | None:
+        """A copy to keep until the request has ended; None: it is too large, or was lost."""
         size_bytes = payload_bytes(payload)
-        most_bytes = min(LARGEST_TENSOR_BYTES, _MOST_TENSOR_BYTES - self._copied_bytes)
-        if size_bytes > most_bytes or self._roots.get(root.context[_TRACE_ID]) is not root:
+        max_bytes = min(LARGEST_TENSOR_BYTES, self._max_tensor_bytes - self._copied_bytes)
+        if size_bytes > max_bytes or self._roots.get(root.context[_TRACE_ID]) is not root:
             return None
         try:
             data = read(payload) if isinstance(payload, SharedMemory) else bytes(payload)
@@ -94,12 +95,12 @@ class TimeTraces:
         pass
 
 
-class TimedEntry:
-    """A tracing.EntryTrace. root None: it is one."""
+class TimestampTrace:
+    """An EntryTrace as timestamps. root None: it is the client's request itself."""
 
     __slots__ = (
-        "_below",
         "_models",
+        "_nested",
         "_owner",
         "_received_ns",
         "_responded",
@@ -113,27 +114,27 @@ class TimedEntry:
     )
 
     def __init__(
-        self, owner: TimeTraces, parent: bytes, received_ns: int, root: TimedEntry | None
+        self, owner: TimestampTraces, parent: bytes, received_ns: int, root: TimestampTrace | None
     ) -> None:
         self._owner = owner
         self._root = root
         self._received_ns = received_ns
-        # When an instance got it last; 0: none has.
+        # When it was last sent to an instance; 0: never.
         self._started_ns = 0
-        # Of a root: what was below it.
+        # Of a root: the models below it.
         self._models: list[TracedModel] = []
-        # By the contexts of entries that asked: when they first did, and were last answered.
-        self._below: dict[bytes, tuple[int, int]] = {}
+        # Of a root: by the callers' contexts, their nested requests' first start and last end.
+        self._nested: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
-        # Its answers are shown as they come.
+        # The tensors of its responses are copied as they come, not at its end.
         self._responded = False
         self.parent = parent
         self.context = child_of(parent)
-        # Of a root: whether what is below it shows tensors, and how much of them is kept.
+        # Of a root: whether tensors of the models below it are traced, and how much is copied.
         self.shows_tensors = shows_tensors(parent)
         self.copied_bytes = 0
 
-    # Attempts and lookups are no models: what is below them is below the request.
+    # Attempts and lookups are not traced: their children are the request's.
     @property
     def attempt(self) -> bytes:
         return self.context
@@ -158,9 +159,9 @@ class TimedEntry:
     def record_batch(self, span: Span) -> None:
         pass
 
-    def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - the other kind's
+    def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - of EntryTrace
         self._responded = True
-        self._show_outputs(response)
+        self._copy_outputs(response)
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
         pass
@@ -172,69 +173,69 @@ class TimedEntry:
         request_id = entry.request.request_id
         times = self._times(entry, now_ns)
         if response is not None and not self._responded:
-            self._show_outputs(response)
+            self._copy_outputs(response)
         tensors = tuple(self._tensors)
-        told = TracedModel(self.context, self.parent, name, version, request_id, times, tensors)
+        traced = TracedModel(self.context, self.parent, name, version, request_id, times, tensors)
         if self._root is None:
-            self._owner.forget(self)
+            self._owner.forget_request(self)
             if response is not None:
-                response.trace = (told, *self._models)
+                response.trace = (traced, *self._models)
         else:
-            self._root._add(told)  # noqa: SLF001
+            self._root._add_model(traced)  # noqa: SLF001
 
-    def _add(self, model: TracedModel) -> None:
-        """Of a root: what was below it."""
-        if len(self._models) < _MOST_MODELS:
+    def _add_model(self, model: TracedModel) -> None:
+        """Of a root: a model below it has responded."""
+        if len(self._models) < _MAX_MODELS:
             self._models.append(model)
-            (_, asked_ns), *_, (_, responded_ns) = model.times
-            first_ns, last_ns = self._below.get(model.parent, (asked_ns, responded_ns))
-            self._below[model.parent] = min(first_ns, asked_ns), max(last_ns, responded_ns)
+            (_, started_ns), *_, (_, ended_ns) = model.times
+            first_ns, last_ns = self._nested.get(model.parent, (started_ns, ended_ns))
+            self._nested[model.parent] = min(first_ns, started_ns), max(last_ns, ended_ns)
 
-    def show(
+    def copy_tensors(
         self,
         shown: Callable[[bytes, Iterable[bytes | None]], Iterable[TracedTensor]],
         head: bytes,
         payloads: Iterable[Payload],
     ) -> None:
-        """Keep tensors of one that is below another."""
-        if self._root is not None and len(self._tensors) < _MOST_TENSORS:
-            copies = map(partial(self._owner.copy, self._root), payloads)
-            self._tensors += islice(shown(head, copies), _MOST_TENSORS)
+        """Copy tensors of a model below the root; gateways have the root's own."""
+        if self._root is not None and len(self._tensors) < _MAX_TENSORS:
+            copies = map(partial(self._owner.copy_tensor, self._root), payloads)
+            self._tensors += islice(shown(head, copies), _MAX_TENSORS)
 
-    def _show_outputs(self, response: InferResponse) -> None:
+    def _copy_outputs(self, response: InferResponse) -> None:
         if self._root is not None and self._root.shows_tensors and response.error is None:
-            self.show(outputs_shown, response.head, response.payloads)
+            self.copy_tensors(outputs_shown, response.head, response.payloads)
 
     def _times(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
         queued_ns = max(self._received_ns, entry.enqueued_ns)
         return (
             ("REQUEST_START", self._received_ns),
             ("QUEUE_START", queued_ns),
-            *self._compute(entry, now_ns),
+            *self._compute_times(entry, now_ns),
             ("REQUEST_END", now_ns),
         )
 
-    def _compute(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
-        """None of a request that no instance has had: an ensemble's, say, or one from the cache."""
+    def _compute_times(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
+        """Empty for a request that no instance had: of an ensemble, or found in the cache."""
         if not self._started_ns:
             return ()
         started_ns, ended_ns = self._started_ns, now_ns
         input_ns = output_ns = 0
         execution = entry.execution
         if execution is not None and execution.finished_ns >= started_ns:
-            # The instance tells how long it took, not when: what lies between it and here is
-            # taken to be as long on the way there as on the way back.
+            # The instance reports durations, not times: assume the same latency on the way there
+            # as on the way back.
             input_ns, output_ns = execution.compute_input_ns, execution.compute_output_ns
             took_ns = input_ns + execution.compute_infer_ns + output_ns
-            away_ns = max(0, execution.finished_ns - started_ns - took_ns) // 2
-            started_ns, ended_ns = started_ns + away_ns, execution.finished_ns - away_ns
-            # But that is a guess, and what it asked of others it asked in between.
-            first_ns, last_ns = (self._root or self)._below.get(  # noqa: SLF001
+            latency_ns = max(0, execution.finished_ns - started_ns - took_ns) // 2
+            started_ns, ended_ns = started_ns + latency_ns, execution.finished_ns - latency_ns
+            # That is a guess: shift it so that nested requests lie within the execution.
+            first_ns, last_ns = (self._root or self)._nested.get(  # noqa: SLF001
                 self.context, (started_ns, ended_ns)
             )
-            late_ns = max(0, last_ns - ended_ns) or min(0, first_ns - started_ns)
-            late_ns = max(-away_ns, min(late_ns, away_ns))
-            started_ns, ended_ns = started_ns + late_ns, ended_ns + late_ns
+            shift_ns = max(0, last_ns - ended_ns) or min(0, first_ns - started_ns)
+            shift_ns = max(-latency_ns, min(shift_ns, latency_ns))
+            started_ns, ended_ns = started_ns + shift_ns, ended_ns + shift_ns
         input_end_ns = min(started_ns + input_ns, ended_ns)
         return (
             ("COMPUTE_START", started_ns),

@@ -1,8 +1,8 @@
-"""Which models are served: all there are, those that were asked for, or as the files change.
+"""Model control: which models are served, by the modes none, explicit and poll.
 
-The one owner of that question. Reads repositories beside the event loop, has pure code decide what
-is to be done, has the loader do it, and waits for what becomes of it. What concerns one model
-happens in turn; a load that fails leaves in service what was. The texts are Triton's.
+Reads repositories in threads, has pure code plan each load, has the loader carry it out, and waits
+for the outcome. Loads and unloads of one model happen one after another; a load that fails leaves
+the old versions in service. The texts are Triton's.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from weakref import WeakValueDictionary
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
 from nereid.services.scheduler.models.catalogue import ServedModel, ServedVersion
 from nereid.services.scheduler.models.dependencies import (
-    circle_text,
-    in_order,
+    cycle_error,
+    in_load_order,
     is_ensemble,
-    models_of,
-    without_circles,
+    refuse_cycles,
+    step_models,
 )
 from nereid.services.scheduler.models.lifecycle import VersionState, reason_of
-from nereid.services.scheduler.models.reload_decision import compare
-from nereid.services.scheduler.models.replacement import Replacement
-from nereid.services.scheduler.repository.repositories import FoundModel, NoVersion, Repositories
+from nereid.services.scheduler.models.reload import ModelReload
+from nereid.services.scheduler.models.reload_plan import plan_reload
+from nereid.services.scheduler.repository.found_model import FoundModel, NoVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.repository.overrides import Override
+    from nereid.services.scheduler.repository.repositories import Repositories
 
 _log = logging.getLogger(__name__)
 
@@ -46,14 +47,14 @@ _NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is
 
 @dataclass(frozen=True)
 class ControlRules:
-    """What the settings say. load: the models to begin with, in explicit mode."""
+    """The settings. initial_models: those to load at the start, in explicit mode."""
 
     mode: str = "none"
-    load: tuple[str, ...] = ()
+    initial_models: tuple[str, ...] = ()
     poll_interval_s: float = 15.0
     retries: int = 0
     # How long a load waits while no executor tries.
-    patience_s: float = 30.0
+    no_executor_timeout_s: float = 30.0
 
 
 class RepositoryControl:
@@ -70,59 +71,59 @@ class RepositoryControl:
         self._catalogue = catalogue
         self._loader = loader
         self._rules = rules
-        # Of a model that nobody loads or unloads there is none: names come from clients.
+        # By model. Weak, since names come from clients: a lock exists while a task holds it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # What each model in service was like when it was looked at last.
-        self._origins: dict[str, bytes] = {}
-        # Models whose last load failed: loading them again is no repetition.
+        # FoundModel.digest of each model when it was last loaded or refused.
+        self._digests: dict[str, bytes] = {}
+        # Models whose last load failed: loading them again is worthwhile without a change.
         self._failed: set[str] = set()
-        # Those that somebody asked for by name: they outlive the ensembles that need them.
-        self._wanted: set[str] = set(rules.load)
-        # Of ensembles whose load is under way, the models that are loaded before.
-        self._waits: dict[str, set[str]] = {}
+        # Models that were loaded by name: they are not unloaded with an ensemble.
+        self._requested: set[str] = set(rules.initial_models)
+        # Models of steps that are loaded first, by the ensemble whose load is pending.
+        self._pending_steps: dict[str, set[str]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._first: list[asyncio.Task[bool]] = []
+        self._first_loads: list[asyncio.Task[bool]] = []
 
     # ---- the start and the end
 
     async def start(self) -> None:
-        """Begin to load what there is to begin with; what follows happens by itself."""
-        initial = await asyncio.to_thread(self._initial)
+        """Begin the first loads, and polling in its mode."""
+        initial = await asyncio.to_thread(self._find_initial)
         if not initial and self._rules.mode != EXPLICIT:
             where = ", ".join(self._repositories.paths)
             _log.warning("there are no models in %s: each is a folder there", where)
-        for found in without_circles(in_order(initial)):
-            self._first.append(self._spawn(self._begin(found)))
+        for found in refuse_cycles(in_load_order(initial)):
+            self._first_loads.append(self._spawn(self._load_initially(found)))
         if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
             self._spawn(self._poll_forever())
-        # Their states are known from the first question on.
+        # Let the loads begin, so that the first request finds the models' states.
         await asyncio.sleep(0)
 
     async def first_loads(self) -> bool:
-        """Wait until all that there was to begin with is loaded; whether all of it could be."""
-        return all(await asyncio.gather(*self._first))
+        """Wait for the first loads; whether all succeeded."""
+        return all(await asyncio.gather(*self._first_loads))
 
     async def close(self) -> None:
-        """Leave everything as it is and do nothing more."""
+        """Cancel pending loads; models stay as they are."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _initial(self) -> list[FoundModel]:
-        wanted = self._rules.load
-        if self._rules.mode != EXPLICIT or wanted == (ALL_MODELS,):
+    def _find_initial(self) -> list[FoundModel]:
+        requested = self._rules.initial_models
+        if self._rules.mode != EXPLICIT or requested == (ALL_MODELS,):
             return self._repositories.scan()
         found: dict[str, FoundModel] = {}
-        pending = [*reversed(wanted)]
+        pending = [*reversed(requested)]
         while pending:
             name = pending.pop()
             if name not in found:
-                found[name] = self._find(name, None)
-                pending += models_of(found[name].draft)
-        # A step's model that is nowhere is its ensemble's fault alone.
-        return [each for each in found.values() if each.name in wanted or each.path.name]
+                found[name] = self._find_model(name, None)
+                pending += step_models(found[name].draft)
+        # A missing model of a step is an error of its ensemble, not of a model.
+        return [each for each in found.values() if each.name in requested or each.exists]
 
-    # ---- what clients ask for
+    # ---- requests of clients
 
     async def load(self, name: str, override: Override | None = None) -> None:
         """Serve a model as it is in its repository now, or as the override says.
@@ -136,20 +137,25 @@ class RepositoryControl:
                 f"invalid model name '{name}', model name must not contain path traversal"
                 " characters"
             )
-        # It goes on when the client goes.
+        # It goes on if the client disconnects.
         await asyncio.shield(self._spawn(self._load(name, override)))
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Have a model finish what it accepted, and end; returns when it takes nothing new.
+        """Unload a model; returns when it accepts no more requests, before its last one is done.
 
-        dependents: and, of an ensemble, the models that it brought along and no other one needs.
+        dependents: also the models of its steps, unless loaded by name or used by others.
         """
         self._require_explicit()
         model = self._catalogue.model(name) if dependents else None
         versions = [] if model is None else list(model.versions.values())
-        steps = {step for each in versions if not each.life.gone for step in models_of(each.draft)}
+        steps = {
+            step
+            for each in versions
+            if not each.life.unload_begun
+            for step in step_models(each.draft)
+        }
         await asyncio.shield(self._spawn(self._unload(name)))
-        for step in sorted(steps - self._wanted):
+        for step in sorted(steps - self._requested):
             if not self._is_step(step):
                 await asyncio.shield(self._spawn(self._unload(step)))
 
@@ -167,72 +173,72 @@ class RepositoryControl:
 
     # ---- one model at a time
 
-    async def _begin(self, found: FoundModel) -> bool:
-        """A model's first load, at the start."""
+    async def _load_initially(self, found: FoundModel) -> bool:
+        """A model's load at the start. Waits for executors without limit."""
         async with self._lock(found.name):
             if found.error is not None:
-                self._refuse(found, found.error)
+                self._show_refused(found, found.error)
                 return False
-            return await self._try(found, None)
+            return await self._try_load(found, None)
 
     async def _load(self, name: str, override: Override | None) -> None:
         async with self._lock(name):
-            found = await asyncio.to_thread(self._find, name, override)
+            found = await asyncio.to_thread(self._find_model, name, override)
             if isinstance(found.error, NoVersion):
                 raise InvalidArgument(f"load failed for model '{name}': {found.error.message}\n")
             if found.error is not None:
                 _log.error("model '%s' cannot be loaded: %s", name, found.error.message)
                 raise Internal(f"failed to load '{name}', failed to poll from model repository")
-            self._wanted.add(name)
+            self._requested.add(name)
             if override is None and self._is_current(found):
                 return
             if is_ensemble(found.draft):
                 await self._load_steps(found)
-            await self._apply(found, self._rules.patience_s)
+            await self._load_found(found, self._rules.no_executor_timeout_s)
 
     async def _load_steps(self, found: FoundModel) -> None:
-        """Have the models in service that an ensemble consists of, as far as they are not."""
+        """Load the models of an ensemble's steps, unless they are in service."""
         models = {found.name: found}
         pending = [found]
         while pending:
-            for name in models_of(pending.pop().draft):
+            for name in step_models(pending.pop().draft):
                 if name not in models and not self._is_served(name):
-                    models[name] = await asyncio.to_thread(self._find, name, None)
+                    models[name] = await asyncio.to_thread(self._find_model, name, None)
                     pending.append(models[name])
-        _require_no_circle(found.name, partial(self._models_in, models))
-        steps = [each for each in in_order(models.values()) if each is not found]
+        _require_no_cycle(found.name, partial(self._models_in, models))
+        steps = [each for each in in_load_order(models.values()) if each is not found]
         plain = [each for each in steps if not is_ensemble(each.draft)]
-        waits = self._waits.setdefault(found.name, set())
-        waits.update(each.name for each in steps)
+        pending_steps = self._pending_steps.setdefault(found.name, set())
+        pending_steps.update(each.name for each in steps)
         try:
-            # Loads of configurations that clients sent could wait for each other.
-            _require_no_circle(found.name, lambda name: self._waits.get(name, ()))
+            # Concurrent loads with overridden configurations could wait for each other.
+            _require_no_cycle(found.name, lambda name: self._pending_steps.get(name, ()))
             await asyncio.gather(*map(self._load_step, plain))
             for each in steps:
                 if is_ensemble(each.draft):
                     await self._load_step(each)
         finally:
-            del self._waits[found.name]
+            del self._pending_steps[found.name]
 
     async def _load_step(self, found: FoundModel) -> None:
         async with self._lock(found.name):
-            if found.path.name and not self._is_served(found.name):
-                await self._try(found, self._rules.patience_s)
+            if found.exists and not self._is_served(found.name):
+                await self._try_load(found, self._rules.no_executor_timeout_s)
 
     def _models_in(self, found: Mapping[str, FoundModel], name: str) -> list[str]:
-        """The models that one consists of: as it is to be loaded, else as it is served."""
+        """The models of an ensemble's steps: as it is to be loaded, else as it is served."""
         if name in found:
-            return models_of(found[name].draft)
+            return step_models(found[name].draft)
         model = self._catalogue.model(name)
         versions = [] if model is None else model.versions.values()
-        return [step for each in versions for step in models_of(each.draft)]
+        return [step for each in versions for step in step_models(each.draft)]
 
     def _is_step(self, name: str) -> bool:
-        """Whether an ensemble that nobody has unloaded consists of this model."""
+        """Whether an ensemble that is in service, or may come into it, has a step of this model."""
         return any(
-            name in models_of(each.draft)
+            name in step_models(each.draft)
             for each in self._catalogue.versions()
-            if not each.life.gone and not each.life.refused
+            if not each.life.unload_begun and not each.life.refused
         )
 
     def _is_served(self, name: str) -> bool:
@@ -243,78 +249,78 @@ class RepositoryControl:
 
     async def _unload(self, name: str) -> None:
         async with self._lock(name):
-            self._origins.pop(name, None)
+            self._digests.pop(name, None)
             self._failed.discard(name)
-            self._wanted.discard(name)
+            self._requested.discard(name)
             model = self._catalogue.model(name)
             if model is not None:
                 for served in model.versions.values():
-                    if not served.life.gone:
-                        self._spawn(self._loader.retire(served))
+                    if not served.life.unload_begun:
+                        self._spawn(self._loader.unload(served))
 
     async def _reload(self, found: FoundModel) -> None:
-        """A model whose files have changed."""
+        """Load a model whose files have changed."""
         async with self._lock(found.name):
-            await self._try(found, self._rules.patience_s)
+            await self._try_load(found, self._rules.no_executor_timeout_s)
 
-    async def _try(self, found: FoundModel, patience_s: float | None) -> bool:
+    async def _try_load(self, found: FoundModel, no_executor_timeout_s: float | None) -> bool:
         try:
-            await self._apply(found, patience_s)
+            await self._load_found(found, no_executor_timeout_s)
         except NereidError as error:
             _log.error("model '%s': %s", found.name, error.message.rstrip())
             return False
         return True
 
-    async def _apply(self, found: FoundModel, patience_s: float | None) -> None:
-        """Serve a model as it was found; raises NereidError when that cannot be done entirely."""
+    async def _load_found(self, found: FoundModel, no_executor_timeout_s: float | None) -> None:
+        """Serve a model as it was found; raises NereidError if any part of that fails."""
         name = found.name
-        self._origins[name] = found.origin
+        self._digests[name] = found.digest
         self._failed.add(name)
         if found.error is not None:
             raise found.error
         model = self._catalogue.model(name)
         if model is None:
             model = ServedModel(name)
-            self._catalogue.put(model)
-        model.refusal = ""
-        replacement = Replacement(self._loader, model, found)
-        change = compare(model.versions, found)
-        errors = await replacement.run(change, self._rules.retries, patience_s)
-        for served in replacement.surplus:
-            self._spawn(self._loader.retire(served))
+            self._catalogue.set_model(model)
+        model.reason = ""
+        reload = ModelReload(self._loader, model, found)
+        plan = plan_reload(model.versions, found)
+        errors = await reload.run(plan, self._rules.retries, no_executor_timeout_s)
+        for served in reload.to_unload:
+            self._spawn(self._loader.unload(served))
         if errors:
             raise InvalidArgument(f"load failed for model '{name}': {''.join(errors)}\n")
         self._failed.discard(name)
 
-    def _find(self, name: str, override: Override | None) -> FoundModel:
+    def _find_model(self, name: str, override: Override | None) -> FoundModel:
         found = self._repositories.find(name, override)
         return found or FoundModel(name, error=Internal("there is no such model"))
 
     def _is_current(self, found: FoundModel) -> bool:
-        """Whether the model is in service and has not changed since it was looked at."""
+        """Whether the model is in service and has not changed since it was loaded."""
         model = self._catalogue.model(found.name)
         if model is None or found.name in self._failed:
             return False
-        states = {each.life.state for each in model.versions.values() if not each.life.gone}
-        return states == {VersionState.READY} and self._origins.get(found.name) == found.origin
+        states = {each.life.state for each in model.versions.values() if not each.life.unload_begun}
+        return states == {VersionState.READY} and self._digests.get(found.name) == found.digest
 
-    def _refuse(self, found: FoundModel, error: NereidError) -> None:
-        """Show a model that cannot even be tried, with why that is so."""
-        unversioned = found.path.name and not found.versions
+    def _show_refused(self, found: FoundModel, error: NereidError) -> None:
+        """Have the index show a model that cannot be loaded, with the reason."""
+        unversioned = found.exists and not found.versions
         hint = f" ({found.path} has no folder with a version's number)" if unversioned else ""
         _log.error("model '%s' cannot be loaded: %s%s", found.name, error.message, hint)
-        if not found.path.name:
+        if not found.exists:
             return
-        model = ServedModel(found.name, refusal=reason_of(error.code, error.message))
+        model = ServedModel(found.name, reason=reason_of(error.code, error.message))
         for number in found.versions:
             served = ServedVersion(found.name, number, found.version_path(number), found.draft)
-            served.life.refuse(model.refusal)
+            served.life.refuse(model.reason)
             model.versions[number] = served
-        self._catalogue.put(model)
-        self._origins[found.name] = found.origin
+        self._catalogue.set_model(model)
+        self._digests[found.name] = found.digest
         self._failed.add(found.name)
 
-    # ---- as the files change
+    # ---- polling
 
     async def _poll_forever(self) -> None:
         while True:
@@ -322,15 +328,15 @@ class RepositoryControl:
             try:
                 found = await asyncio.to_thread(self._repositories.scan)
             except OSError as error:
-                # Nothing is unloaded because a disk cannot be read.
+                # No model is unloaded because a disk cannot be read.
                 _log.error("a model repository cannot be read: %s", error)
                 continue
-            self._follow(found)
+            self._load_changes(found)
 
-    def _follow(self, found: list[FoundModel]) -> None:
-        """Bring into service what is new or other than before, and take out what is gone."""
-        for each in without_circles(in_order(found)):
-            if not self._is_busy(each.name) and self._origins.get(each.name) != each.origin:
+    def _load_changes(self, found: list[FoundModel]) -> None:
+        """Load models that are new or have changed; unload those that were deleted."""
+        for each in refuse_cycles(in_load_order(found)):
+            if not self._is_busy(each.name) and self._digests.get(each.name) != each.digest:
                 self._spawn(self._reload(each))
         present = {each.name for each in found}
         for model in self._catalogue.models():
@@ -349,18 +355,18 @@ class RepositoryControl:
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
             if not isinstance(error, NereidError):
-                _log.error("the control of models failed", exc_info=error)
+                _log.error("a load or unload failed by a bug", exc_info=error)
 
 
-def _require_no_circle(name: str, models_in: Callable[[str], Iterable[str]]) -> None:
-    circle = circle_text(name, models_in)
-    if circle:
-        raise InvalidArgument(f"load failed for model '{name}': {circle}\n")
+def _require_no_cycle(name: str, models_in: Callable[[str], Iterable[str]]) -> None:
+    cycle = cycle_error(name, models_in)
+    if cycle:
+        raise InvalidArgument(f"load failed for model '{name}': {cycle}\n")

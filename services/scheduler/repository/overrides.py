@@ -1,7 +1,8 @@
-"""What a load may bring along instead of what lies in the repository: a configuration, and files.
+"""Overrides of a load request: a configuration, and files, in place of those in the repository.
 
-Files go to a directory of their own, which only this user may enter and which goes with the last
-who holds its keeper; executors on this machine find it by its path. The texts are Triton's.
+Files are written to a directory that only this user may enter. It is deleted with the last
+reference to its OverrideDirectory; executors on this machine find it by its path. The texts are
+Triton's.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Override:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-class FileOverride:
-    """A directory that exists for as long as this object does."""
+class OverrideDirectory:
+    """A temporary directory that exists for as long as this object does."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="nereid-model-"))
@@ -47,7 +48,7 @@ class FileOverride:
 def read_override(
     parameters: Mapping[str, kserve_pb2.ModelRepositoryParameter],
 ) -> Override | None:
-    """What the parameters of a load ask for; None: the model as it lies in its repository.
+    """The override in a load request's parameters; None: load the model from its repository.
 
     Raises:
         InvalidArgument: a parameter is unknown, or of the wrong kind.
@@ -77,7 +78,7 @@ def _expect(name: str, kind: str | None, expected: str) -> None:
 
 
 def parse_override(text: str) -> model_config_pb2.ModelConfig:
-    """The configuration of an override; it stands for the whole file, not for parts of it."""
+    """The configuration of an override, which replaces the whole config.pbtxt."""
     if not text:
         raise InvalidArgument("Load parameter 'config' must be specified for model file override")
     try:
@@ -89,20 +90,20 @@ def parse_override(text: str) -> model_config_pb2.ModelConfig:
         raise InvalidArgument(f"Invalid config override: {error}") from error
 
 
-def write_files(files: Mapping[str, bytes]) -> FileOverride:
+def write_files(files: Mapping[str, bytes]) -> OverrideDirectory:
     """Write the files of an override.
 
     Raises:
         InvalidArgument: a path leads out of the model's directory; nothing is left behind then.
-        OSError: there is no room, or the paths contradict each other.
+        OSError: the disk is full, or a path is both a file and a directory.
     """
-    keeper = FileOverride()
+    directory = OverrideDirectory()
     for name, content in files.items():
         if "\0" in name or name.startswith("/") or ".." in Path(name).parts:
             raise InvalidArgument(
                 f"Invalid file parameter 'file:{name}': it must stay within the model's directory"
             )
-        path = keeper.path / name
+        path = directory.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    return keeper
+    return directory

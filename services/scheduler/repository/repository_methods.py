@@ -1,6 +1,6 @@
-"""The calls of the model repository extension: index, load, unload, in KServe's own messages.
+"""The RPCs of the model repository extension: index, load and unload, in KServe's messages.
 
-Translation only; the texts are Triton's.
+Translates only; the texts are Triton's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
 def repository_calls(control: RepositoryControl) -> dict[str, AsyncUnaryHandler]:
-    """The calls by path."""
+    """The handlers by path."""
 
     async def index(request: kserve_pb2.RepositoryIndexRequest) -> Message:
         _require_no_repository(request.repository_name)
@@ -45,8 +45,8 @@ def repository_calls(control: RepositoryControl) -> dict[str, AsyncUnaryHandler]
             raise InvalidArgument(
                 f"invalid value type for '{_UNLOAD_DEPENDENTS}' parameter, expected bool_param."
             )
-        wanted = dependents is not None and dependents.bool_param
-        await control.unload(request.model_name, dependents=wanted)
+        unload_dependents = dependents is not None and dependents.bool_param
+        await control.unload(request.model_name, dependents=unload_dependents)
         return kserve_pb2.RepositoryModelUnloadResponse()
 
     pb = kserve_pb2
@@ -63,11 +63,11 @@ def _require_no_repository(name: str) -> None:
 
 
 def _handler(
-    request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
+    request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
     async def handle(_call: Call, message: bytes) -> bytes:
         try:
-            response = await wire_response(request_type.FromString(message))
+            response = await respond(request_type.FromString(message))
         except DecodeError as error:
             raise RpcError(Status.INTERNAL, "the request cannot be read") from error
         except NereidError as error:

@@ -1,9 +1,9 @@
-"""What tells one state of a model version from another: a digest of its configuration and files.
+"""A version's revision: a digest of its configuration and files, to notice changes.
 
-Of files it reads names, sizes and times of change, never content: that would cost as much as a
-load. The inode's own time of change is among them, since a copy may keep a file's size and its
-other times. Covers the version's directory and what all versions share: labels, environments. How
-many instances there are and which versions are served changes no answer and does not count.
+Of files it covers names, sizes and times, not content: reading that would cost as much as a load.
+The inode's change time is among them, since a copy may keep a file's size and modification time.
+Covers the version's directory and files that all versions share: labels, environments. Instance
+groups and the version policy change no response and do not count.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
 
 
-# Where configurations are written, beside a model's versions; they count as what they say.
+# Beside a model's versions. Configurations count by their fields, not as files.
 CONFIG_FILE: Final = "config.pbtxt"
 CONFIG_FOLDER: Final = "configs"
-# What Python writes beside a model.py when it is loaded.
+# Written by Python when it loads a model.py.
 _COMPILED: Final = "__pycache__"
 _SIZE_BYTES: Final = 16
 
 
 def revision_of(config: config_pb.ModelConfig, files: bytes) -> bytes:
-    """16 bytes, other ones as soon as the configuration or a file has changed."""
+    """16 bytes, different ones once the configuration or a file has changed."""
     counted = model_config_pb2.ModelConfig()
     counted.CopyFrom(config)
     for field in ("instance_group", "version_policy"):
@@ -39,7 +39,7 @@ def revision_of(config: config_pb.ModelConfig, files: bytes) -> bytes:
     return hashlib.blake2b(files + text, digest_size=_SIZE_BYTES).digest()
 
 
-def files_of(version_path: str) -> bytes:
+def digest_files(version_path: str) -> bytes:
     """16 bytes for the files of a version. Reads the file system."""
     digest = hashlib.blake2b(digest_size=_SIZE_BYTES)
     root = Path(version_path)
@@ -47,7 +47,7 @@ def files_of(version_path: str) -> bytes:
         try:
             status = path.stat()
         except OSError:
-            # It is going or cannot be read; whoever loads the model will tell.
+            # Deleted meanwhile or unreadable; the load will report that.
             continue
         name = os.fsencode(os.path.relpath(path, root))
         digest.update(b"%d:%s:" % (len(name), name))
@@ -65,7 +65,7 @@ def _files(version: Path) -> Iterator[Path]:
             names[:] = [each for each in names if each != CONFIG_FILE]
         real = os.path.realpath(directory)
         if real in seen:
-            # By a link from inside itself, or one that was read under its other name.
+            # Reached again through a symbolic link.
             below.clear()
             continue
         seen.add(real)

@@ -29,7 +29,7 @@ from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion, check_taker
-from nereid.services.scheduler.observability.request_traces import Refusal
+from nereid.services.scheduler.observability.entry_trace import Refusal
 from nereid.services.scheduler.requests.entry import Entry
 from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import ToScheduler
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.model_version import ModelVersion
-    from nereid.services.scheduler.observability.request_traces import Traces
+    from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.nested_calls import Lineage
 
     OnResponse = Callable[[InferResponse], None]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferResponse
     from nereid.services.scheduler.executors.instance import Instance, Running
-    from nereid.services.scheduler.observability.statistics import Execution, ModelStatistics
+    from nereid.services.scheduler.observability.execution import Execution
+    from nereid.services.scheduler.observability.statistics import ModelStatistics
     from nereid.services.scheduler.requests.entry import Entry
 
     OnResponse = Callable[[Entry, InferResponse, Running], None]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.services.scheduler.caching.response_cache import Passage
-    from nereid.services.scheduler.observability.request_traces import EntryTrace
-    from nereid.services.scheduler.observability.statistics import Execution
+    from nereid.services.scheduler.observability.entry_trace import EntryTrace
+    from nereid.services.scheduler.observability.execution import Execution
 
 _log = logging.getLogger(__name__)
 

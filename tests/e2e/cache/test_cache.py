@@ -18,7 +18,7 @@ from tests.support.mesh.large_tensors import client, tensor
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import DATATYPES, save_identity, save_multiplier
 from tests.support.peers.redis_server import redis_server
-from tests.support.scheduler.ensembles import ensemble_config, save_ensemble
+from tests.support.scheduler.ensemble_configs import ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
 from tests.support.mesh.repeats import events, is_final, number_of, stream
 from tests.support.models import python_models
 from tests.support.models.e2e_models import DATATYPES, save_identity, save_scaler
-from tests.support.scheduler.ensembles import Step, ensemble_config, save_ensemble
+from tests.support.scheduler.ensemble_configs import Step, ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from tests.support.mesh.large_tensors import (
 )
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models.e2e_models import DATATYPES, save_identity
-from tests.support.scheduler.ensembles import Step, ensemble_config, save_ensemble
+from tests.support.scheduler.ensemble_configs import Step, ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from tests.support.mesh.traced import OTHER, SAMPLED, SHAPE, TRACE, C, E, G, S, 
 from tests.support.models import python_models
 from tests.support.models.e2e_models import save_scaler
 from tests.support.peers.otlp_receiver import Receiver, Tree, receiver
-from tests.support.scheduler.ensembles import ensemble_config, save_ensemble
+from tests.support.scheduler.ensemble_configs import ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models import python_models
 from tests.support.models.e2e_models import make_repository
-from tests.support.scheduler.ensembles import ensemble_config, save_ensemble
+from tests.support.scheduler.ensemble_configs import ensemble_config, save_ensemble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Ensembles with decoupled models among their steps: any number of replies to a request."""
+"""Ensembles with decoupled models among their steps: any number of responses to a request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from nereid.core.messages import DECOUPLED, FlowControl
 from nereid.pb import kserve_pb2 as kserve
-from tests.support.scheduler.ensembles import save_ensemble
-from tests.support.scheduler.scheduler_ensembles import ensemble, step
+from tests.support.scheduler.doubler_ensembles import ensemble, step
+from tests.support.scheduler.ensemble_configs import save_ensemble
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from tests.support.scheduler.scheduler_world import Instance
 
 MANY = CONFIG + "model_transaction_policy { decoupled: true }\n"
-# What the first answers, however often, goes through the second.
+# Each response of the first model goes through the second.
 MANY_FIRST = ensemble(step("many", "INPUT0", "m"), step("plain", "m", "OUTPUT0"))
 
 
 class Site:
-    """An ensemble `e`, its models on an executor that answers when told to, and a gateway."""
+    """An ensemble `e`, an executor that responds when the test says so, and a gateway."""
 
     def __init__(self, it: World, executor: Executor, gateway: Gateway) -> None:
         self.world, self.executor, self.gateway = it, executor, gateway
@@ -51,7 +51,7 @@ class Site:
         return instance, batch
 
     async def plain(self, count: int) -> None:
-        """Answer so many batches of the ordinary model."""
+        """Respond to so many batches of the ordinary model."""
         for _ in range(count):
             instance, batch = await self.batch("plain")
             instance.response(batch)
@@ -73,7 +73,7 @@ async def site(tmp_path: Path, config: str = MANY_FIRST) -> AsyncIterator[Site]:
         yield Site(it, executor, await it.gateway())
 
 
-async def test_each_response_of_a_step_becomes_a_reply(tmp_path: Path) -> None:
+async def test_each_response_of_a_step_becomes_a_response_of_the_ensemble(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask(request_id="r")
         instance, batch = await at.batch("many")
@@ -98,7 +98,7 @@ async def test_each_response_of_a_step_becomes_a_reply(tmp_path: Path) -> None:
         assert sorted(stats.response_stats) == ["0", "1", "2"]
 
 
-async def test_the_last_reply_ends_the_request_if_nothing_can_follow(tmp_path: Path) -> None:
+async def test_the_last_response_ends_the_request_if_no_other_can_follow(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask()
         instance, batch = await at.batch("many")
@@ -113,11 +113,11 @@ async def test_no_response_at_all_is_no_failure(tmp_path: Path) -> None:
         instance, batch = await at.batch("many")
         instance.tell(batch, (0, None))
         assert await at.gateway.told(1) == [(1, None, False)]
-        # Ahead of it goes the word that this is a model of many answers.
+        # Before it comes the announcement of a decoupled model.
         assert [(each.more, each.head) for each in at.gateway.responses[1][:-1]] == [(True, b"")]
 
 
-async def test_a_decoupled_model_behind_another_step(tmp_path: Path) -> None:
+async def test_a_decoupled_model_after_another_step(tmp_path: Path) -> None:
     config = ensemble(step("plain", "INPUT0", "m"), step("many", "m", "OUTPUT0"))
     async with site(tmp_path, config) as at:
         at.ask(1, 1)
@@ -138,8 +138,8 @@ async def test_branches_branch_again(tmp_path: Path) -> None:
             instance, batch = await at.batch("many")
             assert at.executor.seen[-1] == [[number, number]]
             instance.tell(batch, (0, number + 10, True), (0, number + 20, True), (0, None))
-        told = await at.gateway.told(5)
-        assert [what for _, what, _ in told] == [11, 21, 12, 22, None]
+        responses = await at.gateway.told(5)
+        assert [what for _, what, _ in responses] == [11, 21, 12, 22, None]
 
 
 async def test_a_step_that_fails_ends_the_request(tmp_path: Path) -> None:
@@ -184,7 +184,9 @@ async def test_a_client_that_takes_one_response_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("most", [1, 4])
-async def test_a_step_waits_for_those_that_cannot_follow(tmp_path: Path, most: int) -> None:
+async def test_a_decoupled_step_is_paused_while_the_next_ones_cannot_keep_up(
+    tmp_path: Path, most: int
+) -> None:
     limit = f"ensemble_scheduling {{ max_inflight_requests: {most}\n"
     async with site(tmp_path, MANY_FIRST.replace("ensemble_scheduling {\n", limit)) as at:
         at.ask()
@@ -192,7 +194,7 @@ async def test_a_step_waits_for_those_that_cannot_follow(tmp_path: Path, most: i
         for number in range(most):
             instance.tell(batch, (0, number, True), busy=True)
         assert await at.control() == "PAUSE"
-        # What it has sent meanwhile is not lost.
+        # A response that was already sent is not lost.
         instance.tell(batch, (0, 9, True), busy=True)
         await at.plain(most // 2 + 1)
         if most == 1:
@@ -200,5 +202,5 @@ async def test_a_step_waits_for_those_that_cannot_follow(tmp_path: Path, most: i
         assert await at.control() == "RESUME"
         instance.tell(batch, (0, None))
         await at.plain(most - most // 2 - (most == 1))
-        told = await at.gateway.told(most + 1)
-        assert [what for _, what, _ in told] == [*range(0, 2 * most, 2), 18]
+        responses = await at.gateway.told(most + 1)
+        assert [what for _, what, _ in responses] == [*range(0, 2 * most, 2), 18]

@@ -1,4 +1,4 @@
-"""The life of an ensemble: it comes, changes and goes with the models that it is made of."""
+"""The life cycle of an ensemble: it is loaded, changed and unloaded with its models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import RpcError
-from tests.support.scheduler.ensembles import save_ensemble
-from tests.support.scheduler.scheduler_ensembles import add_ensembles, ensemble, step
+from tests.support.scheduler.doubler_ensembles import add_ensembles, ensemble, step
+from tests.support.scheduler.ensemble_configs import save_ensemble
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     World,
@@ -37,7 +37,7 @@ async def ask(it: World, method: str, name: str, **parameters: bool) -> None:
 
 
 async def states(it: World) -> dict[str, str]:
-    """Of what has been loaded at some time: the state, or why it has none."""
+    """Of all models that were ever loaded: the reason, or else the state."""
     index = await it.index()
     return {name: reason or state for name, (state, reason) in index.items() if state}
 
@@ -71,7 +71,7 @@ async def test_an_ensemble_is_ready_when_its_models_are(mesh: World) -> None:
     assert numbers_of(await waiting) == [4, 8]
 
 
-async def test_clients_are_told_of_an_ensemble_as_triton_does(mesh: World) -> None:
+async def test_metadata_and_config_of_an_ensemble_are_as_on_triton(mesh: World) -> None:
     await mesh.executor()
     await mesh.until_state("READY", "fourfold")
     asked = kserve.ModelMetadataRequest(name="fourfold")
@@ -80,11 +80,11 @@ async def test_clients_are_told_of_an_ensemble_as_triton_does(mesh: World) -> No
     assert (reply.platform, list(reply.versions)) == ("ensemble", ["1"])
     assert list(reply.inputs[0].shape) == [-1, 2]
     of_config = kserve.ModelConfigRequest(name="fourfold")
-    told = await mesh.control("ModelConfig", of_config, kserve.ModelConfigResponse)
-    assert isinstance(told, kserve.ModelConfigResponse)
-    assert not told.config.instance_group
-    assert told.config.HasField("model_transaction_policy")
-    assert [each.model_name for each in told.config.ensemble_scheduling.step] == [
+    config = await mesh.control("ModelConfig", of_config, kserve.ModelConfigResponse)
+    assert isinstance(config, kserve.ModelConfigResponse)
+    assert not config.config.instance_group
+    assert config.config.HasField("model_transaction_policy")
+    assert [each.model_name for each in config.config.ensemble_scheduling.step] == [
         "doubler",
         "second",
     ]
@@ -99,29 +99,29 @@ async def test_a_model_that_cannot_be_loaded_fails_its_ensembles(repository: Pat
     async with world(repository) as it:
         await it.executor(refuse="broken")
         await it.until_state("UNAVAILABLE", "outer")
-        told = await states(it)
+        found = await states(it)
         broken = (
             "has no loaded version. Model 'doubler' loading failed with error: version 1 is at"
             " UNAVAILABLE state: Internal: broken;"
         )
-        assert told["fourfold"] == f"ensemble 'fourfold' depends on 'doubler' which {broken}"
-        assert told["outer"] == (
+        assert found["fourfold"] == f"ensemble 'fourfold' depends on 'doubler' which {broken}"
+        assert found["outer"] == (
             "ensemble 'outer' depends on 'fourfold' which is not valid. Model 'fourfold' failed"
             f" with error: ensemble 'fourfold' depends on 'doubler' which {broken}"
         )
         # An executor that can brings all of them up, as far as they make sense.
         await it.executor("two")
         await it.until_state("READY", "outer")
-        told = await states(it)
-        assert told["fourfold"] == "READY"
-        assert "inconsistent shape: [-1,2] is inferred from model unfit" in told["unfit"]
-        assert told["lost"].endswith("that are not available or ambiguous: nowhere")
-        assert told["circle"].endswith("between ensembles: circle -> ... -> circle -> circle")
+        found = await states(it)
+        assert found["fourfold"] == "READY"
+        assert "inconsistent shape: [-1,2] is inferred from model unfit" in found["unfit"]
+        assert found["lost"].endswith("that are not available or ambiguous: nowhere")
+        assert found["circle"].endswith("between ensembles: circle -> ... -> circle -> circle")
         required = "ensemble 'old' depends on 'doubler' whose required version 9 is not loaded."
-        assert told["old"] == required
+        assert found["old"] == required
 
 
-async def test_an_ensemble_goes_and_comes_with_its_models(repository: Path) -> None:
+async def test_an_ensemble_is_unloaded_and_loaded_with_its_models(repository: Path) -> None:
     async with world(repository, model_control_mode="explicit") as it:
         executor = await it.executor()
         gateway = await it.gateway()
@@ -136,7 +136,7 @@ async def test_an_ensemble_goes_and_comes_with_its_models(repository: Path) -> N
         assert await states(it) == ready | gone
         error_status = error_status_of(await gateway.ask(1, 2, model="outer"))
         assert error_status.message.endswith("'outer' has no available versions")
-        # What was under way has its last step all the same.
+        # The pending request still gets its last step.
         instance.response(batch)
         instance, batch = await executor.batch()
         instance.response(batch)
@@ -148,7 +148,9 @@ async def test_an_ensemble_goes_and_comes_with_its_models(repository: Path) -> N
         assert numbers_of(await gateway.ask(1, 2, model="outer")) == [4, 8]
 
 
-async def test_an_ensemble_takes_what_it_brought_along_with_it(repository: Path) -> None:
+async def test_unload_dependents_unloads_the_models_that_an_ensemble_loaded(
+    repository: Path,
+) -> None:
     async with world(repository, model_control_mode="explicit", load_model=("second",)) as it:
         await it.executor()
         await ask(it, "Load", "outer")
@@ -157,18 +159,18 @@ async def test_an_ensemble_takes_what_it_brought_along_with_it(repository: Path)
         await ask(it, "Load", "outer")
         await ask(it, "Load", "two_ways")
         await ask(it, "Unload", "fourfold", unload_dependents=True)
-        # Another ensemble needs it still.
+        # Another ensemble still needs it.
         assert (await states(it))["doubler"] == "READY"
         await ask(it, "Unload", "two_ways", unload_dependents=True)
         await it.until_state("UNAVAILABLE", "doubler")
-        # The one that was asked for by its name stays.
-        told = await states(it)
-        assert told.pop("second") == "READY"
-        assert set(told.values()) == {"unloaded"}
+        # The one that was loaded by name remains.
+        found = await states(it)
+        assert found.pop("second") == "READY"
+        assert set(found.values()) == {"unloaded"}
         await ask(it, "Unload", "nowhere", unload_dependents=True)
 
 
-async def test_loads_that_cannot_be_say_why(repository: Path) -> None:
+async def test_loads_that_fail_say_why(repository: Path) -> None:
     save_ensemble(repository, "lost", ensemble(step("nowhere", "INPUT0", "OUTPUT0")))
     save_ensemble(repository, "one", ensemble(step("other", "INPUT0", "OUTPUT0")))
     save_ensemble(repository, "other", ensemble(step("one", "INPUT0", "OUTPUT0")))
@@ -182,7 +184,7 @@ async def test_loads_that_cannot_be_say_why(repository: Path) -> None:
             with pytest.raises(RpcError) as refused:
                 await ask(it, "Load", name)
             assert refused.value.message == f"load failed for model '{name}': {reason}\n"
-        # A reload that would close a circle leaves what serves.
+        # A reload that would make a cycle leaves the old version in service.
         await ask(it, "Load", "outer")
         save_ensemble(repository, "fourfold", ensemble(step("outer", "INPUT0", "OUTPUT0")))
         with pytest.raises(RpcError, match=r"fourfold -> \.\.\. -> outer -> fourfold"):
@@ -191,7 +193,7 @@ async def test_loads_that_cannot_be_say_why(repository: Path) -> None:
         assert numbers_of(await gateway.ask(1, 2, model="outer")) == [4, 8]
 
 
-async def test_the_latest_version_of_a_model_takes_the_step(repository: Path) -> None:
+async def test_the_latest_version_of_a_model_runs_the_step(repository: Path) -> None:
     rules = {"model_control_mode": "explicit", "load_model": ("*",)}
     async with world(repository, **rules) as it:
         executor = await it.executor()

@@ -1,4 +1,4 @@
-"""Ensembles through a scheduler, with executors that answer at once or when told to."""
+"""Ensembles in a scheduler, with executors that respond at once or when the test says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nereid.core.codecs import read_parameters
 from nereid.core.messages import InferResponse
 from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import Status
-from tests.support.scheduler.scheduler_ensembles import add_ensembles
+from tests.support.scheduler.doubler_ensembles import add_ensembles
 from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
     World,
@@ -53,11 +53,11 @@ async def test_a_request_goes_through_all_steps(mesh: World) -> None:
     assert (output.name, output.datatype, [*output.shape]) == ("OUTPUT0", "FP32", [1, 2])
     where = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
     assert read_parameters(head.parameters) == where
-    # Without a batch dimension of its own, an ensemble hands shapes on as they are.
+    # An ensemble without a batch dimension passes shapes on as they are.
     assert numbers_of(await gateway.ask(1, 2, model="outer", version="1")) == [4, 8]
 
 
-async def test_a_reply_tells_where_in_a_sequence_its_request_was(mesh: World) -> None:
+async def test_a_response_has_the_sequence_parameters_of_its_request(mesh: World) -> None:
     executor = await mesh.executor(hold=True)
     gateway = await mesh.gateway()
     given: dict[str, Any] = {"sequence_id": "s", "sequence_start": True, "mine": 3.5}
@@ -73,11 +73,11 @@ async def test_a_reply_tells_where_in_a_sequence_its_request_was(mesh: World) ->
         (member,) = batch.members
         assert (member.request_id, read_parameters(member.parameters)) == ("r", given)
         instance.response(batch)
-    told = read_parameters(head_of(await response).parameters)
-    assert told == {"sequence_id": "s", "sequence_start": True, "sequence_end": False}
+    sequence = read_parameters(head_of(await response).parameters)
+    assert sequence == {"sequence_id": "s", "sequence_start": True, "sequence_end": False}
 
 
-async def test_only_the_steps_that_are_needed_are_taken(mesh: World) -> None:
+async def test_only_the_steps_for_the_requested_outputs_run(mesh: World) -> None:
     executor = await mesh.executor()
     gateway = await mesh.gateway()
     response = await gateway.ask(1, 2, model="two_ways")
@@ -124,10 +124,10 @@ async def test_a_step_that_fails_ends_the_request_and_names_the_ensemble(mesh: W
     assert error_status.message == "in ensemble 'fourfold', negative"
     error_status = error_status_of(await gateway.ask(-1, 2, model="outer"))
     assert error_status.message == "in ensemble 'outer', in ensemble 'fourfold', negative"
-    told = await statistics(mesh, "fourfold")
-    assert told["inference_stats"]["fail"]["count"] == "2"
-    assert "execution_count" not in told
-    # What the ensemble itself finds wrong is told as any model would.
+    counts = await statistics(mesh, "fourfold")
+    assert counts["inference_stats"]["fail"]["count"] == "2"
+    assert "execution_count" not in counts
+    # An error of the ensemble itself reads as any model's.
     error_status = error_status_of(await gateway.ask(*range(10), model="fourfold"))
     assert error_status.message.endswith("inference request batch-size must be <= 4 for 'fourfold'")
     # Too much for a step, but not for the ensemble, which has no batches.
@@ -160,7 +160,7 @@ async def test_the_other_steps_of_a_request_that_failed_are_cancelled(mesh: Worl
 
 
 @pytest.mark.parametrize("steps_done", [0, 1])
-async def test_a_cancelled_request_takes_no_further_step(mesh: World, steps_done: int) -> None:
+async def test_a_cancelled_request_submits_no_further_step(mesh: World, steps_done: int) -> None:
     executor = await mesh.executor(hold=True)
     gateway = await mesh.gateway()
     response = gateway.send(request(1, 2, model="fourfold"))
@@ -177,11 +177,11 @@ async def test_a_cancelled_request_takes_no_further_step(mesh: World, steps_done
     instance.response(batch)
     assert numbers_of(await last) == [14, 14]
     assert not response.done()
-    told = await statistics(mesh, "fourfold")
-    assert told["inference_stats"]["fail"]["count"] == "1"
+    counts = await statistics(mesh, "fourfold")
+    assert counts["inference_stats"]["fail"]["count"] == "1"
 
 
-async def test_an_executor_that_dies_takes_no_ensemble_along(mesh: World) -> None:
+async def test_an_ensemble_survives_the_loss_of_an_executor(mesh: World) -> None:
     executor = await mesh.executor(hold=True)
     gateway = await mesh.gateway()
     response = gateway.send(request(1, 2, model="fourfold"))
@@ -191,23 +191,23 @@ async def test_an_executor_that_dies_takes_no_ensemble_along(mesh: World) -> Non
     assert numbers_of(await response) == [4, 8]
 
 
-async def test_statistics_tell_of_the_whole_and_of_each_step(mesh: World) -> None:
+async def test_statistics_count_the_ensemble_and_each_step(mesh: World) -> None:
     await mesh.executor()
     gateway = await mesh.gateway()
     await gateway.ask(1, 2, 3, 4, model="fourfold")
     await gateway.ask(1, 2, model="fourfold")
-    told = await statistics(mesh, "fourfold")
-    assert (told["inference_count"], told["execution_count"]) == ("3", "2")
-    stats = told["inference_stats"]
-    counts = ("success", "queue", "compute_input", "compute_infer", "compute_output")
-    assert {stats[each]["count"] for each in counts} == {"2"}
-    # The sums over the steps: the executor tells the same of each batch.
-    assert [stats[each]["ns"] for each in counts[2:]] == ["4000", "8000", "12000"]
-    assert [each["batch_size"] for each in told["batch_stats"]] == ["1", "2"]
+    counts = await statistics(mesh, "fourfold")
+    assert (counts["inference_count"], counts["execution_count"]) == ("3", "2")
+    stats = counts["inference_stats"]
+    kinds = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+    assert {stats[each]["count"] for each in kinds} == {"2"}
+    # The sums over the steps: the executor reports the same for each batch.
+    assert [stats[each]["ns"] for each in kinds[2:]] == ["4000", "8000", "12000"]
+    assert [each["batch_size"] for each in counts["batch_stats"]] == ["1", "2"]
     assert (await statistics(mesh, "second"))["execution_count"] == "2"
 
 
-async def test_requests_under_way_are_finished_before_the_scheduler_ends(repository: Path) -> None:
+async def test_pending_requests_are_finished_before_the_scheduler_ends(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()

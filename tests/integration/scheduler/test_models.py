@@ -1,4 +1,4 @@
-"""The scheduler over real sockets: models' lives, and the executors that host them."""
+"""The scheduler over real sockets: loading models on executors, and failures of both."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_configuration_that_does_not_fit_its_model_is_refused(repository
         assert "does not support batching" in (await it.index())["odd"][1]
 
 
-async def test_configurations_that_are_wrong_in_themselves_say_so_at_once(
+async def test_invalid_configurations_are_refused_without_an_executor(
     repository: Path,
 ) -> None:
     add_model(repository, "misnamed", config='name: "other"')
@@ -111,7 +111,7 @@ async def test_configurations_that_are_wrong_in_themselves_say_so_at_once(
         assert index["doubler"] == ("LOADING", "")
 
 
-async def test_an_executor_that_fails_to_load_is_not_the_last_word(repository: Path) -> None:
+async def test_another_executor_may_load_what_one_has_failed_to(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor("bad", refuse="out of memory")
         await it.until_state("UNAVAILABLE")
@@ -171,7 +171,7 @@ async def test_an_executor_that_joins_again_replaces_itself(repository: Path) ->
 @pytest.mark.parametrize(
     "message", [b"\xff", pb.ExecutorEvent(leaving=pb.Leaving()).SerializeToString()]
 )
-async def test_a_stranger_is_no_executor(repository: Path, message: bytes) -> None:
+async def test_a_join_stream_without_a_hello_is_refused(repository: Path, message: bytes) -> None:
     async with world(repository) as it:
         closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
         stream = it.channel().stream(
@@ -184,7 +184,7 @@ async def test_a_stranger_is_no_executor(repository: Path, message: bytes) -> No
 
 
 @pytest.mark.parametrize("number", ["12345", "x"])
-async def test_an_unknown_instance_is_turned_away(repository: Path, number: str) -> None:
+async def test_an_unknown_instance_is_refused(repository: Path, number: str) -> None:
     async with world(repository) as it:
         closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
         it.channel().stream(

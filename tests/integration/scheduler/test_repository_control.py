@@ -1,4 +1,4 @@
-"""Loads and unloads over real sockets, with an executor that loads when it is told to."""
+"""Loads and unloads over real sockets, with an executor that loads when the test says so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def unload(it: World) -> None:
     await it.control("RepositoryModelUnload", asked, kserve.RepositoryModelUnloadResponse)
 
 
-async def test_what_concerns_one_model_happens_in_turn(repository: Path) -> None:
+async def test_loads_and_unloads_of_one_model_are_serialized(repository: Path) -> None:
     async with world(repository, model_control_mode="explicit") as it:
         executor = await it.executor(lazy=True)
         gateway = await it.gateway()
@@ -68,7 +68,7 @@ async def test_the_old_model_serves_until_the_new_one_is_up(repository: Path) ->
         assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
 
 
-async def test_a_failed_load_is_tried_again_as_often_as_it_is_told(repository: Path) -> None:
+async def test_a_failed_load_is_retried_by_the_retry_count(repository: Path) -> None:
     rules = {"model_control_mode": "explicit", "model_load_retry_count": 2}
     async with world(repository, **rules) as it:
         executor = await it.executor(refuse="broken")
@@ -82,7 +82,7 @@ async def test_a_failed_load_is_tried_again_as_often_as_it_is_told(repository: P
         assert executor.commands.empty()
 
 
-async def test_without_any_executor_a_load_fails_in_time_and_is_made_up_for(
+async def test_a_load_without_executors_fails_in_time_and_succeeds_when_one_joins(
     repository: Path,
 ) -> None:
     rules = {"model_control_mode": "explicit", "no_executor_timeout_secs": 0.05}

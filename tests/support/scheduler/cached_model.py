@@ -8,8 +8,8 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.caching.response_cache import ResponseCache, place_of
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.load_rules import QueueLimits
 from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.peers.spans import KeptSpans

@@ -1,4 +1,4 @@
-"""An ensemble's version whose models' instances are lists, with an executor that lends memory."""
+"""An ensemble's version with fake instances, on an executor that responds in shared memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.caching.response_cache import ResponseCache, place_of
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.load_rules import QueueLimits
 from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 from nereid.shm.segments import read
 from tests.support.scheduler.cache_site import FakeLink
-from tests.support.scheduler.ensembles import Step, ensemble_config
+from tests.support.scheduler.ensemble_configs import Step, ensemble_config
 from tests.support.scheduler.fake_executors import Executor, Stream, turn
 
 CONFIG = """
@@ -41,7 +41,7 @@ FORK: list[Step] = [
 
 
 class Model:
-    """One step's model, with an instance that answers when it is told to."""
+    """One step's model, with an instance that responds when the test says so."""
 
     def __init__(self, name: str, executor: Executor, shared_tensors: SharedTensors) -> None:
         written = parse_config(f'name: "{name}" {CONFIG}', model_name=name)
@@ -54,12 +54,12 @@ class Model:
         self.version.add_instance(self.instance)
 
     def asked(self) -> dict[str, Classification]:
-        """The classes that the batch under way asks for."""
+        """The classes that the current batch requests."""
         (member,) = self.stream.sent[-1].members
         return classifications(kserve_pb2.ModelInferRequest.FromString(member.head).outputs)
 
     def response_both(self, content: bytes, classes: bytes, datatype: str = "BYTES") -> str:
-        """Answer the batch under way with a tensor and its classes, or another of the same name."""
+        """Respond with a tensor and its classes, or another tensor of the same name."""
         batch = self.stream.sent[-1]
         reply = pb.Executed(id=batch.id)
         response = self.executor.response(0, content + classes)
@@ -81,7 +81,7 @@ class Model:
     def response(
         self, content: bytes = b"", error_status: ErrorStatus | None = None, *, lent: bool = True
     ) -> str:
-        """Answer the batch under way; the segment that the answer lies in."""
+        """Respond to the current batch; returns the segment that the response lies in."""
         batch = self.stream.sent[-1]
         reply = pb.Executed(id=batch.id)
         head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
@@ -100,7 +100,13 @@ class Model:
 
 
 class World:
-    def __init__(self, steps: list[Step], outputs: str = "y") -> None:
+    def __init__(
+        self,
+        steps: list[Step],
+        outputs: str = "y",
+        labels: dict[str, tuple[str, ...]] | None = None,
+        max_entries: int = 1024,
+    ) -> None:
         shared_tensors, self.executor = SharedTensors("here"), Executor()
         shared_tensors.joined(self.executor)
         self.models = {name: Model(name, self.executor, shared_tensors) for name in "abc"}
@@ -108,9 +114,16 @@ class World:
         text = 'name: "e" ' + ensemble_config(["x UINT8 -1"], tensors, steps)
         written = parse_config(text, model_name="e")
         config = freeze_config(complete_config(written, model_name="e", description=None))
-        self.ensemble = EnsembleVersion(config, 1, QueueLimits(max_retries=1))
+        self.ensemble = EnsembleVersion(
+            config,
+            1,
+            QueueLimits(max_retries=1),
+            find_model=lambda step: self.models[step.model].version,
+            labels=labels,
+            max_steps=max_entries,
+            max_heads=max_entries,
+        )
         self.ensemble.shared_tensors = shared_tensors
-        self.ensemble.find_model = lambda step: self.models[step.model].version
         self.responses: list[InferResponse] = []
 
     async def ask(self, outputs: str = "", **classes: Classification) -> None:
@@ -130,8 +143,8 @@ class World:
         return segment_name
 
     @property
-    def told(self) -> list[tuple[list[str], bool]]:
-        """What the executor was told of its segments: which, and whether to let go of them."""
+    def released(self) -> list[tuple[list[str], bool]]:
+        """The segments that the executor got back, and whether it has to discard them."""
         return self.executor.told
 
     async def close(self) -> None:
@@ -142,49 +155,47 @@ class World:
             each.close()
 
 
-async def test_a_segment_goes_back_once_its_step_has_responded_and_the_last_to_the_gateway() -> (
-    None
-):
+async def test_a_segment_is_released_after_its_step_and_the_last_by_the_gateway() -> None:
     it = World(CHAIN)
     await it.ask()
     first = await it.response("a", b"m")
     (member,) = it.models["b"].stream.sent[-1].members
     assert member.payloads[0].shared_memory.segment_name == first
-    assert it.told == []
+    assert it.released == []
     second = await it.response("b", b"y")
-    assert it.told == [([first], False)]
+    assert it.released == [([first], False)]
     (response,) = it.responses
     assert response.segment_name == second
     assert isinstance(response.payloads[0], SharedMemory)
     await it.close()
-    assert len(it.told) == 1
+    assert len(it.released) == 1
 
 
-async def test_a_segment_goes_back_after_the_last_of_its_uses() -> None:
+async def test_a_segment_is_released_after_the_last_of_its_uses() -> None:
     it = World(FORK, "y z")
     await it.ask()
     first = await it.response("a", b"m")
     second = await it.response("b", b"y")
-    assert it.told == []
+    assert it.released == []
     third = await it.response("c", b"z")
-    # What lies in two segments is copied: an answer names one.
+    # Tensors in two segments are copied: a response names one.
     assert it.responses[0].payloads == [b"y", b"z"]
     assert not it.responses[0].segment_name
-    assert it.told == [([first], False), ([second], False), ([third], False)]
+    assert it.released == [([first], False), ([second], False), ([third], False)]
     await it.close()
 
 
-async def test_an_output_that_is_taken_on_as_well_is_held_for_both() -> None:
+async def test_an_output_that_a_step_needs_as_well_is_held_for_both() -> None:
     it = World(CHAIN, "m y")
     await it.ask()
     first = await it.response("a", b"m")
     await it.response("b", b"y", lent=False)
     assert it.responses[0].payloads == [b"m", b"y"]
-    assert it.told == [([first], False)]
+    assert it.released == [([first], False)]
     await it.close()
 
 
-async def test_what_comes_without_being_asked_for_goes_back_at_once() -> None:
+async def test_an_output_that_was_not_requested_is_released_at_once() -> None:
     it = World([("a", {"I": "x"}, {"O": "m"}), ("b", {"I": "x", "J": "m"}, {"O": "y"})])
     await it.ask()
     model = it.models["a"]
@@ -195,7 +206,7 @@ async def test_what_comes_without_being_asked_for_goes_back_at_once() -> None:
     response.head = head.SerializeToString()
     write_response(response, reply.responses.add())
     model.version.executed(model.instance, reply.SerializeToString())
-    assert it.told == [([response.segment_name], False)]
+    assert it.released == [([response.segment_name], False)]
     await turn()
     # The step behind it goes without.
     (member,) = it.models["b"].stream.sent[-1].members
@@ -204,7 +215,7 @@ async def test_what_comes_without_being_asked_for_goes_back_at_once() -> None:
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
-async def test_what_steps_may_still_read_is_let_go_of(end: str) -> None:
+async def test_segments_that_steps_may_still_read_are_discarded(end: str) -> None:
     it = World(FORK, "y z")
     await it.ask()
     first = await it.response("a", b"m")
@@ -214,14 +225,14 @@ async def test_what_steps_may_still_read_is_let_go_of(end: str) -> None:
     else:
         it.ensemble.cancel(it.entry)
         await turn()
-    assert it.told == [([first], True)]
-    # Whatever comes later has no taker.
-    late = await it.response("c", b"z")
-    assert it.told[1:] == [([late], False)]
+    assert it.released == [([first], True)]
+    # A response that comes later is dropped.
+    dropped = await it.response("c", b"z")
+    assert it.released[1:] == [([dropped], False)]
     await it.close()
 
 
-async def test_what_was_lost_with_an_executor_is_made_again_and_not_for_ever() -> None:
+async def test_tensors_lost_with_an_executor_are_made_again_within_the_retry_limit() -> None:
     it = World(CHAIN)
     await it.ask()
     lost = ErrorStatus(Unavailable.code, "the data of the request is gone", accepted=True)
@@ -236,7 +247,7 @@ async def test_what_was_lost_with_an_executor_is_made_again_and_not_for_ever() -
     await it.close()
 
 
-async def test_a_reply_that_was_lost_is_made_again_and_not_for_ever() -> None:
+async def test_a_lost_response_is_made_again_within_the_retry_limit() -> None:
     it = World(FORK, "y z")
     await it.ask()
     for _ in range(2):
@@ -249,26 +260,25 @@ async def test_a_reply_that_was_lost_is_made_again_and_not_for_ever() -> None:
     await it.close()
 
 
-async def test_classes_are_asked_of_the_step_that_makes_the_output() -> None:
-    it = World(CHAIN, "m y")
-    it.ensemble.heads.labels = {"m": ("a", "b")}
+async def test_classes_are_requested_of_the_step_that_makes_the_output() -> None:
+    it = World(CHAIN, "m y", labels={"m": ("a", "b")})
     await it.ask("y", y=Classification(3))
     assert it.models["a"].asked() == {}
     await it.response("a", b"m", lent=False)
     assert it.models["b"].asked() == {"O": Classification(3)}
     await it.response("b", b"y", lent=False)
     assert it.responses.pop().error is None
-    # By labels of its own, unless whoever asks has some.
-    for labels, told in ((None, ("a", "b")), (("c",), ("c",))):
+    # By the ensemble's labels, unless the request has some.
+    for labels, expected in ((None, ("a", "b")), (("c",), ("c",))):
         await it.ask("m", m=Classification(2, labels))
-        assert it.models["a"].asked() == {"O": Classification(2, told)}
+        assert it.models["a"].asked() == {"O": Classification(2, expected)}
         await it.response("a", b"m", lent=False)
         assert it.responses.pop().error is None
     await it.close()
 
 
 @pytest.mark.parametrize("both", [False, True])
-async def test_an_output_is_told_as_classes_and_taken_further_as_it_is(both: bool) -> None:
+async def test_an_output_is_returned_as_classes_and_passed_on_as_it_is(both: bool) -> None:
     it = World(CHAIN, "m y")
     await it.ask("m y", m=Classification(1, beside=both))
     assert it.models["a"].asked() == {"O": Classification(1, beside=True)}
@@ -280,21 +290,21 @@ async def test_an_output_is_told_as_classes_and_taken_further_as_it_is(both: boo
     await it.response("b", b"y", lent=False)
     (response,) = it.responses
     head = kserve_pb2.ModelInferResponse.FromString(response.head)
-    told = [(each.name, each.datatype, [*each.shape]) for each in head.outputs]
+    outputs = [(each.name, each.datatype, [*each.shape]) for each in head.outputs]
     classes = ("m", "BYTES", [1])
     if both:
-        # An ensemble that this one is a step of asks so.
-        assert told == [("m", "UINT8", [2]), ("y", "UINT8", [1]), classes]
+        # As requested by an ensemble that this one is a step of.
+        assert outputs == [("m", "UINT8", [2]), ("y", "UINT8", [1]), classes]
         assert response.payloads == [b"mm", b"y", b"classes"]
     else:
-        assert told == [classes, ("y", "UINT8", [1])]
+        assert outputs == [classes, ("y", "UINT8", [1])]
         assert response.payloads == [b"classes", b"y"]
-    assert it.told == [([first], False)]
+    assert it.released == [([first], False)]
     await it.close()
 
 
 @pytest.mark.parametrize("changed", ["", "hit", "executed"])
-async def test_an_ensemble_is_kept_if_its_steps_were_responded_by_what_their_models_are(
+async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
     changed: str,
 ) -> None:
     it, link = World(CHAIN), FakeLink()
@@ -331,7 +341,7 @@ async def test_an_ensemble_is_kept_if_its_steps_were_responded_by_what_their_mod
     client.close()
 
 
-async def test_of_an_output_that_comes_twice_the_last_counts() -> None:
+async def test_if_an_output_comes_twice_the_last_counts() -> None:
     it = World(CHAIN)
     await it.ask()
     segment_name = it.models["a"].response_both(b"1", b"2", "UINT8")
@@ -340,7 +350,7 @@ async def test_of_an_output_that_comes_twice_the_last_counts() -> None:
     taken = member.payloads[0].shared_memory
     assert read(SharedMemory(taken.segment_name, taken.offset, taken.size_bytes)) == b"2"
     await it.response("b", b"y", lent=False)
-    assert it.told == [([segment_name], False)]
+    assert it.released == [([segment_name], False)]
     await it.close()
 
 
@@ -353,7 +363,7 @@ async def test_an_input_that_is_an_output_has_no_classes() -> None:
     await it.close()
 
 
-async def test_an_output_that_never_comes_is_told_as_triton_does() -> None:
+async def test_a_missing_output_is_the_error_that_it_is_on_triton() -> None:
     it = World(CHAIN[:1], "m")
     await it.ask()
     model = it.models["a"]
@@ -367,13 +377,14 @@ async def test_an_output_that_never_comes_is_told_as_triton_does() -> None:
     await it.close()
 
 
-async def test_a_bug_is_told_as_no_more_than_that(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_is_an_internal_error_without_details(caplog: pytest.LogCaptureFixture) -> None:
     it = World(CHAIN)
-    it.ensemble.find_model = lambda step: it.models[step.model + "?"].version
+    model = it.models.pop("a")
     await it.ask()
     assert it.responses[0].error is not None
     assert "KeyError" not in it.responses[0].error.message
-    assert "a step of 'e' version 1 cannot be taken" in caplog.text
+    assert "a step of 'e' version 1 cannot be submitted" in caplog.text
+    it.models["a"] = model
     await it.close()
 
 
@@ -391,17 +402,13 @@ async def test_a_damaged_response_fails_its_request_alone() -> None:
     await it.close()
 
 
-async def test_what_clients_ask_for_in_ever_new_ways_is_not_remembered_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nereid.services.scheduler.ensembles.ensemble_version._MOST_FORMS", 4)
-    monkeypatch.setattr("nereid.services.scheduler.ensembles.step_tensors._MOST", 4)
-    it = World(CHAIN)
+async def test_requests_for_ever_new_outputs_are_remembered_within_bounds() -> None:
+    it = World(CHAIN, max_entries=4)
     for count in range(1, 11):
         await it.ask("y", y=Classification(count))
         await it.response("a", b"m", lent=False)
         assert it.models["b"].asked()["O"].most == count
         await it.response("b", b"y", lent=False)
         assert len(it.responses) == count
-    assert len(it.ensemble._forms) <= 4
+    assert len(it.ensemble._steps) <= 4
     await it.close()

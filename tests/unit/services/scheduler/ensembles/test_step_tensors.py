@@ -1,4 +1,4 @@
-"""Shapes and heads on their way into steps and out of an ensemble."""
+"""Heads of ensembles' requests and responses, and the shapes in them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import pytest
 
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.ensembles.step_tensors import EnsembleHeads, Tensor, fitted
-from tests.support.scheduler.ensembles import ensemble_config
+from nereid.services.scheduler.ensembles.step_tensors import (
+    EnsembleHeads,
+    Tensor,
+    fit_batch_dimension,
+)
+from tests.support.scheduler.ensemble_configs import ensemble_config
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ from tests.support.scheduler.ensembles import ensemble_config
 def test_a_shape_gains_or_loses_a_batch_dimension(
     shape: tuple[int, ...], dims: tuple[int, ...], batched: bool, made: tuple[int, ...]
 ) -> None:
-    assert fitted(shape, dims, batched=batched) == made
+    assert fit_batch_dimension(shape, dims, batched=batched) == made
 
 
 def heads(more: str = "") -> EnsembleHeads:
@@ -38,7 +42,7 @@ def heads(more: str = "") -> EnsembleHeads:
     text = ensemble_config(["x", "w FP32 2 optional"], ["y"], steps, more)
     written = parse_config(f'name: "e" {text}', model_name="e")
     config = freeze_config(complete_config(written, model_name="e", description=None))
-    return EnsembleHeads(config, 3)
+    return EnsembleHeads(config, 3, {})
 
 
 def request(size: int = 2) -> bytes:
@@ -47,23 +51,25 @@ def request(size: int = 2) -> bytes:
     return message.SerializeToString()
 
 
-def test_what_a_request_leaves_out_is_none() -> None:
-    asked = heads().read(request())
-    assert asked.tensors([b"abc"]) == {"x": Tensor("FP32", (2,), b"abc"), "w": None}
+def test_an_omitted_optional_input_is_none() -> None:
+    head = heads().parse_request(request())
+    assert head.input_tensors([b"abc"]) == {"x": Tensor("FP32", (2,), b"abc"), "w": None}
 
 
 def test_requests_for_the_same_outputs_share_a_plan_however_many_there_are() -> None:
     them = heads()
-    plans = {id(them.read(request(size)).plan) for size in range(3000)}
+    plans = {id(them.parse_request(request(size)).plan) for size in range(3000)}
     assert len(plans) == 1
 
 
-def test_a_reply_has_a_batch_dimension_if_the_ensemble_has() -> None:
+def test_a_response_has_a_batch_dimension_if_the_ensemble_has() -> None:
     them = heads("max_batch_size: 4")
-    asked = them.read(request())
-    head = them.reply(asked, [Tensor("FP32", (2,), b"")], {"sequence_id": 7})
-    assert them.reply(asked, [Tensor("FP32", (2,), b"other")], {"sequence_id": 7}) is head
-    message = kserve_pb2.ModelInferResponse.FromString(head)
+    head = them.parse_request(request())
+    written = them.write_response(head, [Tensor("FP32", (2,), b"")], {"sequence_id": 7})
+    assert (
+        them.write_response(head, [Tensor("FP32", (2,), b"other")], {"sequence_id": 7}) is written
+    )
+    message = kserve_pb2.ModelInferResponse.FromString(written)
     assert (message.model_name, message.model_version) == ("e", "3")
     assert [*message.outputs[0].shape] == [1, 2]
     assert message.parameters["sequence_id"].int64_param == 7

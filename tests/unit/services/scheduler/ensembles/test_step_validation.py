@@ -1,4 +1,4 @@
-"""Ensembles against the models that they consist of; the texts are the real Triton's."""
+"""Ensembles checked against the models of their steps; the texts are the real Triton's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nereid.core.errors import InvalidArgument
 from nereid.model_config import parse_config
 from nereid.pb.model_config_pb2 import ModelConfig
 from nereid.services.scheduler.ensembles.step_validation import check_steps
-from tests.support.scheduler.ensembles import Step, ensemble_config
+from tests.support.scheduler.ensemble_configs import Step, ensemble_config
 
 ADD = """max_batch_size: 4
 input { name: "A" data_type: TYPE_FP32 dims: [ 2 ] }
@@ -56,7 +56,9 @@ def check(steps: list[Step], inputs: str = "x", outputs: str = "y", more: str = 
         (one("any"), "x FP32 7", "y FP32 9", ""),
     ],
 )
-def test_they_fit(steps: list[Step], inputs: str, outputs: str, more: str) -> None:
+def test_steps_that_match_are_accepted(
+    steps: list[Step], inputs: str, outputs: str, more: str
+) -> None:
     assert not check(steps, inputs, outputs, more)
 
 
@@ -119,7 +121,7 @@ def test_they_fit(steps: list[Step], inputs: str, outputs: str, more: str) -> No
         ),
     ],
 )
-def test_they_do_not_fit(steps: list[Step], inputs: str, more: str, text: str) -> None:
+def test_a_mismatch_is_refused(steps: list[Step], inputs: str, more: str, text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         check(steps, inputs, more=more)
     assert refused.value.message == text
@@ -147,7 +149,7 @@ JOIN: Step = ("join", {"A": "m", "C": "n"}, {"B": "y"})
         ([MANY, FLAT], "m,n", None),
     ],
 )
-def test_what_comes_together_has_passed_the_same_decoupled_models(
+def test_inputs_of_a_step_must_come_through_the_same_decoupled_models(
     steps: list[Step], outputs: str, decoupled: bool | None
 ) -> None:
     if decoupled is not None:

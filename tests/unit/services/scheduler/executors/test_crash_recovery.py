@@ -14,8 +14,8 @@ from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.placement import Slot
 from nereid.services.scheduler.executors.sessions import Placed, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
-from nereid.services.scheduler.models.load_rules import QueueLimits
 from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from tests.support.scheduler.fake_executors import Stream, executed
 from tests.support.scheduler.samples import head_of, model_of
 

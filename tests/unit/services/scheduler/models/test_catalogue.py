@@ -1,4 +1,4 @@
-"""Which version a request means, and whether it is ready."""
+"""The version that a request names, and readiness."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def model(name: str, **states: str) -> ServedModel:
         if state in ("ready", "waiting"):
             life.report("a", Standing.UP)
         if state == "waiting":
-            life.forget("a")
+            life.forget_executor("a")
         if state == "failed":
             life.report("a", Standing.FAILED, "because")
     return made
@@ -37,13 +37,13 @@ def found(catalogue: Catalogue, name: str, version: str = "") -> int:
     return catalogue.find(name, version).number
 
 
-def test_the_latest_ready_version_is_meant_where_none_is_named() -> None:
+def test_a_request_without_a_version_gets_the_latest_ready_one() -> None:
     catalogue = Catalogue([model("m", v1="ready", v2="waiting", v3="loading", v4="failed")])
     assert found(catalogue, "m") == 2
     assert found(catalogue, "m", "1") == 1
 
 
-def test_what_is_not_there_or_not_ready_is_told_in_tritons_words() -> None:
+def test_a_version_that_is_missing_or_not_ready_is_refused_in_tritons_words() -> None:
     catalogue = Catalogue([model("m", v1="failed", v2="loading"), model("empty")])
     for name, version, error, text in (
         ("nope", "", NotFound, "Request for unknown model: 'nope' is not found"),
@@ -70,7 +70,9 @@ def test_what_is_not_there_or_not_ready_is_told_in_tritons_words() -> None:
         ("nope", "", False),
     ],
 )
-def test_whether_it_may_still_come(name: str, version: str, loading: bool) -> None:
+def test_a_version_is_loading_until_its_first_load_is_over(
+    name: str, version: str, loading: bool
+) -> None:
     catalogue = Catalogue(
         [model("new", v1="failed", v2="loading"), model("old", v1="ready", v2="loading")]
     )
@@ -100,7 +102,7 @@ def test_a_model_without_versions_is_not_ready() -> None:
 
 
 def test_the_index_names_states_and_reasons() -> None:
-    refused = ServedModel("bare", refusal="no versions")
+    refused = ServedModel("bare", reason="no versions")
     catalogue = Catalogue([refused, model("m", v1="failed", v2="unknown", v3="ready")])
     entries = [
         (e.name, e.version, e.state, e.reason)
@@ -119,11 +121,11 @@ def test_the_index_names_states_and_reasons() -> None:
     ("text", "number"),
     [("", -1), ("1", 1), (" \t01", 1), ("+3", 3), ("1z", 1), ("0", 0), ("-0", 0)],
 )
-def test_versions_are_read_as_triton_reads_them(text: str, number: int) -> None:
+def test_versions_are_parsed_as_in_triton(text: str, number: int) -> None:
     assert parse_version(text) == number
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "9" * 20, "9" * 5000, "-" + "9" * 20, "\u0663", "+"])
-def test_what_is_no_version_is_refused(text: str) -> None:
+def test_an_invalid_version_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="version should be an integral value > 0"):
         parse_version(text)

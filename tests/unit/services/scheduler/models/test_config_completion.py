@@ -1,4 +1,4 @@
-"""Configurations completed with what executors say of model files."""
+"""Configurations completed with executors' descriptions of model files."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def described() -> pb.Described:
         (TENSORS.partition("output")[0], False, True),
     ],
 )
-def test_the_model_file_is_asked_only_for_what_is_not_written(
+def test_a_description_is_needed_only_for_missing_fields(
     text: str, disabled: bool, needed: bool
 ) -> None:
     assert needs_description(draft(text), rules(disabled)) is needed
@@ -63,14 +63,14 @@ def test_without_a_description_it_is_taken_as_written() -> None:
     assert (config.max_batch_size, config.batching) == (0, None)
 
 
-def test_a_description_that_says_nothing_is_none() -> None:
+def test_an_empty_description_is_ignored() -> None:
     config = complete(draft(TENSORS), pb.Described(command=1), rules())
     assert (config.max_batch_size, config.batching) == (0, None)
     with pytest.raises(InvalidArgument, match="'IN' must specify 'dims'"):
         complete(draft(TENSORS.replace("dims: [ 2 ]", "", 1)), pb.Described(), rules())
 
 
-def test_what_is_wrong_is_refused() -> None:
+def test_an_invalid_configuration_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="default-max-batch-size"):
         complete(draft(""), described(), rules(default_max_batch_size="some"))
     with pytest.raises(InvalidArgument):

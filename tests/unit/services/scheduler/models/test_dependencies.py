@@ -1,4 +1,4 @@
-"""The order in which models come into service, and circles among them."""
+"""The order in which models are loaded, and cycles among them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 from nereid.pb import model_config_pb2
 from nereid.services.scheduler.models.dependencies import (
-    circle_text,
-    in_order,
+    cycle_error,
+    in_load_order,
     is_ensemble,
-    models_of,
-    without_circles,
+    refuse_cycles,
+    step_models,
 )
-from nereid.services.scheduler.repository.repositories import FoundModel
+from nereid.services.scheduler.repository.found_model import FoundModel
 
 
 def found(name: str, steps: str = "") -> FoundModel:
@@ -30,10 +30,10 @@ def models(text: str) -> list[FoundModel]:
     return [found(name, steps.replace(",", " ")) for name, _, steps in parts]
 
 
-def test_what_an_ensemble_consists_of() -> None:
+def test_the_models_of_an_ensembles_steps() -> None:
     ensemble, plain = found("e", "a b a"), found("m")
     assert (is_ensemble(ensemble.draft), is_ensemble(plain.draft)) == (True, False)
-    assert (models_of(ensemble.draft), models_of(plain.draft)) == (["a", "b"], [])
+    assert (step_models(ensemble.draft), step_models(plain.draft)) == (["a", "b"], [])
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_what_an_ensemble_consists_of() -> None:
         ("a:a", "a"),
     ],
 )
-def test_order(text: str, order: str) -> None:
-    assert [each.name for each in in_order(models(text))] == order.split()
+def test_ensembles_are_loaded_after_their_models(text: str, order: str) -> None:
+    assert [each.name for each in in_load_order(models(text))] == order.split()
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def test_order(text: str, order: str) -> None:
         ("a:b,d b:c,d c:a d", {"a": "a -> ... -> c -> a", "b": "b -> ... -> a -> b"}),
     ],
 )
-def test_circles(text: str, errors: dict[str, str]) -> None:
-    told = {each.name: each.error for each in without_circles(models(text))}
-    for name, error_status in errors.items():
-        error = told[name]
+def test_an_ensemble_that_contains_itself_is_refused(text: str, errors: dict[str, str]) -> None:
+    checked_errors = {each.name: each.error for each in refuse_cycles(models(text))}
+    for name, cycle in errors.items():
+        error = checked_errors[name]
         assert error is not None
-        assert error.message == f"circular dependency between ensembles: {error_status}"
-    circled = {name for name, error in told.items() if error is not None}
-    assert circled >= set(errors)
-    assert "d" not in circled
+        assert error.message == f"circular dependency between ensembles: {cycle}"
+    circular = {name for name, error in checked_errors.items() if error is not None}
+    assert circular >= set(errors)
+    assert "d" not in circular
 
 
-def test_a_circle_through_models_in_service() -> None:
+def test_a_cycle_through_models_in_service() -> None:
     served = {"b": ["c"], "c": ["a"]}
-    assert "b -> ... -> a -> b" in circle_text("b", lambda name: served.get(name, ["b"]))
-    assert circle_text("b", lambda name: served.get(name, [])) == ""
+    assert "b -> ... -> a -> b" in cycle_error("b", lambda name: served.get(name, ["b"]))
+    assert cycle_error("b", lambda name: served.get(name, [])) == ""

@@ -1,9 +1,10 @@
-"""A version's states, from first load to end."""
+"""A version's states, from its first load to its unload."""
 
 import pytest
 
 from nereid.services.scheduler.models.lifecycle import (
     NO_INSTANCE,
+    TRANSITIONS,
     Standing,
     VersionLife,
     VersionState,
@@ -21,7 +22,7 @@ def life() -> VersionLife:
     return life
 
 
-def test_it_waits_for_an_executor(life: VersionLife) -> None:
+def test_a_new_load_waits_for_an_executor(life: VersionLife) -> None:
     assert (life.state, life.reason, life.serving) == (VersionState.LOADING, "", False)
 
 
@@ -48,7 +49,7 @@ def test_when_all_have_failed_the_first_failure_is_the_reason(life: VersionLife)
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "first")
 
 
-def test_another_executor_is_another_chance(life: VersionLife) -> None:
+def test_another_executor_may_succeed_after_a_failure(life: VersionLife) -> None:
     life.report("a", FAILED, "no GPU")
     life.report("b", LOADING)
     assert (life.state, life.reason) == (VersionState.LOADING, "")
@@ -56,9 +57,9 @@ def test_another_executor_is_another_chance(life: VersionLife) -> None:
     assert life.state is VersionState.READY
 
 
-def test_it_stays_ready_when_the_last_executor_goes(life: VersionLife) -> None:
+def test_ready_survives_the_last_executor(life: VersionLife) -> None:
     life.report("a", UP)
-    life.forget("a")
+    life.forget_executor("a")
     assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
     assert not life.serving
     life.report("b", LOADING)
@@ -71,28 +72,28 @@ def test_ready_ends_with_a_failure_while_no_other_executor_has_it(life: VersionL
     life.report("a", UP)
     life.report("b", FAILED, "no GPU")
     assert life.state is VersionState.READY
-    life.forget("a")
+    life.forget_executor("a")
     assert (life.state, life.reason) == (VersionState.READY, NO_INSTANCE)
     life.report("c", LOADING)
     life.report("c", FAILED, "out of memory")
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
 
 
-def test_a_failure_is_told_once_the_executor_that_was_loading_is_gone(life: VersionLife) -> None:
+def test_a_failure_counts_once_the_executor_that_was_loading_has_left(life: VersionLife) -> None:
     life.report("a", FAILED, "no GPU")
     life.report("b", LOADING)
-    life.forget("b")
+    life.forget_executor("b")
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "no GPU")
 
 
-def test_a_failure_outlives_the_executor_that_told_it(life: VersionLife) -> None:
+def test_a_failure_outlives_the_executor_that_reported_it(life: VersionLife) -> None:
     life.report("a", FAILED, "broken")
-    life.forget("a")
-    life.forget("nobody")
+    life.forget_executor("a")
+    life.forget_executor("unknown")
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "broken")
 
 
-def test_what_is_refused_stays_refused(life: VersionLife) -> None:
+def test_a_refusal_is_final(life: VersionLife) -> None:
     life.refuse("wrong in itself")
     life.report("a", UP)
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "wrong in itself")
@@ -103,26 +104,35 @@ def test_what_is_refused_stays_refused(life: VersionLife) -> None:
     ("code", "text"),
     [(13, "Internal: x"), (3, "Invalid argument: x"), (12, "Unsupported: x"), (99, "Unknown: x")],
 )
-def test_reasons_read_as_tritons(code: int, text: str) -> None:
+def test_reasons_have_tritons_form(code: int, text: str) -> None:
     assert reason_of(code, "x") == text
 
 
 def test_an_unload_has_two_steps_and_nothing_reported_matters_to_it(life: VersionLife) -> None:
     life.report("a", UP)
     life.begin_unload()
-    assert (life.state, life.gone, life.refused) == (VersionState.UNLOADING, True, False)
-    life.report("a", FAILED, "too late")
+    assert (life.state, life.unload_begun, life.refused) == (VersionState.UNLOADING, True, False)
+    life.report("a", FAILED, "unloading")
     assert life.state is VersionState.UNLOADING
     life.end_unload()
     assert (life.state, life.reason) == (VersionState.UNAVAILABLE, "unloaded")
-    assert (life.gone, life.unloaded, life.refused) == (True, True, True)
+    assert (life.unload_begun, life.unloaded, life.refused) == (True, True, True)
 
 
-def test_it_is_decided_when_all_who_try_have_ended(life: VersionLife) -> None:
-    assert (life.decided, life.attempted) == (False, False)
+def test_a_load_is_finished_when_every_executor_has_succeeded_or_failed(life: VersionLife) -> None:
+    assert (life.load_finished, life.loading) == (False, False)
     life.report("a", LOADING)
     life.report("b", LOADING)
     life.report("a", UP)
-    assert (life.decided, life.attempted) == (False, True)
+    assert (life.load_finished, life.loading) == (False, True)
     life.report("b", FAILED, "no GPU")
-    assert (life.decided, life.attempted) == (True, False)
+    assert (life.load_finished, life.loading) == (True, False)
+
+
+def test_only_transitions_of_the_table_are_possible(life: VersionLife) -> None:
+    with pytest.raises(AssertionError, match="from UNKNOWN to UNLOADING"):
+        VersionLife().begin_unload()
+    life.begin_unload()
+    with pytest.raises(AssertionError, match="from UNLOADING to LOADING"):
+        life.await_executor()
+    assert set(TRANSITIONS) == set(VersionState)

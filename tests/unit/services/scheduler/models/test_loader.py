@@ -1,4 +1,4 @@
-"""The loader with executors whose streams are lists: what happens out of the ordinary."""
+"""The loader with fake executors: failures, reconnections and updates."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,9 @@ from nereid.services.scheduler.models import load_rules
 from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.lifecycle import VersionState
-from nereid.services.scheduler.models.load_rules import LoadRules, QueueLimits
+from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 
 WRITTEN = """
 name: "m" backend: "onnxruntime"
@@ -43,10 +44,10 @@ class World:
         self.changes = 0
         settings: Callable[[str], dict[str, str]] = lambda _: {"key": "value"}  # noqa: E731
         rules = LoadRules(CompletionRules(False, settings), settings, QueueLimits())
-        self.loader = Loader(rules, self.changed)
+        self.loader = Loader(rules, self.on_change)
         self.loader.load(self.served)
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         self.changes += 1
 
     @property
@@ -61,7 +62,7 @@ class World:
         return session, stream
 
     def open(self, stream: Stream) -> list[Stream]:
-        """All instances that were asked for so far."""
+        """Open the streams of all instances that have been requested so far."""
         streams = []
         for command in stream.sent:
             if command.HasField("load"):
@@ -77,7 +78,7 @@ def described(command: int) -> pb.Described:
     return message
 
 
-async def test_commands_say_all_that_an_executor_must_know() -> None:
+async def test_a_load_command_is_complete() -> None:
     it = World()
     _, stream = it.join()
     first, second = (command.load for command in stream.sent)
@@ -92,7 +93,7 @@ async def test_commands_say_all_that_an_executor_must_know() -> None:
     assert it.changes > 0
 
 
-async def test_an_executor_that_fails_on_arrival_spoils_nothing() -> None:
+async def test_an_executor_that_lacks_the_backend_affects_no_other() -> None:
     it = World()
     _, stream = it.join("good")
     instances = it.open(stream)
@@ -103,7 +104,7 @@ async def test_an_executor_that_fails_on_arrival_spoils_nothing() -> None:
     assert not instances[0].finished
 
 
-async def test_the_loss_of_the_only_capable_executor_is_waited_out() -> None:
+async def test_a_version_stays_ready_when_its_only_executor_is_lost() -> None:
     it = World()
     session, stream = it.join("good")
     it.open(stream)
@@ -115,7 +116,7 @@ async def test_the_loss_of_the_only_capable_executor_is_waited_out() -> None:
     assert it.served.life.serving
 
 
-async def test_an_instance_that_dials_again_takes_the_place_of_its_old_stream() -> None:
+async def test_an_instance_that_reconnects_replaces_its_old_stream() -> None:
     it = World()
     _, stream = it.join()
     (old, _) = it.open(stream)
@@ -127,7 +128,7 @@ async def test_an_instance_that_dials_again_takes_the_place_of_its_old_stream() 
     assert it.served.life.serving
 
 
-async def test_a_version_is_up_again_with_its_first_instance_that_is_back() -> None:
+async def test_a_version_serves_again_with_the_first_instance_that_reconnects() -> None:
     it = World()
     _, stream = it.join()
     streams = it.open(stream)
@@ -141,7 +142,7 @@ async def test_a_version_is_up_again_with_its_first_instance_that_is_back() -> N
     assert it.served.life.serving
 
 
-async def test_what_concerns_another_executor_is_ignored(
+async def test_reports_about_another_executors_instances_are_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     it = World()
@@ -151,10 +152,10 @@ async def test_what_concerns_another_executor_is_ignored(
     it.loader.instance_failed(stranger, 99, ErrorStatus(13, "x"))
     it.loader.described(stranger, described(99))
     assert it.state is VersionState.LOADING
-    assert "described what was not asked for" in caplog.text
+    assert "sent a description for an unknown command" in caplog.text
 
 
-async def test_a_description_by_the_wrong_executor_does_not_count() -> None:
+async def test_a_description_by_another_executor_is_ignored() -> None:
     it = World('name: "m" backend: "onnxruntime"')
     session, stream = it.join()
     command = stream.sent[0].describe.command
@@ -198,7 +199,7 @@ async def test_a_leaving_executor_gets_no_instance_back() -> None:
     it.loader.left(session)
 
 
-async def test_what_fails_on_a_leaving_executor_says_nothing_of_the_model() -> None:
+async def test_a_failure_on_a_leaving_executor_is_no_failure_of_the_model() -> None:
     it = World()
     session, stream = it.join()
     number = stream.sent[0].load.instance
@@ -214,7 +215,7 @@ async def test_what_fails_on_a_leaving_executor_says_nothing_of_the_model() -> N
     assert it.served.life.serving
 
 
-async def test_a_session_that_was_replaced_ends() -> None:
+async def test_an_executor_that_joins_again_ends_its_old_session() -> None:
     it = World()
     _, stream = it.join("same")
     it.open(stream)
@@ -223,7 +224,7 @@ async def test_a_session_that_was_replaced_ends() -> None:
     assert len(other.sent) == 2
 
 
-async def test_an_instance_too_many_may_break_before_the_others_are_here() -> None:
+async def test_a_surplus_instance_may_break_before_the_update_is_done() -> None:
     it = World()
     _, stream = it.join()
     streams = it.open(stream)
@@ -233,9 +234,9 @@ async def test_an_instance_too_many_may_break_before_the_others_are_here() -> No
     assert streams[0].finished
     other = model_config_pb2.ModelConfig()
     other.CopyFrom(it.served.runtime.config.proto)
-    # None of those that are here fits.
+    # None of the present instances fits.
     other.instance_group[0].name = "another"
-    it.loader.resize(it.served, freeze_config(other))
+    it.loader.update_instances(it.served, freeze_config(other))
     it.loader.instance_closed(placed, breaking)
     new = [command.load.instance for command in stream.sent if command.HasField("load")][2:]
     assert all(it.loader.instance_opened(number, Stream()) for number in new)
@@ -244,7 +245,7 @@ async def test_an_instance_too_many_may_break_before_the_others_are_here() -> No
     assert streams[1].finished
 
 
-async def test_an_instance_that_is_to_go_after_its_batch_does_not_count_as_one_that_stays() -> None:
+async def test_an_instance_that_is_unloaded_after_its_batch_does_not_count_in_an_update() -> None:
     it = World(WRITTEN.replace("count: 2", "count: 1"))
     _, stream = it.join()
     (old,) = it.open(stream)
@@ -259,7 +260,7 @@ async def test_an_instance_that_is_to_go_after_its_batch_does_not_count_as_one_t
     placed.instance.open_members = 1
     for config in (freeze_config(other), one):
         loads = len(stream.sent)
-        it.loader.resize(it.served, config)
+        it.loader.update_instances(it.served, config)
         for command in stream.sent[loads:]:
             if command.HasField("load"):
                 assert it.loader.instance_opened(command.load.instance, Stream())

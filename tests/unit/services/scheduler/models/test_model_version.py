@@ -9,8 +9,8 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.load_rules import QueueLimits
 from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from tests.support.scheduler.fake_executors import Stream, executed, turn
 from tests.support.scheduler.samples import model_of
 

@@ -1,4 +1,4 @@
-"""What follows from what instances say of their models' readiness."""
+"""Readiness of models, from the reports of their instances."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.placement import Slot
 from nereid.services.scheduler.executors.sessions import Part, Placed, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
-from nereid.services.scheduler.models.readiness import Readiness, heard, verdict
+from nereid.services.scheduler.models.readiness import Readiness, heard, is_version_ready
 
 YES, NO, SILENT = True, False, None
 
 
 @pytest.mark.parametrize(
-    ("party", "decided"),
+    ("responses", "ready"),
     [
         ([[YES]], True),
         ([[NO]], False),
@@ -33,18 +33,18 @@ YES, NO, SILENT = True, False, None
         ([[SILENT], [YES]], True),
         ([[NO], [SILENT]], None),
         ([[YES, NO], [NO, SILENT]], False),
-        # Its instances have nothing to say.
+        # Its instances have no readiness check.
         ([[NO], []], True),
     ],
 )
 def test_a_version_is_ready_where_all_instances_of_one_executor_are(
-    party: list[list[bool | None]], decided: bool | None
+    responses: list[list[bool | None]], ready: bool | None
 ) -> None:
-    assert verdict(party) is decided
+    assert is_version_ready(responses) is ready
 
 
 class Stream:
-    """One end of a stream, whose messages nobody answers."""
+    """One end of a stream; nothing is ever sent back."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -53,7 +53,7 @@ class Stream:
         self.sent.append(message)
 
     def finish(self) -> None:
-        """Nobody is there."""
+        """Do nothing."""
 
 
 class Asked:
@@ -73,7 +73,7 @@ class Asked:
 
     @property
     def questions(self) -> list[int]:
-        """The numbers of those that were asked."""
+        """The numbers of the queries that were sent."""
         commands = [pb.ExecutorCommand.FromString(each) for each in self.commands.sent]
         assert all(each.readiness_query.instance == 9 for each in commands)
         return [each.readiness_query.question for each in commands]
@@ -81,7 +81,7 @@ class Asked:
     async def is_ready(self, limit_s: float = 10.0) -> bool:
         return await self.readiness.are_ready([self.served], limit_s)
 
-    def tell(self, question: int, ready: bool) -> None:
+    def report(self, question: int, ready: bool) -> None:
         heard(
             self.placed,
             self.session,
@@ -89,13 +89,13 @@ class Asked:
         )
 
 
-async def test_who_has_nothing_to_say_is_not_asked() -> None:
+async def test_a_model_without_a_readiness_check_is_not_queried() -> None:
     asked = Asked(tells_ready=False)
     assert await asked.is_ready()
     assert asked.questions == []
 
 
-async def test_no_response_is_a_no_and_the_question_stays() -> None:
+async def test_no_response_in_time_is_not_ready_and_the_query_stays_pending() -> None:
     asked = Asked()
     assert not await asked.is_ready(0.001)
     assert not await asked.is_ready(0.001)
@@ -103,19 +103,19 @@ async def test_no_response_is_a_no_and_the_question_stays() -> None:
     waiting = asyncio.ensure_future(asked.is_ready())
     await asyncio.sleep(0)
     assert asked.questions == [number]
-    asked.tell(number, ready=True)
+    asked.report(number, ready=True)
     assert await waiting
-    # Late news of what is answered.
-    asked.tell(number, ready=False)
+    # A second report is ignored.
+    asked.report(number, ready=False)
 
 
-async def test_a_worker_that_is_back_is_asked_anew() -> None:
+async def test_a_restarted_worker_is_queried_again() -> None:
     asked = Asked()
     assert not await asked.is_ready(0.001)
     asked.instance.stream = Stream()
     waiting = asyncio.ensure_future(asked.is_ready())
     await asyncio.sleep(0)
     old, new = asked.questions
-    asked.tell(old, ready=False)
-    asked.tell(new, ready=True)
+    asked.report(old, ready=False)
+    asked.report(new, ready=True)
     assert await waiting

@@ -1,4 +1,4 @@
-"""Warmup samples that no request could be like."""
+"""Warmup samples are checked like requests."""
 
 import pytest
 
@@ -51,6 +51,6 @@ def test_samples_that_fit(samples: str) -> None:
 def test_samples_that_do_not_fit_are_refused_like_requests(
     inputs: tuple[str, ...], text: str
 ) -> None:
-    with pytest.raises(InvalidArgument) as told:
+    with pytest.raises(InvalidArgument) as refused:
         check_samples(model_of(_MODEL + sample(X) + sample(*inputs), backend="python"))
-    assert text in told.value.message
+    assert text in refused.value.message

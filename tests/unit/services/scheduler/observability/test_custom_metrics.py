@@ -1,4 +1,4 @@
-"""Models' own metrics: several holders of one metric, and what does not fit together."""
+"""Custom metrics: several reports of one metric, and reports that do not match."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ def series(name: str, value: float, kind: str = "counter", **more: Any) -> pb.Cu
     return pb.CustomSeries(name=name, description=f"About {name}", kind=kind, value=value, **more)
 
 
-def page_of(*told: list[pb.CustomSeries]) -> list[str]:
+def page_of(*reports: list[pb.CustomSeries]) -> list[str]:
     page = Page()
-    write_custom(page, [pb.CustomMetrics(series=each) for each in told])
+    write_custom(page, [pb.CustomMetrics(series=each) for each in reports])
     return page.encode().decode().splitlines()
 
 
-def test_counters_of_all_holders_are_added_up() -> None:
+def test_counters_of_all_reports_are_added_up() -> None:
     one = series("c", 2, labels={"b": "x", "a": "y"})
     assert page_of([one, series("c", 1)], [one]) == [
         "# HELP c About c",
@@ -27,11 +27,11 @@ def test_counters_of_all_holders_are_added_up() -> None:
     ]
 
 
-def test_of_gauges_the_last_one_is_shown() -> None:
+def test_the_last_value_of_a_gauge_counts() -> None:
     assert page_of([series("g", 5, "gauge")], [series("g", 3, "gauge")])[-1:] == ["g 3"]
 
 
-def test_histograms_are_added_up_by_range() -> None:
+def test_histograms_with_the_same_bounds_are_added_up() -> None:
     one = series("h", 3, "histogram", bounds=[1, 2], counts=[1, 0, 2])
     two = series("h", 4, "histogram", bounds=[1, 2], counts=[0, 1, 0])
     other = series("h", 9, "histogram", bounds=[1], counts=[7, 7])
@@ -44,5 +44,5 @@ def test_histograms_are_added_up_by_range() -> None:
     ]
 
 
-def test_a_name_has_one_kind() -> None:
+def test_a_series_of_another_kind_is_dropped() -> None:
     assert page_of([series("m", 1), series("m", 2, "gauge")])[2:] == ["m 1"]

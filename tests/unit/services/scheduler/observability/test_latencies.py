@@ -2,14 +2,15 @@
 
 import pytest
 
+from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.latencies import (
     DEFAULT_BOUNDS_MS,
     Latencies,
     MetricsConfig,
-    read_setting,
+    config_of,
     setting,
 )
-from nereid.services.scheduler.observability.statistics import Execution, ModelStatistics
+from nereid.services.scheduler.observability.statistics import ModelStatistics
 from nereid.services.scheduler.requests.entry import Batch, Entry
 from tests.support.scheduler.samples import entry_of, model_of
 
@@ -30,7 +31,7 @@ def entry(received_ns: int) -> Entry:
     return one
 
 
-def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+def test_no_latencies_are_kept_by_default() -> None:
     assert MetricsConfig().latencies_of(model_of()) is None
 
 
@@ -39,8 +40,7 @@ def test_a_batch_counts_for_each_of_its_members() -> None:
         model_of()
     )
     assert latencies is not None
-    statistics = ModelStatistics()
-    statistics.latencies = latencies
+    statistics = ModelStatistics(latencies)
     failed = entry(0)
     members = [entry(0), entry(550 * MS), failed]
     statistics.record_batch(Batch(members, 3, "full"), EXECUTION, failed=[failed])
@@ -65,8 +65,7 @@ def test_a_request_with_many_responses_counts_at_its_first_and_at_its_end() -> N
         model_of()
     )
     assert latencies is not None
-    statistics = ModelStatistics()
-    statistics.latencies = latencies
+    statistics = ModelStatistics(latencies)
     one = entry(100 * MS)
     latencies.record_first_response(50 * MS)
     assert latencies.first_response is not None
@@ -80,8 +79,8 @@ def test_a_request_with_many_responses_counts_at_its_first_and_at_its_end() -> N
 
 
 def test_the_cache_has_summaries_of_its_own() -> None:
-    statistics = ModelStatistics()
-    statistics.latencies = latencies = Latencies((100,), summaries=False)
+    latencies = Latencies((100,), summaries=False)
+    statistics = ModelStatistics(latencies)
     statistics.record_cache_hit(entry(0), 5000, 200 * MS)
     statistics.record_cache_miss(4000, 3000)
     assert (latencies.cache_hit.total, latencies.cache_miss.total) == (5, 7)
@@ -89,7 +88,7 @@ def test_the_cache_has_summaries_of_its_own() -> None:
     assert latencies.first_response.counts == [0, 1]
 
 
-def test_summaries_alone() -> None:
+def test_summaries_without_histograms() -> None:
     latencies = MetricsConfig(summary_latencies=True).latencies_of(model_of())
     assert latencies is not None
     assert latencies.first_response is None
@@ -112,7 +111,7 @@ def test_a_models_own_bounds() -> None:
 
 def test_settings_together_the_last_of_one_name_counts() -> None:
     texts = ["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9", "summary_latencies=false"]
-    config = MetricsConfig.of(map(read_setting, map(setting, texts)))
+    config = config_of(map(setting, texts))
     assert config == MetricsConfig(summary_latencies=False, summary_quantiles=(0.5, 0.9))
 
 
@@ -128,6 +127,6 @@ def test_settings_together_the_last_of_one_name_counts() -> None:
         "summary_quantiles=50",
     ],
 )
-def test_a_setting_that_is_none(text: str) -> None:
+def test_an_unknown_setting_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected counter_latencies"):
         setting(text)

@@ -6,13 +6,13 @@ import pytest
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.observability.logging import LogSettings, rules_of
-from nereid.services.scheduler.observability.log_settings import changed, shown
+from nereid.services.scheduler.observability.log_settings import apply_changes, shown_settings
 
 START = rules_of(LogSettings())
 
 
-def test_what_is_shown_at_first_is_what_triton_shows() -> None:
-    assert shown(START, "/var/log/nereid") == {
+def test_initial_settings_are_as_on_triton() -> None:
+    assert shown_settings(START, "/var/log/nereid") == {
         "log_file": "/var/log/nereid",
         "log_info": True,
         "log_warning": True,
@@ -22,11 +22,11 @@ def test_what_is_shown_at_first_is_what_triton_shows() -> None:
     }
 
 
-def test_changes_are_taken_over_and_what_is_not_known_is_ignored() -> None:
+def test_changes_are_applied_and_unknown_settings_are_ignored() -> None:
     changes = {"log_info": False, "log_verbose_level": 2, "log_format": "ISO8601", "nope": None}
-    told = shown(changed(START, changes), "")
-    assert (told["log_info"], told["log_warning"]) == (False, True)
-    assert (told["log_verbose_level"], told["log_format"]) == (2, "ISO8601")
+    shown = shown_settings(apply_changes(START, changes), "")
+    assert (shown["log_info"], shown["log_warning"]) == (False, True)
+    assert (shown["log_verbose_level"], shown["log_format"]) == (2, "ISO8601")
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_changes_are_taken_over_and_what_is_not_known_is_ignored() -> None:
         ({"log_file": "f"}, Unimplemented, "log file location can not be updated"),
     ],
 )
-def test_what_is_wrong_is_told(
+def test_invalid_values_are_refused_with_tritons_texts(
     changes: dict[str, Any], error: type[NereidError], text: str
 ) -> None:
-    with pytest.raises(error) as told:
-        changed(START, changes)
-    assert text in told.value.message
+    with pytest.raises(error) as refused:
+        apply_changes(START, changes)
+    assert text in refused.value.message

@@ -1,4 +1,4 @@
-"""What executors tell of their machines, on the metrics page."""
+"""Hosts and GPUs on the metrics page, from the reports of executors."""
 
 from nereid.observability.metrics import Page
 from nereid.pb import nereid_pb2 as pb
@@ -18,7 +18,7 @@ def session(name: str, host: str, usage: pb.DeviceUsage | None) -> Session:
     return Session(pb.Hello(name=name, host=host), Stream(), usage=usage)
 
 
-def told(page: Page) -> dict[str, float]:
+def values_of(page: Page) -> dict[str, float]:
     lines = page.encode().decode().splitlines()
     return {line.split()[0]: float(line.split()[1]) for line in lines if line[0] != "#"}
 
@@ -29,9 +29,9 @@ def busy(utilization: float, used: int = 1, total: int = 10) -> pb.DeviceUsage:
     )
 
 
-def test_executors_of_one_host_tell_of_one_machine() -> None:
+def test_executors_of_one_host_count_as_one_machine() -> None:
     page = Page()
-    # Two processes of one machine, a container on it, another machine, one that is silent.
+    # Two processes of one machine, a container on it, another machine, one without a report.
     sessions = [
         session("a", "boot1/24", busy(0.2)),
         session("b", "boot1/24", busy(0.4)),
@@ -40,7 +40,7 @@ def test_executors_of_one_host_tell_of_one_machine() -> None:
         session("e", "boot3/24", None),
     ]
     write_cpus(page, sessions)
-    values = told(page)
+    values = values_of(page)
     assert round(values.pop("nv_cpu_utilization"), 6) == 0.6
     assert values == {"nv_cpu_memory_total_bytes": 40, "nv_cpu_memory_used_bytes": 6}
 
@@ -48,17 +48,17 @@ def test_executors_of_one_host_tell_of_one_machine() -> None:
 def test_executors_that_do_not_know_their_host_count_each() -> None:
     page = Page()
     write_cpus(page, [session("a", "", busy(0.5)), session("b", "", busy(0.5))])
-    assert told(page)["nv_cpu_memory_total_bytes"] == 20
+    assert values_of(page)["nv_cpu_memory_total_bytes"] == 20
 
 
-def test_without_a_report_there_is_nothing_to_tell() -> None:
+def test_without_a_report_nothing_is_written() -> None:
     page = Page()
     write_cpus(page, [session("a", "boot", None)])
     write_gpus(page, [session("a", "boot", None)])
     assert page.encode() == b""
 
 
-def test_a_gpu_is_told_once_however_many_executors_use_it() -> None:
+def test_a_gpu_is_written_once_however_many_executors_use_it() -> None:
     gpu = pb.GpuUsage(
         uuid="GPU-1",
         utilization=0.5,
@@ -72,7 +72,7 @@ def test_a_gpu_is_told_once_however_many_executors_use_it() -> None:
     usage = pb.DeviceUsage(gpus=[gpu])
     other = pb.DeviceUsage(gpus=[gpu, pb.GpuUsage(uuid="GPU-2")])
     write_gpus(page, [session("a", "h", usage), session("b", "h", other)])
-    values = told(page)
+    values = values_of(page)
     assert len(values) == 12
     assert {name: value for name, value in values.items() if "GPU-1" in name} == {
         'nv_gpu_utilization{gpu_uuid="GPU-1"}': 0.5,

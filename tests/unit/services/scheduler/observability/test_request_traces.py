@@ -1,4 +1,4 @@
-"""The spans of requests on their way through a model version."""
+"""The spans of requests in a model version."""
 
 import asyncio
 
@@ -8,8 +8,8 @@ from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.load_rules import QueueLimits
 from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
 from tests.support.peers.spans import KeptSpans
@@ -52,9 +52,9 @@ class World:
         head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
         request = InferRequest(number, head.SerializeToString(), [b"x"], request_id=str(number))
         request.trace_context, request.timeout_us = trace_context, timeout_us
-        return self.model.submit(request, self._take)
+        return self.model.submit(request, self._on_response)
 
-    def _take(self, response: InferResponse) -> None:
+    def _on_response(self, response: InferResponse) -> None:
         self.responses.append(response)
         self.responded.set()
 
@@ -62,7 +62,7 @@ class World:
         self.model.executed(instance, executed(batch))
 
 
-async def test_without_a_tracer_contexts_travel_as_they_came() -> None:
+async def test_without_a_tracer_contexts_are_passed_on() -> None:
     it = World(traced=False)
     instance, stream = it.instance()
     it.submit(1, context(1))
@@ -73,7 +73,7 @@ async def test_without_a_tracer_contexts_travel_as_they_came() -> None:
     it.model.close()
 
 
-async def test_sampled_members_of_a_batch_are_linked_and_others_left_alone() -> None:
+async def test_sampled_members_of_a_batch_are_linked_and_others_are_not() -> None:
     it = World()
     instance, stream = it.instance()
     contexts = [context(1), context(2, sampled=False), b"", context(3)]
@@ -88,7 +88,7 @@ async def test_sampled_members_of_a_batch_are_linked_and_others_left_alone() -> 
     first, last = it.tracer.named("m")
     assert (first.parent, last.parent) == (contexts[0], contexts[3])
     executes = it.tracer.named("execute")
-    # What the executor does is below the attempts.
+    # The executor's spans are children of the attempts.
     assert [span.context for span in executes] == [passed[0], passed[3]]
     assert [span.parent for span in executes] == [first.context, last.context]
     batch = it.tracer.one("batch")
@@ -107,7 +107,7 @@ async def test_sampled_members_of_a_batch_are_linked_and_others_left_alone() -> 
     it.model.close()
 
 
-async def test_a_lost_attempt_is_told_and_the_next_waits_from_there() -> None:
+async def test_a_lost_attempt_has_a_span_and_the_next_wait_begins_there() -> None:
     it = World()
     instance, stream = it.instance()
     it.submit(1, context(1))
@@ -130,7 +130,7 @@ async def test_a_lost_attempt_is_told_and_the_next_waits_from_there() -> None:
     it.model.close()
 
 
-async def test_a_request_that_was_never_executed_shows_its_wait_and_its_error() -> None:
+async def test_a_request_that_was_never_executed_has_a_queue_span_and_an_error() -> None:
     it = World()
     it.submit(1, context(1))
     it.model.fail_all(Unavailable("over"))
@@ -141,7 +141,7 @@ async def test_a_request_that_was_never_executed_shows_its_wait_and_its_error() 
     it.model.close()
 
 
-async def test_a_request_whose_time_in_the_queue_is_over_shows_only_its_wait() -> None:
+async def test_a_request_that_times_out_in_the_queue_has_only_a_queue_span() -> None:
     it = World(policy="default_timeout_microseconds: 60000000 allow_timeout_override: true")
     _, stream = it.instance()
     # The other one is executed, which takes its time.
@@ -158,7 +158,7 @@ async def test_a_request_whose_time_in_the_queue_is_over_shows_only_its_wait() -
     it.model.close()
 
 
-async def test_a_request_that_is_given_up_shows_when_and_what_came_of_it_later() -> None:
+async def test_a_cancelled_request_has_spans_of_its_wait_and_its_execution() -> None:
     it = World()
     instance, stream = it.instance()
     running = it.submit(1, context(1))
@@ -175,7 +175,7 @@ async def test_a_request_that_is_given_up_shows_when_and_what_came_of_it_later()
     it.model.close()
 
 
-async def test_a_batch_that_makes_no_sense_still_ends_its_attempts() -> None:
+async def test_a_malformed_response_still_ends_its_attempts() -> None:
     it = World()
     instance, _ = it.instance()
     it.submit(1, context(1))
@@ -186,7 +186,7 @@ async def test_a_batch_that_makes_no_sense_still_ends_its_attempts() -> None:
     it.model.close()
 
 
-def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
+def test_a_cache_lookup_has_a_span_that_says_whether_it_hit() -> None:
     tracer = KeptSpans()
     trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
@@ -201,7 +201,7 @@ def test_a_lookup_in_the_cache_says_whether_it_hit() -> None:
     assert tracer.named("queue") == []
 
 
-def test_a_dropped_request_says_so() -> None:
+def test_a_cancelled_request_has_that_as_its_error() -> None:
     tracer = KeptSpans()
     trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
@@ -211,7 +211,7 @@ def test_a_dropped_request_says_so() -> None:
     assert SpanTraces(tracer).begin(request_with(context(1, sampled=False)), 100) is None
 
 
-def test_a_span_shows_when_a_decoupled_models_responses_came() -> None:
+def test_a_span_has_events_for_the_responses_of_a_decoupled_model() -> None:
     tracer = KeptSpans()
     trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
@@ -220,5 +220,5 @@ def test_a_span_shows_when_a_decoupled_models_responses_came() -> None:
     trace.end(entry_of(), ("m", 1), InferResponse(0), 500)
     span = tracer.one("m")
     times = [time_ns - span.start_ns for name, time_ns in span.events if name == "response"]
-    # Of answers without end only the first ones.
+    # Only the first so many.
     assert times == [10 + number for number in range(128)]

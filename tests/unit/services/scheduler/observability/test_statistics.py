@@ -1,13 +1,13 @@
-"""What is counted of requests and executions."""
+"""A version's counters of requests and executions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from nereid.core.messages import ErrorStatus, InferResponse
+from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.statistics import (
-    MOST_RESPONSES,
-    Execution,
+    MAX_RESPONSES,
     GpuShare,
     ModelStatistics,
 )
@@ -34,24 +34,24 @@ def test_each_member_counts_with_the_whole_execution() -> None:
     statistics = ModelStatistics()
     members = [entry(1, 100, 110), entry(3, 200, 220)]
     statistics.record_batch(Batch(members, 4, "full"), EXECUTION)
-    told = statistics.to_proto("m", "2")
-    assert (told.name, told.version) == ("m", "2")
-    assert (told.inference_count, told.execution_count) == (4, 1)
-    assert told.last_inference == EXECUTION.epoch_ms
-    stats = told.inference_stats
+    message = statistics.to_proto("m", "2")
+    assert (message.name, message.version) == ("m", "2")
+    assert (message.inference_count, message.execution_count) == (4, 1)
+    assert message.last_inference == EXECUTION.epoch_ms
+    stats = message.inference_stats
     assert (stats.success.count, stats.success.ns) == (2, 1900 + 1800)
     assert (stats.queue.count, stats.queue.ns) == (2, 890 + 780)
     assert (stats.compute_input.count, stats.compute_input.ns) == (2, 20)
     assert (stats.compute_infer.count, stats.compute_infer.ns) == (2, 400)
     assert (stats.compute_output.count, stats.compute_output.ns) == (2, 60)
-    (batch,) = told.batch_stats
+    (batch,) = message.batch_stats
     assert batch.batch_size == 4
     assert (batch.compute_input.count, batch.compute_input.ns) == (1, 10)
     assert (batch.compute_infer.count, batch.compute_infer.ns) == (1, 200)
     assert (batch.compute_output.count, batch.compute_output.ns) == (1, 30)
 
 
-def test_what_a_gpu_did_is_a_part_of_all() -> None:
+def test_the_counts_of_a_gpu_are_a_part_of_the_versions() -> None:
     statistics = ModelStatistics()
     there = replace(EXECUTION, gpu_uuid="GPU-1")
     good, bad = entry(1, 100, 110), entry(2, 200, 220)
@@ -77,63 +77,63 @@ def test_what_a_gpu_did_is_a_part_of_all() -> None:
     assert (statistics.inference_count, statistics.execution_count) == (4, 3)
 
 
-def test_a_failed_execution_is_executed_but_not_inferred() -> None:
+def test_a_failed_execution_counts_as_an_execution_but_no_inference() -> None:
     statistics = ModelStatistics()
     members = [entry(1, 100, 110), entry(2, 200, 220)]
     statistics.record_batch(Batch(members, 3, "delay"), EXECUTION, failed=members)
-    told = statistics.to_proto("m", "1")
-    assert (told.inference_count, told.execution_count) == (0, 1)
-    stats = told.inference_stats
+    message = statistics.to_proto("m", "1")
+    assert (message.inference_count, message.execution_count) == (0, 1)
+    stats = message.inference_stats
     assert (stats.fail.count, stats.fail.ns) == (2, 1900 + 1800)
     assert stats.success.count == stats.queue.count == stats.compute_infer.count == 0
     assert stats.success.ns == stats.queue.ns == 0
-    assert [batch.batch_size for batch in told.batch_stats] == [3]
+    assert [batch.batch_size for batch in message.batch_stats] == [3]
 
 
 def test_a_member_may_fail_alone() -> None:
     statistics = ModelStatistics()
     good, bad = entry(1, 100, 110), entry(2, 200, 220)
     statistics.record_batch(Batch([good, bad], 3, "delay"), EXECUTION, failed=[bad])
-    told = statistics.to_proto("m", "1")
-    assert told.inference_count == 1
-    assert (told.inference_stats.success.count, told.inference_stats.success.ns) == (1, 1900)
-    assert (told.inference_stats.fail.count, told.inference_stats.fail.ns) == (1, 1800)
+    message = statistics.to_proto("m", "1")
+    assert message.inference_count == 1
+    assert (message.inference_stats.success.count, message.inference_stats.success.ns) == (1, 1900)
+    assert (message.inference_stats.fail.count, message.inference_stats.fail.ns) == (1, 1800)
 
 
-def test_what_expired_in_the_queue_fails() -> None:
+def test_a_request_that_expired_in_the_queue_counts_as_failed() -> None:
     statistics = ModelStatistics()
     statistics.record_failure(entry(1, 100, 110), now_ns=600)
-    told = statistics.to_proto("m", "1")
-    assert (told.inference_stats.fail.count, told.inference_stats.fail.ns) == (1, 500)
-    assert (told.execution_count, told.last_inference) == (0, 0)
+    message = statistics.to_proto("m", "1")
+    assert (message.inference_stats.fail.count, message.inference_stats.fail.ns) == (1, 500)
+    assert (message.execution_count, message.last_inference) == (0, 0)
 
 
-def test_the_counts_hold_together_with_a_cache() -> None:
+def test_the_counts_are_consistent_with_a_cache() -> None:
     statistics = ModelStatistics()
     statistics.record_batch(Batch([entry(1, 100, 110)], 1, "single"), EXECUTION)
     statistics.record_cache_miss(5, 2)
     statistics.record_cache_hit(entry(1, 3000, 0), lookup_ns=5, now_ns=3020)
-    told = statistics.to_proto("m", "1")
-    stats = told.inference_stats
+    message = statistics.to_proto("m", "1")
+    stats = message.inference_stats
     assert (stats.success.count, stats.success.ns) == (2, 1900 + 2 + 20)
     assert stats.queue.count == stats.success.count
     assert stats.compute_infer.count == stats.success.count - stats.cache_hit.count
     assert (stats.cache_hit.count, stats.cache_hit.ns) == (1, 5)
     assert (stats.cache_miss.count, stats.cache_miss.ns) == (1, 7)
-    assert (told.inference_count, told.execution_count) == (1, 1)
+    assert (message.inference_count, message.execution_count) == (1, 1)
 
 
-def test_batch_sizes_are_told_in_order_and_the_clock_never_runs_back() -> None:
+def test_batch_sizes_are_sorted_and_the_last_inference_never_goes_back() -> None:
     statistics = ModelStatistics()
     for size, epoch_ms in ((4, 20), (1, 10), (4, 15)):
         execution = Execution(0, 0, epoch_ms, 1, 1, 1)
         statistics.record_batch(Batch([entry(size, 0, 0)], size, "full"), execution)
-    told = statistics.to_proto("m", "1")
-    assert [(b.batch_size, b.compute_infer.count) for b in told.batch_stats] == [(1, 1), (4, 2)]
-    assert told.last_inference == 20
+    message = statistics.to_proto("m", "1")
+    assert [(b.batch_size, b.compute_infer.count) for b in message.batch_stats] == [(1, 1), (4, 2)]
+    assert message.last_inference == 20
 
 
-def test_a_model_that_never_ran_tells_zeros() -> None:
+def test_a_model_that_never_ran_has_zeros() -> None:
     stats = ModelStatistics().to_proto("m", "1").inference_stats
     for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"):
         assert stats.HasField(name)
@@ -141,26 +141,26 @@ def test_a_model_that_never_ran_tells_zeros() -> None:
     assert stats.HasField("cache_miss")
 
 
-def test_responses_count_by_their_place_among_those_to_a_request() -> None:
+def test_responses_count_by_their_index_in_the_request() -> None:
     statistics = ModelStatistics()
     statistics.record_response(0, InferResponse(1, b"head", more=True), 10)
     statistics.record_response(1, InferResponse(1, error=ErrorStatus(13, "no"), more=True), 20)
     statistics.record_response(2, InferResponse(1), 30)
     statistics.record_response(0, InferResponse(2, b"head"), 5)
-    told = statistics.to_proto("m", "1").response_stats
-    assert sorted(told) == ["0", "1", "2"]
-    assert (told["0"].success.count, told["0"].success.ns) == (2, 15)
-    assert (told["0"].compute_infer.count, told["0"].compute_output.count) == (2, 2)
-    assert (told["1"].fail.count, told["1"].fail.ns) == (1, 20)
-    assert (told["2"].empty_response.count, told["2"].empty_response.ns) == (1, 30)
-    assert all(each.HasField("cancel") for each in told.values())
+    counts = statistics.to_proto("m", "1").response_stats
+    assert sorted(counts) == ["0", "1", "2"]
+    assert (counts["0"].success.count, counts["0"].success.ns) == (2, 15)
+    assert (counts["0"].compute_infer.count, counts["0"].compute_output.count) == (2, 2)
+    assert (counts["1"].fail.count, counts["1"].fail.ns) == (1, 20)
+    assert (counts["2"].empty_response.count, counts["2"].empty_response.ns) == (1, 30)
+    assert all(each.HasField("cancel") for each in counts.values())
 
 
-def test_responses_without_end_are_not_all_counted() -> None:
+def test_responses_beyond_a_limit_are_not_counted() -> None:
     statistics = ModelStatistics()
-    for index in range(MOST_RESPONSES + 5):
+    for index in range(MAX_RESPONSES + 5):
         statistics.record_response(index, InferResponse(1, b"head", more=True), 1)
-    assert len(statistics.to_proto("m", "1").response_stats) == MOST_RESPONSES
+    assert len(statistics.to_proto("m", "1").response_stats) == MAX_RESPONSES
 
 
 def test_a_request_with_many_responses_counts_when_it_has_ended() -> None:
@@ -169,9 +169,9 @@ def test_a_request_with_many_responses_counts_when_it_has_ended() -> None:
     statistics.record_execution(Batch([one], 2, "single"), EXECUTION)
     assert statistics.inference_count == 0
     statistics.record_end(one, EXECUTION, 5100)
-    told = statistics.to_proto("m", "1")
-    assert (told.inference_count, told.execution_count) == (2, 1)
-    stats = told.inference_stats
+    message = statistics.to_proto("m", "1")
+    assert (message.inference_count, message.execution_count) == (2, 1)
+    stats = message.inference_stats
     assert (stats.success.count, stats.success.ns) == (1, 5000)
     assert (stats.queue.count, stats.queue.ns) == (1, 890)
     assert (stats.compute_infer.count, stats.compute_infer.ns) == (1, 200)

@@ -5,18 +5,18 @@ import pytest
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.core.messages import TraceRule, TraceRules
 from nereid.observability.tracing import TraceConfig
-from nereid.services.scheduler.observability.trace_settings import TraceSettings
+from nereid.services.scheduler.observability.trace_settings import TraceExtensionSettings
 
 ON = TraceConfig(levels=("TIMESTAMPS",), rate=2, mode="opentelemetry", resource=(("a", "b"),))
 
 
-def changeable(settings: TraceSettings, model: str = "") -> tuple[list[str], str, str]:
+def changeable(settings: TraceExtensionSettings, model: str = "") -> tuple[list[str], str, str]:
     shown = settings.shown(model)
     return shown["trace_level"], shown["trace_rate"][0], shown["trace_count"][0]
 
 
 def test_a_server_that_does_not_trace_shows_what_triton_shows() -> None:
-    settings = TraceSettings(TraceConfig())
+    settings = TraceExtensionSettings(TraceConfig())
     assert settings.shown("") == {
         "trace_level": ["OFF"],
         "trace_rate": ["1000"],
@@ -34,16 +34,16 @@ def test_a_server_that_does_not_trace_shows_what_triton_shows() -> None:
     assert settings.rules() is None
 
 
-def test_a_server_that_traces_shows_where_to() -> None:
-    shown = TraceSettings(ON).shown("m")
+def test_a_server_that_traces_shows_its_collector() -> None:
+    shown = TraceExtensionSettings(ON).shown("m")
     assert shown["trace_mode"] == ["opentelemetry"]
     assert shown["url"] == ["http://localhost:4317"]
     assert shown["resource"] == ["a=b"]
     assert "log_frequency" not in shown
 
 
-def test_a_server_that_writes_files_shows_which() -> None:
-    settings = TraceSettings(TraceConfig(file="/f", log_frequency=3))
+def test_a_server_that_writes_files_shows_the_file() -> None:
+    settings = TraceExtensionSettings(TraceConfig(file="/f", log_frequency=3))
     shown = settings.shown("m")
     assert shown["trace_mode"] == ["triton"]
     assert shown["trace_file"] == ["/f"]
@@ -55,8 +55,8 @@ def test_a_server_that_writes_files_shows_which() -> None:
     assert settings.rules() == TraceRules(off, (("m", rule),))
 
 
-def test_a_model_inherits_what_it_has_none_of() -> None:
-    settings = TraceSettings(ON)
+def test_a_model_inherits_the_servers_settings() -> None:
+    settings = TraceExtensionSettings(ON)
     settings.update("m", {"trace_count": ["7"], "trace_level": ["OFF"]})
     settings.update("", {"trace_rate": ["9"], "trace_level": ["TENSORS", "TIMESTAMPS", "X"]})
     assert changeable(settings) == (["TIMESTAMPS", "TENSORS"], "9", "-1")
@@ -71,14 +71,14 @@ def test_a_model_inherits_what_it_has_none_of() -> None:
     assert settings.rules() == TraceRules(TraceRule(on=True, rate=2, limit=-1))
 
 
-def test_a_count_that_is_set_again_begins_anew() -> None:
-    settings = TraceSettings(ON)
+def test_setting_a_count_restarts_counting() -> None:
+    settings = TraceExtensionSettings(ON)
 
     def rules(model: str, **changes: list[str]) -> list[TraceRule]:
         settings.update(model, changes)
-        told = settings.rules()
-        assert told is not None
-        return [told.default, *(rule for _, rule in told.models)]
+        current = settings.rules()
+        assert current is not None
+        return [current.default, *(rule for _, rule in current.models)]
 
     (first,) = rules("", trace_count=["3"])
     assert rules("", trace_rate=["2"]) == [first]
@@ -107,7 +107,7 @@ def test_a_count_that_is_set_again_begins_anew() -> None:
     ],
 )
 def test_numbers_are_read_as_c_reads_them(name: str, value: str, shown: str) -> None:
-    settings = TraceSettings(ON)
+    settings = TraceExtensionSettings(ON)
     settings.update("", {name: [value]})
     assert settings.shown("")[name] == [shown]
 
@@ -128,19 +128,19 @@ def test_numbers_are_read_as_c_reads_them(name: str, value: str, shown: str) -> 
         ({"trace_file": ["f"]}, Unimplemented, "trace file location can not be updated"),
     ],
 )
-def test_what_is_wrong_is_told_and_changes_nothing(
+def test_an_invalid_value_is_refused_and_changes_nothing(
     changes: dict[str, list[str]], error: type[NereidError], text: str
 ) -> None:
-    settings = TraceSettings(ON)
+    settings = TraceExtensionSettings(ON)
     before = settings.shown("")
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as refused:
         settings.update("", {"trace_rate": ["5"], **changes})
-    assert text in told.value.message
+    assert text in refused.value.message
     assert settings.shown("") == before
 
 
-def test_what_is_not_known_is_ignored() -> None:
-    settings = TraceSettings(ON)
+def test_unknown_settings_are_ignored() -> None:
+    settings = TraceExtensionSettings(ON)
     before = settings.shown("m")
     settings.update("m", {"trace_mode": ["x"], "nope": ["1"], "trace_level": ["X"]})
     assert settings.shown("m") == before

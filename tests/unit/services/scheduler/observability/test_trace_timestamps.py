@@ -1,4 +1,4 @@
-"""Times of sampled requests, gathered until the answer takes them along."""
+"""Timestamps of sampled requests, collected until the response carries them."""
 
 from typing import Any
 
@@ -12,15 +12,10 @@ from nereid.observability.tracing import (
     with_tensors,
 )
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.observability import trace_timestamps
-from nereid.services.scheduler.observability.request_traces import (
-    EntryTrace,
-    Refusal,
-    SpanTraces,
-    open_traces,
-)
-from nereid.services.scheduler.observability.statistics import Execution
-from nereid.services.scheduler.observability.trace_timestamps import TimeTraces
+from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal
+from nereid.services.scheduler.observability.execution import Execution
+from nereid.services.scheduler.observability.request_traces import SpanTraces, open_traces
+from nereid.services.scheduler.observability.trace_timestamps import TimestampTraces
 from nereid.services.scheduler.requests.entry import Entry
 from nereid.shm.segments import Segments
 from tests.support.scheduler.samples import entry_of, request_with
@@ -29,7 +24,7 @@ FIRST, SECOND = (b"\0" + bytes([number]) * 24 + b"\1" for number in (1, 2))
 COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
 
-def begun(traces: TimeTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> EntryTrace:
+def begun(traces: TimestampTraces, context: bytes, *, now_ns: int = 100, **more: Any) -> EntryTrace:
     trace = traces.begin(request_with(context, **more), now_ns)
     assert trace is not None
     return trace
@@ -45,8 +40,8 @@ def executed(input_ns: int, infer_ns: int, output_ns: int, *, finished_ns: int) 
     return Execution(0, finished_ns, 0, input_ns, infer_ns, output_ns)
 
 
-def test_an_response_takes_the_times_along() -> None:
-    traces = TimeTraces()
+def test_a_response_carries_the_timestamps() -> None:
+    traces = TimestampTraces()
     trace = begun(traces, FIRST)
     entry = entry_of()
     entry.request.request_id = "mine"
@@ -54,8 +49,8 @@ def test_an_response_takes_the_times_along() -> None:
     assert trace.begin_attempt(200) == trace.context
     # 40 ns of 100 were not the instance's.
     entry.execution = executed(10, 30, 20, finished_ns=300)
-    (told,) = ended(trace, entry, 310)
-    assert told == TracedModel(
+    (model,) = ended(trace, entry, 310)
+    assert model == TracedModel(
         trace.context,
         FIRST,
         "m",
@@ -73,7 +68,7 @@ def test_an_response_takes_the_times_along() -> None:
 @pytest.mark.parametrize(
     ("execution", "times"),
     [
-        # Longer than there was time for, by another clock.
+        # Longer than the time that has passed here, by another clock.
         (executed(10, 300, 20, finished_ns=300), (200, 210, 280, 300)),
         (executed(500, 0, 0, finished_ns=300), (200, 300, 300, 300)),
         # A decoupled model that ended its request and goes on executing; an instance that died.
@@ -82,15 +77,15 @@ def test_an_response_takes_the_times_along() -> None:
         (executed(1, 1, 1, finished_ns=150), (200, 200, 310, 310)),
     ],
 )
-def test_times_are_in_order_whatever_the_instance_says(
+def test_timestamps_are_in_order_whatever_the_instance_reports(
     execution: Execution | None, times: tuple[int, ...]
 ) -> None:
-    trace = begun(TimeTraces(), FIRST)
+    trace = begun(TimestampTraces(), FIRST)
     trace.begin_attempt(200)
     entry = entry_of()
     entry.execution = execution
-    (told,) = ended(trace, entry, 310)
-    assert told.times[2:-1] == tuple(zip(COMPUTE, times, strict=True))
+    (model,) = ended(trace, entry, 310)
+    assert model.times[2:-1] == tuple(zip(COMPUTE, times, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -106,10 +101,10 @@ def test_times_are_in_order_whatever_the_instance_says(
         ([(150, 250)], (200, 260)),
     ],
 )
-def test_what_a_model_asks_of_others_it_asks_while_it_is_executed(
+def test_nested_requests_lie_within_the_execution(
     asked: list[tuple[int, int]], times: tuple[int, int]
 ) -> None:
-    traces = TimeTraces()
+    traces = TimestampTraces()
     root = begun(traces, FIRST)
     step = begun(traces, root.begin_steps())
     context = step.begin_attempt(200)
@@ -118,40 +113,40 @@ def test_what_a_model_asks_of_others_it_asks_while_it_is_executed(
     entry = entry_of()
     entry.execution = executed(10, 30, 20, finished_ns=300)
     ended(step, entry, 410, "step")
-    (told,) = (each for each in ended(root, entry_of(), 420, "root") if each.name == "step")
-    shown = dict(told.times)
+    (model,) = (each for each in ended(root, entry_of(), 420, "root") if each.name == "step")
+    shown = dict(model.times)
     assert (shown["COMPUTE_START"], shown["COMPUTE_END"]) == times
 
 
-def test_what_was_not_executed_has_no_times_of_it() -> None:
-    traces = TimeTraces()
+def test_a_request_without_an_execution_has_no_compute_timestamps() -> None:
+    traces = TimestampTraces()
     trace = begun(traces, FIRST)
     # An ensemble's: it is that of its steps.
     entry = entry_of()
     entry.execution = executed(1, 2, 3, finished_ns=300)
-    (told,) = ended(trace, entry, 310)
-    assert [name for name, _ in told.times] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
+    (model,) = ended(trace, entry, 310)
+    assert [name for name, _ in model.times] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
 
 
-def test_the_response_brings_what_was_below_the_request() -> None:
-    traces = TimeTraces()
+def test_the_response_carries_the_models_below_the_request() -> None:
+    traces = TimestampTraces()
     root, other = begun(traces, FIRST), begun(traces, SECOND)
     step = begun(traces, root.begin_steps())
     inner = begun(traces, step.begin_attempt(105))
-    # Their answers go to whoever asked, who has no use for times.
+    # Their responses go to the ensemble or the model, which need no timestamps.
     assert ended(inner, entry_of(), 120, "inner") == ()
     assert ended(step, entry_of(), 130, "step") == ()
-    told = ended(root, entry_of(), 140, "root")
-    assert [each.name for each in told] == ["root", "inner", "step"]
-    assert told[1].parent == told[2].context == step.context
-    assert told[2].parent == root.context
+    models = ended(root, entry_of(), 140, "root")
+    assert [each.name for each in models] == ["root", "inner", "step"]
+    assert models[1].parent == models[2].context == step.context
+    assert models[2].parent == root.context
     assert [each.name for each in ended(other, entry_of(), 140, "other")] == ["other"]
     # Nothing is kept.
     assert [each.name for each in ended(begun(traces, FIRST), entry_of(), 150)] == ["m"]
 
 
-def test_who_gives_up_or_is_refused_is_forgotten() -> None:
-    traces = TimeTraces()
+def test_a_cancelled_or_refused_request_is_forgotten() -> None:
+    traces = TimestampTraces()
     trace = begun(traces, FIRST)
     step = begun(traces, trace.begin_steps())
     ended(step, entry_of(), 120)
@@ -160,10 +155,10 @@ def test_who_gives_up_or_is_refused_is_forgotten() -> None:
     refused.trace_context = trace.context
     traces.refused(Refusal(refused, "m", "", 0, "no"))
     assert len(ended(trace, entry_of(), 130)) == 2
-    for give_up in (True, False):
+    for cancelled in (True, False):
         trace = begun(traces, FIRST)
         ended(begun(traces, trace.begin_steps()), entry_of(), 120)
-        if give_up:
+        if cancelled:
             trace.end(entry_of(), ("m", 1), None, 130)
         else:
             refused.trace_context = FIRST
@@ -171,45 +166,45 @@ def test_who_gives_up_or_is_refused_is_forgotten() -> None:
     assert len(ended(begun(traces, FIRST), entry_of(), 140)) == 1
 
 
-def test_one_request_goes_through_so_many_models() -> None:
-    traces = TimeTraces()
+def test_models_of_one_request_beyond_a_limit_are_not_traced() -> None:
+    traces = TimestampTraces()
     root = begun(traces, FIRST)
     for _ in range(2000):
         ended(begun(traces, root.begin_steps()), entry_of(), 120)
     assert len(ended(root, entry_of(), 130)) == 1025
 
 
-GIVEN = kserve_pb2.ModelInferRequest()
-GIVEN.inputs.add(name="I", datatype="UINT8", shape=[2])
-TOLD = kserve_pb2.ModelInferResponse()
-TOLD.outputs.add(name="O", datatype="UINT8", shape=[2])
+INPUT_HEAD = kserve_pb2.ModelInferRequest()
+INPUT_HEAD.inputs.add(name="I", datatype="UINT8", shape=[2])
+OUTPUT_HEAD = kserve_pb2.ModelInferResponse()
+OUTPUT_HEAD.outputs.add(name="O", datatype="UINT8", shape=[2])
 
 
-def given(data: bytes | None, size: int = 2) -> TracedTensor:
+def traced_input(data: bytes | None, size: int = 2) -> TracedTensor:
     return TracedTensor("TENSOR_QUEUE_INPUT", "I", "UINT8", (size,), data)
 
 
-def told_of(data: bytes | None) -> TracedTensor:
+def traced_output(data: bytes | None) -> TracedTensor:
     return TracedTensor("TENSOR_BACKEND_OUTPUT", "O", "UINT8", (2,), data)
 
 
 def inputs(*payloads: Payload) -> dict[str, Any]:
-    return {"head": GIVEN.SerializeToString(), "payloads": [*payloads]}
+    return {"head": INPUT_HEAD.SerializeToString(), "payloads": [*payloads]}
 
 
 def response_with(data: bytes, *, more: bool = False) -> InferResponse:
-    return InferResponse(1, TOLD.SerializeToString(), [data], more=more)
+    return InferResponse(1, OUTPUT_HEAD.SerializeToString(), [data], more=more)
 
 
-def test_tensors_of_what_is_below_a_request_are_kept_while_they_are_there() -> None:
-    traces = TimeTraces()
+def test_tensors_of_models_below_a_request_are_copied_while_they_exist() -> None:
+    traces = TimestampTraces()
     root = begun(traces, with_tensors(FIRST), **inputs(b"ab"))
     segments = Segments(1 << 20)
     segment = segments.take(1 << 16)
     assert segment is not None
     segment.view[:2] = b"cd"
     step = begun(traces, root.begin_steps(), **inputs(segment.range(0, 2)))
-    # Another request's, as soon as the answer is there.
+    # The segment may be reused as soon as the response is there.
     segment.view[:2] = b"??"
     step.end(entry_of(), ("step", 1), response_with(b"ef"), 120)
     lost = segment.range(0, 2)
@@ -224,24 +219,21 @@ def test_tensors_of_what_is_below_a_request_are_kept_while_they_are_there() -> N
     failed.end(
         entry_of(),
         ("failed", 1),
-        InferResponse(1, TOLD.SerializeToString(), error=ErrorStatus(3, "no")),
+        InferResponse(1, OUTPUT_HEAD.SerializeToString(), error=ErrorStatus(3, "no")),
         140,
     )
-    told = ended(root, entry_of(), 150, "root")
-    assert {each.name: each.tensors for each in told} == {
-        # That one's are the gateway's to tell.
+    models = ended(root, entry_of(), 150, "root")
+    assert {each.name: each.tensors for each in models} == {
+        # Its own tensors are traced by the gateway.
         "root": (),
-        "step": (given(b"cd"), told_of(b"ef")),
-        "many": (given(None), *map(told_of, (b"gh", b"ij", b"kl"))),
-        "failed": (given(b"mn"),),
+        "step": (traced_input(b"cd"), traced_output(b"ef")),
+        "many": (traced_input(None), *map(traced_output, (b"gh", b"ij", b"kl"))),
+        "failed": (traced_input(b"mn"),),
     }
 
 
-def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trace_timestamps, "_MOST_TENSOR_BYTES", 10)
-    traces = TimeTraces()
+def test_tensors_are_copied_for_traces_that_show_them_and_within_limits() -> None:
+    traces = TimestampTraces(max_tensor_bytes=10)
 
     def tensors_below(context: bytes, *datas: bytes) -> list[bytes | None]:
         root = begun(traces, context)
@@ -252,13 +244,13 @@ def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
         return [tensor.data for model in models for tensor in model.tensors]
 
     assert tensors_below(FIRST, b"ab") == []
-    under_way = begun(traces, with_tensors(SECOND))
-    ended(begun(traces, under_way.begin_steps(), **inputs(b"12")), entry_of(), 120)
+    pending = begun(traces, with_tensors(SECOND))
+    ended(begun(traces, pending.begin_steps(), **inputs(b"12")), entry_of(), 120)
     for _ in range(2):
-        # What an ended request's tensors took is free again.
-        told = tensors_below(with_tensors(FIRST), b"12345", b"6789", b"678")
-        assert told == [b"12345", None, b"678"]
-    monkeypatch.undo()
+        # The copies of an ended request no longer count.
+        copied = tensors_below(with_tensors(FIRST), b"12345", b"6789", b"678")
+        assert copied == [b"12345", None, b"678"]
+    traces = TimestampTraces()
     large = bytes(LARGEST_TENSOR_BYTES)
     assert tensors_below(with_tensors(FIRST), large, large + b"1") == [large, None]
     root = begun(traces, with_tensors(FIRST))
@@ -273,14 +265,14 @@ def test_tensors_are_kept_for_traces_that_show_them_and_within_bounds(
     assert len(ended(root, entry_of(), 140)[1].tensors) == 128
 
 
-def test_what_is_not_sampled_has_no_trace() -> None:
-    assert TimeTraces().begin(request_with(FIRST[:25] + b"\0"), 100) is None
-    assert is_sampled(begun(TimeTraces(), FIRST).begin_lookup())
+def test_a_request_that_is_not_sampled_has_no_trace() -> None:
+    assert TimestampTraces().begin(request_with(FIRST[:25] + b"\0"), 100) is None
+    assert is_sampled(begun(TimestampTraces(), FIRST).begin_lookup())
 
 
-def test_the_settings_choose() -> None:
+def test_the_settings_choose_the_form_of_traces() -> None:
     assert open_traces(TraceSettings()) is None
-    assert isinstance(open_traces(TraceSettings(trace_config=("triton,file=f",))), TimeTraces)
+    assert isinstance(open_traces(TraceSettings(trace_config=("triton,file=f",))), TimestampTraces)
     spans = open_traces(TraceSettings(trace_config=("mode=opentelemetry",)))
     assert isinstance(spans, SpanTraces)
     spans.close()

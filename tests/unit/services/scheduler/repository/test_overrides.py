@@ -1,4 +1,4 @@
-"""Configurations and files that a load brings along."""
+"""Configurations and files in a load request."""
 
 import gc
 
@@ -50,7 +50,7 @@ def test_parameters_are_read(
         ),
     ],
 )
-def test_parameters_that_make_no_sense_are_refused(
+def test_invalid_parameters_are_refused(
     name: str, parameter: kserve_pb2.ModelRepositoryParameter, text: str
 ) -> None:
     with pytest.raises(InvalidArgument) as refused:
@@ -64,23 +64,23 @@ def test_a_configuration_is_read_from_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", '{"nosuch": 1}', '{"max_batch_size": "x"}'])
-def test_what_is_no_configuration_is_refused(text: str) -> None:
+def test_an_invalid_configuration_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"Invalid config override|must be specified"):
         parse_override(text)
 
 
-def test_files_lie_in_a_directory_of_this_user_while_they_are_held() -> None:
-    keeper = write_files({"1/model.onnx": b"one", "labels.txt": b"cat"})
-    path = keeper.path
+def test_files_are_in_a_directory_of_this_user_until_it_is_released() -> None:
+    directory = write_files({"1/model.onnx": b"one", "labels.txt": b"cat"})
+    path = directory.path
     assert (path / "1" / "model.onnx").read_bytes() == b"one"
     assert (path / "labels.txt").read_bytes() == b"cat"
     assert path.stat().st_mode & 0o077 == 0
-    del keeper
+    del directory
     gc.collect()
     assert not path.exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "1/../../x", "a\0b"])
-def test_files_stay_within_the_model(name: str) -> None:
+def test_a_path_out_of_the_model_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match="must stay within"):
         write_files({name: b"x"})

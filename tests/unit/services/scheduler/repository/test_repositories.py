@@ -1,4 +1,4 @@
-"""The model repository as it is read from directories."""
+"""Reading model repositories from directories."""
 
 from pathlib import Path
 
@@ -6,7 +6,8 @@ import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.services.scheduler.repository import repositories as repository_module
-from nereid.services.scheduler.repository.repositories import FoundModel, Repositories
+from nereid.services.scheduler.repository.found_model import FoundModel
+from nereid.services.scheduler.repository.repositories import Repositories
 
 
 def add(repository: Path, name: str, config: str | None = None, *versions: str) -> Path:
@@ -29,7 +30,7 @@ def reason(found: FoundModel) -> str:
     return found.error.message
 
 
-def test_the_file_tells_the_backend_where_nothing_is_written(tmp_path: Path) -> None:
+def test_the_backend_is_guessed_from_the_model_file(tmp_path: Path) -> None:
     path = add(tmp_path, "digits")
     found = only(tmp_path)
     assert found.error is None
@@ -53,12 +54,14 @@ def test_only_whole_numbers_without_leading_zeros_are_versions(tmp_path: Path) -
         ("version_policy { specific { versions: [1, 20] } }", (1, 20)),
     ],
 )
-def test_the_version_policy_chooses(tmp_path: Path, policy: str, versions: tuple[int, ...]) -> None:
+def test_the_version_policy_selects_versions(
+    tmp_path: Path, policy: str, versions: tuple[int, ...]
+) -> None:
     add(tmp_path, "m", policy, "1", "3", "20")
     assert only(tmp_path).versions == versions
 
 
-def test_models_of_all_repositories_by_name(tmp_path: Path) -> None:
+def test_models_of_all_repositories_are_sorted_by_name(tmp_path: Path) -> None:
     add(tmp_path / "one", "b")
     add(tmp_path / "two", "a")
     add(tmp_path / "one", ".git")
@@ -88,7 +91,7 @@ def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
         ('platform: "ensemble"', "ensemble scheduling must be set for ensemble m"),
     ],
 )
-def test_a_bad_configuration_tells_its_reason_at_its_latest_version(
+def test_a_bad_configuration_is_an_error_of_the_latest_version(
     tmp_path: Path, config: str, text: str
 ) -> None:
     add(tmp_path, "m", config, "1", "2")
@@ -97,24 +100,24 @@ def test_a_bad_configuration_tells_its_reason_at_its_latest_version(
     assert found.versions == (2,)
 
 
-def test_a_configuration_that_is_no_text(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (add(tmp_path, "m") / "config.pbtxt").write_bytes(b"\xff\xfe")
     assert "not UTF-8" in reason(only(tmp_path))
 
 
-def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (add(tmp_path, "m") / "config.pbtxt").mkdir()
     assert "failed to read model 'm'" in reason(only(tmp_path))
 
 
-def test_a_directory_without_versions_or_backend(tmp_path: Path) -> None:
+def test_a_directory_without_versions_or_backend_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     found = only(tmp_path)
     assert "Could not determine backend for model 'm'" in reason(found)
     assert found.versions == ()
 
 
-def test_what_no_text_can_name_is_left_out(
+def test_a_directory_without_a_valid_name_is_not_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(tmp_path, "m")
@@ -125,7 +128,7 @@ def test_what_no_text_can_name_is_left_out(
     assert "File name too long" in caplog.text
 
 
-def test_a_bug_costs_its_model_only(
+def test_a_bug_affects_one_model_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def explode(*_: object, **__: object) -> None:

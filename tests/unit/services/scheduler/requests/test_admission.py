@@ -16,8 +16,8 @@ from nereid.services.scheduler.executors.instance import Instance, Running
 from nereid.services.scheduler.executors.sessions import Placed
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import Standing
-from nereid.services.scheduler.models.load_rules import QueueLimits
 from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.admission import GatewaySession, HoldingRoom, Intake
 from nereid.services.scheduler.requests.entry import Batch, Entry

@@ -17,7 +17,7 @@ from nereid.services.scheduler.caching.single_flight import Flight
 from nereid.services.scheduler.executors.instance import Instance, Running
 from nereid.services.scheduler.executors.sessions import Placed
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
-from nereid.services.scheduler.models.load_rules import QueueLimits
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.requests.entry import Batch, Entry, State
 from nereid.services.scheduler.requests.nested_calls import MOST_DEPTH, Lineage
 from tests.support.scheduler.samples import model_of

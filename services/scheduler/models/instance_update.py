@@ -1,7 +1,7 @@
-"""Other instance groups for a version that serves: what fits stays, the rest is exchanged.
+"""New instance groups for a version in service: instances that fit stay, the others are exchanged.
 
-What is missing is loaded first; what is too much goes when that is here, each instance after its
-batch. If something missing cannot be loaded, nothing goes.
+Missing instances are loaded first. Surplus ones are unloaded when those are up, each after its
+batch. If a missing instance cannot be loaded, the surplus stays.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _CAUSE = "it is one too many"
 
 
-class Resizing:
-    """Part by part."""
+class InstanceUpdates:
+    """Updates on each executor, which are independent of each other."""
 
     def __init__(self, instances: Instances) -> None:
         self._instances = instances
 
-    def begin(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
-        """From now on an executor shall have these instances of a version."""
+    def begin_update(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
+        """Have an executor host the instances in these slots, and no others, of a version."""
         part = session.parts[served]
         missing = list(slots)
         part.surplus.clear()
@@ -42,16 +42,16 @@ class Resizing:
                 part.surplus.add(number)
         revision = next((each.revision for each in part.instances.values()), b"")
         part.awaited = set(self._instances.add(served, session, missing, revision))
-        self._finish(part)
+        self._unload_surplus(part)
 
-    def arrived(self, part: Part, number: int, error_status: str = "") -> None:
-        """An instance is here, or, with a fault, will not come."""
+    def on_load_finished(self, part: Part, number: int, error_status: str = "") -> None:
+        """An instance is up or, with an error, could not be loaded."""
         if number in part.awaited:
             part.awaited.discard(number)
             part.error_status = part.error_status or error_status
-            self._finish(part)
+            self._unload_surplus(part)
 
-    def _finish(self, part: Part) -> None:
+    def _unload_surplus(self, part: Part) -> None:
         if part.awaited or part.error_status:
             return
         for number in list(part.surplus):
@@ -65,13 +65,13 @@ class Resizing:
                 instance.on_idle = partial(self._instances.unload, placed, _CAUSE)
 
 
-def is_under_way(sessions: Collection[Session], served: ServedVersion) -> bool:
-    """Whether instances are awaited."""
+def is_updating(sessions: Collection[Session], served: ServedVersion) -> bool:
+    """Whether instances that an update asked for are still being loaded."""
     parts = [session.parts.get(served) for session in sessions]
     return any(part is not None and part.awaited for part in parts)
 
 
-def error_status_of(sessions: Collection[Session], served: ServedVersion) -> str:
-    """Why an instance that was awaited did not come; empty: all came."""
+def update_error(sessions: Collection[Session], served: ServedVersion) -> str:
+    """Why an instance that an update asked for could not be loaded; empty: all were."""
     parts = [session.parts.get(served) for session in sessions]
     return next((part.error_status for part in parts if part is not None and part.error_status), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.scheduler.ensembles import Step, ensemble_config, save_ensemble
+from tests.support.scheduler.ensemble_configs import Step, ensemble_config, save_ensemble
 from tests.support.scheduler.scheduler_world import CONFIG, add_model
 
 BATCHED = "max_batch_size: 4\n"

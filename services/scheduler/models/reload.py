@@ -1,0 +1,128 @@
+"""One load of one model: new versions beside the old ones, and the switch once they are up.
+
+If the model is in service, versions that replace others take over only after all of the load has
+succeeded; if any of it fails, everything stays as it was. If it is not, each version counts for
+itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import NereidError
+from nereid.services.scheduler.models.catalogue import ServedVersion
+from nereid.services.scheduler.models.dependencies import is_ensemble
+from nereid.services.scheduler.models.lifecycle import VersionState, reason_of
+from nereid.services.scheduler.models.load_rules import full_config_of, with_instance_groups_of
+
+if TYPE_CHECKING:
+    from nereid.services.scheduler.models.catalogue import ServedModel
+    from nereid.services.scheduler.models.loader import Loader
+    from nereid.services.scheduler.models.reload_plan import ReloadPlan
+    from nereid.services.scheduler.repository.found_model import FoundModel
+
+
+class ModelReload:
+    """The load of a model as it was found. to_unload: the versions to unload after run()."""
+
+    def __init__(self, loader: Loader, model: ServedModel, found: FoundModel) -> None:
+        self._loader = loader
+        self._model = model
+        self._found = found
+        self._ready = {
+            number: served
+            for number, served in model.versions.items()
+            if served.life.state is VersionState.READY
+        }
+        self._new: dict[int, ServedVersion] = {}
+        self.to_unload: list[ServedVersion] = []
+
+    async def run(
+        self, plan: ReloadPlan, retries: int, no_executor_timeout_s: float | None
+    ) -> list[str]:
+        """Do it; returns the errors, in Triton's words for each version."""
+        for number in plan.load:
+            self._load_version(number)
+        errors = self._update_instances(plan.update_instances)
+        updated = [self._ready[number] for number in plan.update_instances]
+        for attempts_left in range(retries, -1, -1):
+            versions = [*self._new.values(), *updated]
+            await self._loader.waiters.wait_for_loads(versions, no_executor_timeout_s)
+            failed = [each for each in self._new.values() if _has_failed(each)]
+            if not failed or not attempts_left:
+                break
+            for served in failed:
+                self._loader.unload_now(served)
+                self._load_version(served.number)
+        errors += [_error_text(each) for each in self._new.values() if not _is_ready(each)]
+        for served in updated:
+            reason = self._loader.instance_update_error(served)
+            errors += [_error_text(served, reason)] if reason else []
+        if errors and self._ready:
+            self._roll_back()
+        else:
+            self._switch(plan)
+        return errors
+
+    def _load_version(self, number: int) -> None:
+        found = self._found
+        served = ServedVersion(
+            found.name,
+            number,
+            found.version_path(number),
+            found.draft,
+            file_digest=found.file_digests[number],
+            override_directory=found.override_directory,
+        )
+        self._new[number] = served
+        if number not in self._ready:
+            old = self._model.versions.get(number)
+            self._model.versions[number] = served
+            if old is not None and not old.life.unload_begun:
+                self._loader.unload_now(old)
+        self._loader.load(served)
+
+    def _update_instances(self, numbers: tuple[int, ...]) -> list[str]:
+        errors = []
+        for number in numbers:
+            served = self._ready[number]
+            try:
+                config = with_instance_groups_of(full_config_of(served), self._found.draft)
+                self._loader.update_instances(served, config)
+            except NereidError as error:
+                errors.append(_error_text(served, reason_of(error.code, error.message)))
+            else:
+                served.draft = self._found.draft
+        return errors
+
+    def _switch(self, plan: ReloadPlan) -> None:
+        for number, served in self._new.items():
+            old = self._ready.get(number)
+            if old is not None:
+                self._model.versions[number] = served
+                self.to_unload.append(old)
+        self.to_unload += [self._model.versions[number] for number in plan.unload]
+
+    def _roll_back(self) -> None:
+        for number, served in self._new.items():
+            if number not in self._ready and _is_ready(served):
+                self.to_unload.append(served)
+            elif number in self._ready or served.life.state is VersionState.LOADING:
+                self._loader.unload_now(served)
+
+
+def _is_ready(served: ServedVersion) -> bool:
+    return served.life.state is VersionState.READY
+
+
+def _has_failed(served: ServedVersion) -> bool:
+    """Whether executors have tried and failed, so that a retry may help."""
+    return served.life.state is VersionState.UNAVAILABLE and not served.life.refused
+
+
+def _error_text(served: ServedVersion, reason: str = "") -> str:
+    life = served.life
+    if is_ensemble(served.draft) and life.reason:
+        return life.reason
+    why = reason or life.reason or "no executor has tried to load it"
+    return f"version {served.number} is at {life.state.value} state: {why};"

@@ -1,0 +1,47 @@
+"""A model as it was found in a repository."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import InvalidArgument
+from nereid.pb import model_config_pb2 as config_pb
+
+if TYPE_CHECKING:
+    from nereid.core.errors import NereidError
+    from nereid.services.scheduler.repository.overrides import OverrideDirectory
+
+
+class NoVersion(InvalidArgument):
+    """The model can be read, but its version policy selects none of its versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A model directory. One with an error cannot be loaded, whether or not it has versions.
+
+    draft: the configuration as written, with name and backend filled in.
+    versions: those that the version policy selects; file_digests: of each one's files.
+    digest: of the whole model, to notice changes; empty for one that is not in a repository.
+    """
+
+    name: str
+    path: Path = field(default_factory=Path)
+    draft: config_pb.ModelConfig = field(default_factory=config_pb.ModelConfig)
+    versions: tuple[int, ...] = ()
+    file_digests: dict[int, bytes] = field(default_factory=dict)
+    digest: bytes = b""
+    error: NereidError | None = None
+    # Keeps a directory that was made for one load from being deleted.
+    override_directory: OverrideDirectory | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a directory of this name."""
+        return bool(self.path.name)
+
+    def version_path(self, version: int) -> str:
+        """The directory of one version."""
+        return str(self.path.absolute() / str(version))
