@@ -102,6 +102,11 @@ class GatewayService:
             self._data_plane.infer = Outputs(regions, self._data_plane.infer).infer
         self._data_plane.tracing = open_tracing(settings, self._data_plane.infer)
         self._upstream.on_notice = self._on_notice
+        self._http_front = HttpFront(
+            self._data_plane,
+            settings.http_max_input_size,
+            _forwarding(settings.http_header_forward_pattern),
+        )
         self._http = self._http_server()
         self._grpc_front = GrpcFront(self._data_plane)
         self._grpc: rpc.Server | GrpcioServer | None = None
@@ -117,12 +122,8 @@ class GatewayService:
         self.metrics_address: str | None = None
 
     def _http_server(self) -> HttpServer:
-        settings = self._settings
-        forwarding, protocol = None, HttpConnection
-        if settings.http_header_forward_pattern:
-            forwarding = HeaderForwarding(settings.http_header_forward_pattern)
-            protocol = SpeltConnection
-        front = HttpFront(self._data_plane, settings.http_max_input_size, forwarding)
+        settings, front = self._settings, self._http_front
+        protocol = SpeltConnection if settings.http_header_forward_pattern else HttpConnection
         restricted = restricted_apis.gather(settings.http_restricted_api)
         dispatch = RestrictedHttp(front, restricted) if restricted else front
         return HttpServer(dispatch, _http_limits(settings), protocol, front.allocate_body)
@@ -193,6 +194,10 @@ class GatewayService:
         self._data_plane.regions.close()
         if self._data_plane.tracing is not None:
             await asyncio.to_thread(self._data_plane.tracing.close)
+
+
+def _forwarding(pattern: str) -> HeaderForwarding | None:
+    return HeaderForwarding(pattern) if pattern else None
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:

@@ -213,7 +213,7 @@ class _HeaderParser:
         checked = request_head.build(
             self._model, self._version, inputs, [name for name, _ in names], self._classes
         )
-        placed = tuple((name, place) for name, place in self._output_ranges.items() if place)
+        placed = tuple((name, found) for name, found in self._output_ranges.items() if found)
         if placed or self._input_ranges:
             checked = checked._replace(regions=RegionUse(tuple(self._input_ranges), placed))
         return ParsedHeader(
@@ -269,7 +269,7 @@ class _HeaderParser:
             parser.as_unsigned(size, "shape") for size in parser.array_member(members, "shape")
         ]
         if sources[0] == "shared_memory_region":
-            self._input_ranges.append((len(self._sizes), self._range(parameters)))
+            self._input_ranges.append((len(self._sizes), self._parse_range(parameters)))
             self._sizes.append(0)
         elif sources[0] == "binary_data_size":
             size = parser.as_unsigned(parameters["binary_data_size"], "binary_data_size")
@@ -279,10 +279,10 @@ class _HeaderParser:
             self._inline.append(tensor_data.to_raw(members["data"], name, datatype, shape))
         return HeadInput(name, datatype, shape)
 
-    def _range(self, parameters: dict[str, Any]) -> Range:
-        place = shared_memory.tensor_range(parameters)
-        self._regions.find(place)
-        return place
+    def _parse_range(self, parameters: dict[str, Any]) -> Range:
+        tensor_range = shared_memory.tensor_range(parameters)
+        self._regions.find(tensor_range)
+        return tensor_range
 
     def _parse_output(self, output: Any) -> tuple[str, bool | None]:
         name = parser.string_member(output, "name")
@@ -300,7 +300,7 @@ class _HeaderParser:
         binary = None
         if "binary_data" in parameters:
             binary = parser.as_boolean(parameters["binary_data"], "binary_data")
-        place = None
+        tensor_range = None
         if "shared_memory_region" in parameters:
             for other in ("classification", "binary_data"):
                 # Of classification even 0.
@@ -308,8 +308,8 @@ class _HeaderParser:
                     raise InvalidArgument(
                         f"Output can't set both 'shared_memory_region' and '{other}'"
                     )
-            place = self._range(parameters)
-        self._output_ranges.setdefault(name, place)
+            tensor_range = self._parse_range(parameters)
+        self._output_ranges.setdefault(name, tensor_range)
         if classes and not again:
             self._classes[name] = min(classes, _MAX_CLASSES)
         return name, binary
