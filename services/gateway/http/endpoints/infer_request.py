@@ -83,7 +83,7 @@ def header_length(text: bytes | None, body_size: int) -> int:
 
 
 class InferRequestDecoder:
-    """Decodes the bodies of one model's requests; headers is shared by all decoders."""
+    """Decodes the bodies of one model's requests."""
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class InferRequestDecoder:
         headers: dict[tuple[bytes, bytes], ParsedHeader],
         regions: Regions = NO_REGIONS,
     ) -> None:
+        """headers: those that were parsed, by naming head and text; shared by all decoders."""
         self.model = model
         self.version = version
         self._regions = regions
@@ -99,12 +100,12 @@ class InferRequestDecoder:
         self._headers = headers
 
     def decode(self, body: bytes | MessageBuffer, length: int) -> tuple[InferRequest, ResponseForm]:
-        """The request whose header is the first length bytes of body; of an invalid one, an error
+        """Decode a body whose first length bytes are the header; an invalid body becomes an error
         request.
         """
         request = InferRequest(0, self._naming_head, [])
         try:
-            return request, self._fill(request, body, length)
+            return request, self._decode_into(request, body, length)
         except NereidError as error:
             return self.error_request(error, request.request_id), ResponseForm()
 
@@ -115,7 +116,7 @@ class InferRequestDecoder:
         error_status = error_status._replace(message=parser.printable(error_status.message))
         return InferRequest(0, self._naming_head, [], request_id, error_status=error_status)
 
-    def _fill(
+    def _decode_into(
         self, request: InferRequest, body: bytes | MessageBuffer, length: int
     ) -> ResponseForm:
         if isinstance(body, MessageBuffer):
