@@ -139,7 +139,7 @@ class CudaMemory:
         try:
             self._driver.close(self._address, self._device_id)
         except DriverError:
-            _log.exception("CUDA shared memory could not be closed: device=%d", self._device_id)
+            _log.exception("CUDA shared memory could not be closed")
 
 
 @functools.cache
@@ -171,12 +171,7 @@ def open_cuda(
         address, size_bytes = driver.open(handle, registration.device_id)
     except DriverError as error:
         # Like Triton, give clients no details.
-        _log.warning(
-            "CUDA shared memory cannot be registered: region=%r device=%d: %s",
-            registration.name,
-            registration.device_id,
-            error,
-        )
+        _log.warning("CUDA region %r cannot be registered: %s", registration.name, error)
         raise InvalidArgument(_REFUSED) from error
     memory = CudaMemory(driver, address, registration.device_id)
     if registration.size_bytes > size_bytes:

@@ -27,6 +27,7 @@ _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
 # As many as fit into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
+_SOURCE_PARAMETERS: Final = ("binary_data_size", "shared_memory_region")
 _ONE_SOURCE: Final = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
     " 'shared_memory_region' in 'parameters'."
@@ -255,12 +256,8 @@ class _HeaderParser:
         parameters = members.get("parameters")
         if type(parameters) is not dict:
             parameters = {}
-        sources = [source for source in ("data",) if source in members]
-        sources += [
-            source
-            for source in ("binary_data_size", "shared_memory_region")
-            if source in parameters
-        ]
+        sources = ["data"] if "data" in members else []
+        sources += [each for each in _SOURCE_PARAMETERS if each in parameters]
         if len(sources) != 1:
             found = "set" + "".join(f" '{source}'" for source in sources)
             raise InvalidArgument(f"{_ONE_SOURCE} But {found if sources else 'no field is set'}")

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
 
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
+# Lacks what depends on the connection, and the blank line.
+_HEAD: Final = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n"
 # Chunks of a streamed response that queue up before its producer is asked to pause.
 _PAUSE_AT_BYTES: Final = 65536
 
@@ -101,16 +103,9 @@ class HttpCall:
     ) -> None:
         """Respond with body, given in parts; extra: further header lines, each with its CRLF."""
         size = sum(map(len, body))
-        head = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n" % (
-            _STATUS_LINES[status],
-            content_type,
-            extra,
-            size,
-        )
-        self._respond(head, body)
+        self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
     def _respond(self, head: bytes, body: Sequence[bytes]) -> None:
-        """Complete head, which lacks the Connection line and the blank line, and respond."""
         if self.done:
             return
         if self.streamed:
@@ -131,17 +126,9 @@ class HttpCall:
     ) -> None:
         """Respond with an error body."""
         body = error_body(message)
-        if self.method == b"HEAD":
-            # No content may follow, or the client would take it for the next response's head.
-            head = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n" % (
-                _STATUS_LINES[status],
-                content_type,
-                extra,
-                len(body),
-            )
-            self._respond(head, ())
-        else:
-            self.respond(status, (body,), content_type, extra)
+        head = _HEAD % (_STATUS_LINES[status], content_type, extra, len(body))
+        # After HEAD no content may follow: the client would take it for the next response's head.
+        self._respond(head, () if self.method == b"HEAD" else (body,))
 
     def refuse_method(self, content_type: bytes, *allowed: bytes) -> None:
         """Respond that the target takes only the allowed methods."""
@@ -157,28 +144,15 @@ class HttpCall:
         framing = b"" if self.http_1_0 else b"Transfer-Encoding: chunked\r\n"
         closing = b"" if self.keep_alive else b"Connection: close\r\n"
         self.streamed = True
-        self._enqueue(
-            (
-                _STATUS_LINES[status],
-                b"Content-Type: ",
-                content_type,
-                b"\r\n",
-                extra,
-                framing,
-                closing,
-                b"\r\n",
-            )
-        )
+        head = b"%bContent-Type: %b\r\n%b%b%b\r\n"
+        self._enqueue(head % (_STATUS_LINES[status], content_type, extra, framing, closing))
 
     def send_chunk(self, data: bytes) -> None:
         """Send the next part of a streamed response."""
         if self.done or not data:
             return
         self.queued_bytes = sum(map(len, self.unwritten))
-        if self.http_1_0:
-            self._enqueue((data,))
-        else:
-            self._enqueue((b"%x\r\n" % len(data), data, b"\r\n"))
+        self._enqueue(data if self.http_1_0 else b"%x\r\n%b\r\n" % (len(data), data))
         if self.queued_bytes > _PAUSE_AT_BYTES:
             self.control_flow(paused=True)
 
@@ -201,10 +175,10 @@ class HttpCall:
             return
         self.done = True
         self.on_cancel = self.on_flow_control = None
-        self._enqueue(() if self.http_1_0 else (b"0\r\n\r\n",))
+        self._enqueue(b"" if self.http_1_0 else b"0\r\n\r\n")
 
-    def _enqueue(self, parts: Iterable[bytes]) -> None:
-        self.unwritten.append(b"".join(parts))
+    def _enqueue(self, part: bytes) -> None:
+        self.unwritten.append(part)
         self._on_progress()
 
     def cancel(self) -> None:

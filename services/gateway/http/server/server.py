@@ -75,12 +75,8 @@ class HttpServer:
 
     def _make_connection(self) -> HttpConnection:
         full = len(self._connections) >= self._limits.max_connections
-        return self._protocol(
-            _reject_call if full else self._dispatch,
-            self._limits,
-            self,
-            self._allocate_body,
-        )
+        dispatch = _reject_call if full else self._dispatch
+        return self._protocol(dispatch, self._limits, self, self._allocate_body)
 
     def on_connected(self, connection: HttpConnection) -> None:
         """Track the connection, or reject it if there are too many."""
@@ -97,10 +93,8 @@ class HttpServer:
         now = asyncio.get_running_loop().time()
         if now - self._limit_logged_at >= _LIMIT_LOG_INTERVAL_S:
             self._limit_logged_at = now
-            _log.warning(
-                "more than %d HTTP connections: rejecting the newest; see --max-connections",
-                self._limits.max_connections,
-            )
+            limit = self._limits.max_connections
+            _log.warning("more than %d HTTP connections: rejecting the newest", limit)
 
     def on_disconnected(self, connection: HttpConnection) -> None:
         self._connections.pop(connection, None)
