@@ -20,7 +20,7 @@ from nereid.services.gateway.client_shm.regions import Regions
 from nereid.services.gateway.control import Control
 from nereid.services.gateway.data_plane import DataPlane
 from nereid.services.gateway.grpc.front import GrpcFront
-from nereid.services.gateway.http.front import HttpFront
+from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
 from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.server import HttpServer
@@ -102,7 +102,11 @@ class GatewayService:
             self._data_plane.infer = Outputs(regions, self._data_plane.infer).infer
         self._data_plane.tracing = open_tracing(settings, self._data_plane.infer)
         self._upstream.on_notice = self._on_notice
-        self._http_front = HttpFront(self._data_plane, settings.http_max_input_size)
+        self._http_front = HttpFront(
+            self._data_plane,
+            settings.http_max_input_size,
+            _forwarding(settings.http_header_forward_pattern),
+        )
         self._http = self._http_server()
         self._grpc_front = GrpcFront(self._data_plane)
         self._grpc: rpc.Server | GrpcioServer | None = None
@@ -119,13 +123,10 @@ class GatewayService:
 
     def _http_server(self) -> HttpServer:
         settings, front = self._settings, self._http_front
-        protocol = HttpConnection
-        if settings.http_header_forward_pattern:
-            front.forwarding = HeaderForwarding(settings.http_header_forward_pattern)
-            protocol = SpeltConnection
+        protocol = SpeltConnection if settings.http_header_forward_pattern else HttpConnection
         restricted = restricted_apis.gather(settings.http_restricted_api)
         dispatch = RestrictedHttp(front, restricted) if restricted else front
-        return HttpServer(dispatch, _http_limits(settings), protocol, front.room)
+        return HttpServer(dispatch, _http_limits(settings), protocol, front.allocate_body)
 
     async def start(self) -> None:
         """Bind the ports, then open the link.
@@ -195,9 +196,14 @@ class GatewayService:
             await asyncio.to_thread(self._data_plane.tracing.close)
 
 
+def _forwarding(pattern: str) -> HeaderForwarding | None:
+    return HeaderForwarding(pattern) if pattern else None
+
+
 def _http_limits(settings: GatewaySettings) -> HttpLimits:
     return HttpLimits(
         max_body_bytes=settings.http_max_input_size,
+        body_too_large=BODY_TOO_LARGE,
         max_header_bytes=settings.http_max_header_size,
         max_pipelined=settings.http_max_pipelined,
         header_timeout_s=settings.http_request_timeout_secs,

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a connection: however the bytes are cut, the same requests and the same answers."""
+"""HTTP/1.1 on a connection: however the bytes are cut, the same requests and responses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.limits import HttpLimits
+from tests.support.gateway.http_site import ConnectionLog
 
 if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
@@ -92,15 +93,15 @@ _Seen = list[tuple[bytes, bytes, dict[bytes, bytes], bytes]]
 
 
 def _drive(pieces: list[bytes]) -> tuple[_Seen, list[bytes], bool]:
-    """The requests that came out, the statuses that were answered, and whether it was the end."""
+    """The requests that came out, the statuses of the responses, and whether it was the end."""
     seen: _Seen = []
 
     def dispatch(call: HttpCall) -> None:
         seen.append((call.method, call.target, call.headers, call.body))
         call.respond(200, (b"%d" % len(call.body),))
 
-    told: list[HttpConnection] = []
-    connection = HttpConnection(dispatch, _LIMITS, told.append, told.append)
+    log = ConnectionLog()
+    connection = HttpConnection(dispatch, _LIMITS, log)
     wire = _Wire()
     connection.connection_made(wire)
     for piece in pieces:
@@ -108,15 +109,15 @@ def _drive(pieces: list[bytes]) -> tuple[_Seen, list[bytes], bool]:
             break
         connection.data_received(piece)
     responses = _responses(wire.written)
-    ended = wire.closed or connection._ending
+    ended = wire.closed or connection._closing
     connection.connection_lost(None)
-    assert len(told) == 2
+    assert log.connected == log.disconnected == [connection]
     assert not connection.busy
     return seen, responses, ended
 
 
 def _responses(data: bytes) -> list[bytes]:
-    """The statuses of whole, well-formed answers; nothing else may have been written."""
+    """The statuses of complete, well-formed responses; nothing else may have been written."""
     statuses = []
     while data:
         head, end, data = data.partition(b"\r\n\r\n")
@@ -130,7 +131,7 @@ def _responses(data: bytes) -> list[bytes]:
         fields = dict(line.lower().split(b": ", 1) for line in lines)
         size = int(fields[b"content-length"])
         if not data or data.startswith(b"HTTP/1.1 "):
-            # HEAD is answered without content.
+            # A response to HEAD has no content.
             size = 0
         assert len(data) >= size
         data = data[size:]

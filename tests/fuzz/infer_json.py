@@ -1,4 +1,4 @@
-"""HTTP infer bodies: a JSON header and binary tensors, or why not; known headers say the same."""
+"""HTTP infer bodies: a request or an error status; a remembered header gives the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from nereid.core.codecs import RequestCodec
 from nereid.core.errors import NereidError
 from nereid.core.messages import InferRequest
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.http.endpoints.infer_request import HttpDecoder, header_length
+from nereid.services.gateway.http.endpoints.infer_request import InferRequestDecoder, header_length
 from tests.fuzz.shown import shown
 
 LONGEST_BYTES = 4096
@@ -43,13 +43,13 @@ _codec = RequestCodec(lambda: 0.0)
 def run(data: bytes) -> None:
     if len(data) < 2:
         return
-    told, body = int.from_bytes(data[:2]), data[2:]
-    text = None if told == 0xFFFF else b"%d" % told
+    header_size, body = int.from_bytes(data[:2]), data[2:]
+    text = None if header_size == 0xFFFF else b"%d" % header_size
     try:
         length = header_length(text, len(body))
     except NereidError:
         return
-    decoder = HttpDecoder("m", "1", {})
+    decoder = InferRequestDecoder("m", "1", {})
     request, form = decoder.decode(body, length)
     again, form_again = decoder.decode(body, length)
     assert form == form_again

@@ -1,1 +1,1 @@
-"""Shared memory that clients register: system and CUDA regions, and outputs written into them."""
+"""Shared memory that clients register: system and CUDA regions, and outputs written to them."""

@@ -1,8 +1,8 @@
 """CUDA shared memory: device memory that a client's process shares by an IPC handle.
 
-Speaks to NVIDIA's driver itself, which every machine with a GPU has; CUDA's runtime library, which
-shares its handles, is not always there. It is loaded when the first region is registered: a gateway
-without CUDA regions knows of no GPU.
+Calls NVIDIA's driver, which every machine with a GPU has; CUDA's runtime library, which uses the
+same handles, is not always installed. The driver is loaded when the first region is registered: a
+gateway without CUDA regions needs no GPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_byte * HANDLE_BYTES),)
 
 
-# What is called, and with what; each returns 0 or the number of an error.
+# The argument types of each function; all return 0 or the number of an error.
 _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuInit": (ctypes.c_uint,),
     "cuDeviceGet": (ctypes.POINTER(ctypes.c_int), ctypes.c_int),
@@ -70,7 +70,7 @@ class Driver:
 
     def open(self, handle: bytes, device_id: int) -> tuple[int, int]:
         """Address and size of the memory that another process shares."""
-        self.enter(device_id)
+        self.select_device(device_id)
         address = _pointer_type()
         shared = _Handle.from_buffer_copy(handle)
         self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), shared, _LAZY_PEER_ACCESS)
@@ -79,13 +79,13 @@ class Driver:
         return address.value, size_bytes.value
 
     def close(self, address: int, device_id: int) -> None:
-        """Give the memory back to its owner alone."""
-        self.enter(device_id)
+        """Unmap memory that open() mapped."""
+        self.select_device(device_id)
         self._call("cuIpcCloseMemHandle", address)
 
     def read(self, address: int, device_id: int, size_bytes: int) -> bytes:
         """A copy of device memory."""
-        self.enter(device_id)
+        self.select_device(device_id)
         data = bytearray(size_bytes)
         if size_bytes:
             host = (ctypes.c_char * size_bytes).from_buffer(data)
@@ -94,12 +94,12 @@ class Driver:
 
     def write(self, address: int, device_id: int, data: bytes) -> None:
         """Copy data into device memory."""
-        self.enter(device_id)
+        self.select_device(device_id)
         if data:
             self._call("cuMemcpyHtoD_v2", address, data, len(data))
 
-    def enter(self, device_id: int) -> None:
-        """Let what is called next be about this device."""
+    def select_device(self, device_id: int) -> None:
+        """Make the device current for the calls that follow."""
         context = self._contexts.get(device_id)
         if context is None:
             device, context = ctypes.c_int(), ctypes.c_void_p()
@@ -147,7 +147,7 @@ def system_driver() -> Driver:
     """The driver of this machine.
 
     Raises:
-        DriverError: it has none that works; asking again is cheap.
+        DriverError: it has none that works; calling again is cheap.
     """
     try:
         return Driver(ctypes.CDLL(_LIBRARY))
@@ -155,26 +155,28 @@ def system_driver() -> Driver:
         raise DriverError(f"{_LIBRARY} cannot be used: {error}") from error
 
 
-def open_cuda(about: Registration, handle: bytes, driver: Driver | None = None) -> CudaMemory:
+def open_cuda(
+    registration: Registration, handle: bytes, driver: Driver | None = None
+) -> CudaMemory:
     """Open the memory that a client registers.
 
     Raises:
-        InvalidArgument: there is no GPU here, the handle is none, or the region is larger than what
-            it stands for.
+        InvalidArgument: there is no GPU here, the handle is invalid, or the region is larger than
+            the memory.
     """
-    if len(handle) != HANDLE_BYTES or not 0 <= about.device_id <= _INT_MAX:
+    if len(handle) != HANDLE_BYTES or not 0 <= registration.device_id <= _INT_MAX:
         raise InvalidArgument(_REFUSED)
     try:
         driver = driver or system_driver()
-        address, size_bytes = driver.open(handle, about.device_id)
+        address, size_bytes = driver.open(handle, registration.device_id)
     except DriverError as error:
-        # Triton tells its clients no more than this either.
-        _log.warning("CUDA shared memory cannot be registered: %s", error)
+        # Like Triton, give clients no details.
+        _log.warning("CUDA region %r cannot be registered: %s", registration.name, error)
         raise InvalidArgument(_REFUSED) from error
-    memory = CudaMemory(driver, address, about.device_id)
-    if about.size_bytes > size_bytes:
+    memory = CudaMemory(driver, address, registration.device_id)
+    if registration.size_bytes > size_bytes:
         memory.close()
         raise InvalidArgument(
-            f"failed to register shared memory region '{about.name}': invalid args"
+            f"failed to register shared memory region '{registration.name}': invalid args"
         )
     return memory

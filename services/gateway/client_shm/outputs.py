@@ -1,7 +1,7 @@
-"""Outputs on their way into clients' shared memory: written before the reply tells that they are.
+"""Writes outputs to clients' shared memory, before the front responds.
 
-Stands before the way to the mesh where clients' shared memory is allowed, and nowhere else. Knows
-regions, no protocol: an output that went to its region is an empty payload to the fronts.
+A step in front of the upstream where clients' shared memory is allowed, and otherwise not there.
+Knows regions, no protocol: to the fronts, an output in a region is an empty payload.
 """
 
 from __future__ import annotations
@@ -21,57 +21,61 @@ if TYPE_CHECKING:
 
     OnResponse = Callable[[InferResponse], None]
 
-_MOST_HEADS: Final = 2048
-_LARGEST_REMEMBERED_HEAD_BYTES: Final = 8192
+_MAX_HEADS: Final = 2048
+_MAX_HEAD_BYTES: Final = 8192
 
 
 class Outputs:
-    """The way to the mesh, for requests of which some may want outputs in shared memory."""
+    """Submits requests, some of which want outputs in shared memory."""
 
     def __init__(
-        self, regions: Regions, infer: Callable[[InferRequest, OnResponse], UnderWay]
+        self,
+        regions: Regions,
+        infer: Callable[[InferRequest, OnResponse], UnderWay],
+        max_heads: int = _MAX_HEADS,
     ) -> None:
         self._regions = regions
         self._infer = infer
+        self._max_heads = max_heads
         self._names: dict[bytes, tuple[str, ...]] = {}
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> UnderWay:
         """As DataPlane.infer."""
         if not request.placements:
             return self._infer(request, on_response)
-        placed = _Placed(self, request, on_response)
-        placed.under_way = self._infer(request, placed.on_response)
-        return placed
+        placing = _PlacingRequest(self, request, on_response)
+        placing.submitted = self._infer(request, placing.on_response)
+        return placing
 
-    def names(self, head: bytes) -> tuple[str, ...]:
-        """The outputs of an answer, in the order of its payloads."""
+    def output_names(self, head: bytes) -> tuple[str, ...]:
+        """The outputs of a response, in the order of its payloads."""
         names = self._names.get(head)
         if names is None:
             message = kserve_pb2.ModelInferResponse.FromString(head)
             names = tuple(output.name for output in message.outputs)
-            if len(head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
-                if len(self._names) >= _MOST_HEADS:
+            if len(head) <= _MAX_HEAD_BYTES:
+                if len(self._names) >= self._max_heads:
                     self._names.clear()
                 self._names[head] = names
         return names
 
-    def release(self, placements: list[Placement]) -> None:
+    def release_regions(self, placements: list[Placement]) -> None:
         for _, region, _ in placements:
-            self._regions.release(region)
+            self._regions.release_region(region)
 
 
-class _Placed:
-    """One request with outputs in shared memory. It holds its regions until its last answer; each
-    answer overwrites the one before.
+class _PlacingRequest:
+    """One request with outputs in shared memory. It holds its regions until its last response; each
+    response overwrites the one before.
     """
 
-    __slots__ = ("_on_response", "_outputs", "_placements", "under_way")
+    __slots__ = ("_on_response", "_outputs", "_placements", "submitted")
 
     def __init__(self, outputs: Outputs, request: InferRequest, on_response: OnResponse) -> None:
         self._outputs = outputs
         self._on_response = on_response
         self._placements: list[Placement] = request.placements or []
-        self.under_way: UnderWay | None = None
+        self.submitted: UnderWay | None = None
         for _, region, _ in self._placements:
             region.users += 1
 
@@ -87,35 +91,35 @@ class _Placed:
         self._on_response(response)
 
     def cancel(self) -> None:
-        """Nobody waits for the answer: nothing will be written."""
-        if self.under_way is not None:
-            self.under_way.cancel()
+        """The client disconnected: nothing will be written."""
+        if self.submitted is not None:
+            self.submitted.cancel()
         self._release()
 
     def set_flow(self, *, paused: bool) -> None:
-        if self.under_way is not None:
-            self.under_way.set_flow(paused=paused)
+        if self.submitted is not None:
+            self.submitted.set_flow(paused=paused)
 
     def _release(self) -> None:
         placements, self._placements = self._placements, []
-        self._outputs.release(placements)
+        self._outputs.release_regions(placements)
 
     def _write(self, response: InferResponse) -> InferResponse:
-        names = self._outputs.names(response.head)
-        # The list may be another's as well: identical requests share one answer.
+        names = self._outputs.output_names(response.head)
+        # A copy: identical requests share one response.
         payloads: list[Any] = list(response.payloads)
-        for name, region, place in self._placements:
+        for name, region, tensor_range in self._placements:
             if name not in names:
                 continue
             position = names.index(name)
             size_bytes = len(payloads[position])
-            if size_bytes > place.size_bytes:
+            if size_bytes > tensor_range.size_bytes:
                 raise Internal(
                     f"shared memory size specified with the request for output '{name}'"
-                    f" ({place.size_bytes} bytes) should be at least {size_bytes} bytes to hold"
-                    " the results",
+                    f" ({tensor_range.size_bytes} bytes) should be at least {size_bytes} bytes to"
+                    " hold the results",
                     accepted=True,
                 )
-            region.write(place, payloads[position])
+            region.write(tensor_range, payloads[position])
             payloads[position] = b""
         return InferResponse(response.id, response.head, payloads, more=response.more)

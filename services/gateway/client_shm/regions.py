@@ -1,8 +1,8 @@
-"""The regions of clients' shared memory that this gateway knows: who is registered, and as what.
+"""The registered regions of clients' shared memory.
 
 Clients register a region once and name ranges of it in requests, instead of sending and receiving
-tensors. Decides only: how memory is reached is the business of the kinds of memory
-(shared_memory_system, shared_memory_cuda). Belongs to one event loop.
+tensors. How memory is read and written is the business of `system` and `cuda`. Belongs to one event
+loop.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ DISABLED_MESSAGE: Final = (
 )
 SYSTEM: Final = "system"
 CUDA: Final = "cuda"
-_TOLD_KINDS: Final = {SYSTEM: "system", CUDA: "CUDA"}
-# Each holds a file descriptor, of which the gateway's connections want some as well.
-MOST_REGIONS: Final = 4096
+_KIND_NAMES: Final = {SYSTEM: "system", CUDA: "CUDA"}
+# Each holds a file descriptor, which the gateway's connections need as well.
+MAX_REGIONS: Final = 4096
 
 
 class Memory(Protocol):
-    """What was registered: bytes from 0 on, as long as its client leaves them there."""
+    """The memory of a region; its client may shrink it at any time."""
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """A copy of a range; shorter where the memory has shrunk."""
@@ -44,11 +44,11 @@ class Memory(Protocol):
         """Copy data there; False where the memory has shrunk."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release what is held for it."""
 
 
 class Range(NamedTuple):
-    """What a request says of where a tensor lies."""
+    """Where the data of a tensor is, as a request says it."""
 
     region: str
     offset: int
@@ -56,7 +56,7 @@ class Range(NamedTuple):
 
 
 class RegionUse(NamedTuple):
-    """What the head of a request says of shared memory: inputs by position, outputs by name."""
+    """The ranges that a request's head names: of inputs by position, of outputs by name."""
 
     inputs: tuple[tuple[int, Range], ...]
     outputs: tuple[tuple[str, Range], ...]
@@ -64,7 +64,7 @@ class RegionUse(NamedTuple):
 
 @dataclass(frozen=True)
 class Registration:
-    """What a client registered; key and offset tell of system memory, device_id of CUDA's."""
+    """What a client registered: key and offset are system memory's, device_id is CUDA's."""
 
     kind: str
     name: str
@@ -75,46 +75,48 @@ class Registration:
 
 
 class Region:
-    """A registered region. It is unregistered only when no request under way writes to it."""
+    """A registered region. It is not removed before the last request that writes to it is done."""
 
-    __slots__ = ("about", "awaits_end", "memory", "users")
+    __slots__ = ("memory", "registration", "remove_when_unused", "users")
 
-    def __init__(self, about: Registration, memory: Memory) -> None:
-        self.about = about
+    def __init__(self, registration: Registration, memory: Memory) -> None:
+        self.registration = registration
         self.memory = memory
+        # Requests in flight that write to it.
         self.users = 0
-        self.awaits_end = False
+        self.remove_when_unused = False
 
-    def read(self, place: Range) -> bytes:
+    def read(self, tensor_range: Range) -> bytes:
         """A copy of the range.
 
         Raises:
-            InvalidArgument: the client took the memory away.
+            InvalidArgument: the client has shrunk the memory.
         """
-        data = self.memory.read(place.offset, place.size_bytes)
-        if len(data) != place.size_bytes:
-            raise _past_end(self.about.name)
+        data = self.memory.read(tensor_range.offset, tensor_range.size_bytes)
+        if len(data) != tensor_range.size_bytes:
+            raise _past_end(self.registration.name)
         return data
 
-    def write(self, place: Range, data: Any) -> None:
+    def write(self, tensor_range: Range, data: Any) -> None:
         """Copy data to where the range begins.
 
         Raises:
-            InvalidArgument: the client took the memory away.
+            InvalidArgument: the client has shrunk the memory.
         """
-        if not self.memory.write(place.offset, data):
-            raise _past_end(self.about.name)
+        if not self.memory.write(tensor_range.offset, data):
+            raise _past_end(self.registration.name)
 
 
-# Where an output goes: its name, the region, the range of it.
+# Where an output goes: its name, the region, the range in it.
 Placement = tuple[str, Region, Range]
 
 
 class Regions:
     """The table of regions, by name."""
 
-    def __init__(self, *, allowed: bool) -> None:
+    def __init__(self, *, allowed: bool, max_regions: int = MAX_REGIONS) -> None:
         self._allowed = allowed
+        self._max_regions = max_regions
         self._regions: dict[str, Region] = {}
 
     def check_allowed(self) -> None:
@@ -126,8 +128,8 @@ class Regions:
         if not self._allowed:
             raise Unimplemented(DISABLED_MESSAGE)
 
-    def register(self, about: Registration, open_memory: Callable[[], Memory]) -> None:
-        """Add a region; open_memory is called where nothing speaks against it.
+    def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
+        """Add a region; open_memory is called if it can be added.
 
         Raises:
             AlreadyExists: there is a region of that name.
@@ -136,16 +138,16 @@ class Regions:
             Unimplemented: clients' shared memory is not allowed.
         """
         self.check_allowed()
-        if about.name in self._regions:
-            raise AlreadyExists(f"shared memory region '{about.name}' already in manager")
-        if about.kind == SYSTEM and any(
-            each.about.kind == SYSTEM and each.about.key == about.key
+        if registration.name in self._regions:
+            raise AlreadyExists(f"shared memory region '{registration.name}' already in manager")
+        if registration.kind == SYSTEM and any(
+            each.registration.kind == SYSTEM and each.registration.key == registration.key
             for each in self._regions.values()
         ):
-            raise Internal(f"Invalid shared memory region: '{about.key}'")
-        if len(self._regions) >= MOST_REGIONS:
-            raise Unavailable(f"{MOST_REGIONS} shared memory regions are registered already")
-        self._regions[about.name] = Region(about, open_memory())
+            raise Internal(f"Invalid shared memory region: '{registration.key}'")
+        if len(self._regions) >= self._max_regions:
+            raise Unavailable(f"{self._max_regions} shared memory regions are registered already")
+        self._regions[registration.name] = Region(registration, open_memory())
 
     def status(self, kind: str, name: str) -> list[Registration]:
         """The regions of a kind by name, or the one of that name.
@@ -155,34 +157,34 @@ class Regions:
         """
         if not name:
             known = sorted(self._regions.items())
-            return [region.about for _, region in known if region.about.kind == kind]
+            return [region.registration for _, region in known if region.registration.kind == kind]
         region = self._regions.get(name)
         if region is None:
             raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
-        if region.about.kind != kind:
-            is_kind, asked_kind = _TOLD_KINDS[region.about.kind], _TOLD_KINDS[kind]
+        if region.registration.kind != kind:
+            is_kind, asked_kind = _KIND_NAMES[region.registration.kind], _KIND_NAMES[kind]
             raise NotFound(
                 f"The region named '{name}' is registered as {is_kind} shared memory,"
                 f" not {asked_kind} shared memory"
             )
-        return [region.about]
+        return [region.registration]
 
     def unregister(self, kind: str, name: str) -> None:
-        """Remove the region of that name, or all of a kind; what is not there needs nothing."""
+        """Remove the region of that name, or all of a kind; unknown ones are ignored."""
         for region in [self._regions.get(name)] if name else list(self._regions.values()):
-            if region is not None and region.about.kind == kind:
-                region.awaits_end = True
-                self._end_unused(region)
+            if region is not None and region.registration.kind == kind:
+                region.remove_when_unused = True
+                self._remove_if_unused(region)
 
     def close(self) -> None:
-        """Let go of all regions, whoever uses them."""
+        """Close all regions, even those in use."""
         regions, self._regions = self._regions, {}
         for region in regions.values():
             region.memory.close()
 
     # --- requests -------------------------------------------------------------------------------
 
-    def find(self, place: Range) -> Region:
+    def find(self, tensor_range: Range) -> Region:
         """The region of a range that lies inside it.
 
         Raises:
@@ -191,36 +193,39 @@ class Regions:
             Unimplemented: clients' shared memory is not allowed.
         """
         self.check_allowed()
-        name, offset, size_bytes = place
+        name, offset, size_bytes = tensor_range
         region = self._regions.get(name)
         if region is None:
             raise NotFound(f"Unable to find shared memory region: '{name}'")
-        if offset >= region.about.size_bytes:
+        if offset >= region.registration.size_bytes:
             raise InvalidArgument(f"Invalid offset for shared memory region: '{name}'")
-        # Of no bytes at the very beginning Triton says the same.
-        if not 0 < offset + size_bytes <= region.about.size_bytes:
+        # Triton refuses an empty range at offset 0 with the same text.
+        if not 0 < offset + size_bytes <= region.registration.size_bytes:
             raise _past_end(name)
         return region
 
     def use(self, request: InferRequest, named: RegionUse) -> None:
-        """Copy the inputs that lie in regions into request, and note where its outputs go.
+        """Copy inputs from regions into request, and set where its outputs go.
 
         Raises:
             NereidError: as find does, or a region has shrunk.
         """
-        for position, place in named.inputs:
-            request.payloads[position] = self.find(place).read(place)
+        for position, tensor_range in named.inputs:
+            request.payloads[position] = self.find(tensor_range).read(tensor_range)
         if named.outputs:
-            request.placements = [(name, self.find(place), place) for name, place in named.outputs]
+            request.placements = [
+                (name, self.find(tensor_range), tensor_range)
+                for name, tensor_range in named.outputs
+            ]
 
-    def release(self, region: Region) -> None:
-        """One request fewer writes to region."""
+    def release_region(self, region: Region) -> None:
+        """A request no longer writes to region."""
         region.users -= 1
-        self._end_unused(region)
+        self._remove_if_unused(region)
 
-    def _end_unused(self, region: Region) -> None:
-        name = region.about.name
-        if region.awaits_end and not region.users and self._regions.get(name) is region:
+    def _remove_if_unused(self, region: Region) -> None:
+        name = region.registration.name
+        if region.remove_when_unused and not region.users and self._regions.get(name) is region:
             del self._regions[name]
             region.memory.close()
 

@@ -1,9 +1,9 @@
 """System shared memory: POSIX objects of /dev/shm that a client names by their key.
 
-Clients are not trusted. A key names an object and no path, and nothing but a regular file is taken.
-Memory is copied by pread and pwrite instead of being mapped: a client may truncate its object at
-any moment, even while it is being copied, which would kill a process that reads a mapping (SIGBUS)
-and is a short read here.
+Clients are not trusted. A key is a name, not a path, and only regular files are opened. Memory is
+copied by pread and pwrite instead of being mapped: a client may truncate its object at any moment,
+even while it is copied, which is a short read here but kills a process that reads a mapping
+(SIGBUS).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from nereid.core.errors import Internal, InvalidArgument
 if TYPE_CHECKING:
     from nereid.services.gateway.client_shm.regions import Registration
 
-_FOLDER: Final = "/dev/shm/"  # noqa: S108 - clients say which file there
-_LONGEST_NAME: Final = 255
-# O_NONBLOCK: opening somebody's FIFO or device must not wait.
+_FOLDER: Final = "/dev/shm/"  # noqa: S108 - not temporary: where POSIX shared memory is
+_MAX_NAME_BYTES: Final = 255
+# O_NONBLOCK: opening a FIFO or a device must not block.
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CLOSED: Final = -1
 
@@ -37,7 +37,7 @@ class SystemMemory:
         descriptor, position = self._descriptor, self._base + offset
         data = os.pread(descriptor, size_bytes, position)
         while 0 < len(data) < size_bytes:
-            # One call reads no more than 2 GiB.
+            # One call reads at most 2 GiB.
             more = os.pread(descriptor, size_bytes - len(data), position + len(data))
             if not more:
                 break
@@ -47,15 +47,15 @@ class SystemMemory:
     def write(self, offset: int, data: Any) -> bool:
         descriptor, position = self._descriptor, self._base + offset
         view = memoryview(data).cast("B")
-        # Writing past the end would let the object grow again. One that shrinks after this look
-        # does grow, by what its client had registered.
+        # Writing past the end would let the object grow again. One that shrinks after this check
+        # does grow, but not past what its client had registered.
         if position + len(view) > os.fstat(descriptor).st_size:
             return False
         while view:
             try:
                 count = os.pwrite(descriptor, view, position)
             except OSError as error:
-                # Pages that were never touched exist only when they are written to.
+                # Pages are allocated when they are first written to; there may be none left.
                 raise Internal(f"Unable to write to shared memory: {error.strerror}") from error
             view, position = view[count:], position + count
         return True
@@ -66,33 +66,33 @@ class SystemMemory:
             os.close(descriptor)
 
 
-def open_system(about: Registration) -> SystemMemory:
+def open_system(registration: Registration) -> SystemMemory:
     """Open the object that a client registers.
 
     Raises:
-        Internal: there is no such object, or it is none of ours to open.
+        Internal: there is no such object, or it cannot be opened.
         InvalidArgument: the registered range is empty, unaligned, or not inside the object.
     """
     with contextlib.ExitStack() as on_failure:
-        descriptor = _open(about.key)
+        descriptor = _open(registration.key)
         on_failure.callback(os.close, descriptor)
         found = os.fstat(descriptor)
         size_bytes = found.st_size if stat.S_ISREG(found.st_mode) else 0
-        failed = f"failed to register shared memory region '{about.name}': "
-        if about.offset + about.size_bytes > size_bytes:
+        failed = f"failed to register shared memory region '{registration.name}': "
+        if registration.offset + registration.size_bytes > size_bytes:
             raise InvalidArgument(f"{failed}invalid args")
-        if not about.size_bytes or about.offset % mmap.PAGESIZE:
-            # Triton maps regions and tells what the system says of such a mapping.
+        if not registration.size_bytes or registration.offset % mmap.PAGESIZE:
+            # Triton maps regions and reports the system's error for such a mapping.
             raise InvalidArgument(f"{failed}unable to process address spaceInvalid argument")
         on_failure.pop_all()
-        return SystemMemory(descriptor, about.offset)
+        return SystemMemory(descriptor, registration.offset)
 
 
 def _open(key: str) -> int:
-    """As shm_open: leading slashes mean nothing, others are refused."""
+    """As shm_open: leading slashes are ignored, others are refused."""
     name = key.lstrip("/")
     try:
-        if name in {"", ".", ".."} or "/" in name or len(os.fsencode(name)) > _LONGEST_NAME:
+        if name in {"", ".", ".."} or "/" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES:
             raise ValueError(name)
         return os.open(_FOLDER + name, _FLAGS)
     except (OSError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""Compression of infer requests and answers over HTTP, with Triton's leniency.
+"""Compression of infer requests and responses over HTTP, as leniently as Triton.
 
-What a damaged stream still yields is taken; what is no stream at all yields nothing.
+What a damaged stream still yields is used; what is no stream at all yields nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 # zlib's numbers for the two formats.
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
-# Each is also taken for the other, as its own header tells.
+# Accepts either format, by the stream's own header.
 _EITHER: Final = 47
 # A fast level: clients ask for compression without meaning to (aiohttp always does).
 _LEVEL: Final = 1
 _PIECE_BYTES: Final = 65536
 _ENCODING: Final = re.compile(rb"\s*([^;\s]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?\Z")
 
-SUPPORTED: Final = b"Accept-Encoding: gzip, deflate\r\n"
+SUPPORTED_LINE: Final = b"Accept-Encoding: gzip, deflate\r\n"
 UNSUPPORTED_MESSAGE: Final = "Unsupported compression type"
 
 
@@ -32,7 +32,7 @@ def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
 
     Raises:
         Unimplemented: neither gzip nor deflate.
-        InvalidArgument: nothing there, or more than limit_bytes would come out.
+        InvalidArgument: body is empty, or more than limit_bytes would come out.
     """
     if encoding == b"identity":
         return body
@@ -42,14 +42,14 @@ def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
         raise InvalidArgument("nothing to be decompressed", accepted=True)
     stream = zlib.decompressobj(_EITHER)
     parts: list[bytes] = []
-    room = limit_bytes
+    remaining = limit_bytes
     for start in range(0, len(body), _PIECE_BYTES):
         try:
-            part = stream.decompress(body[start : start + _PIECE_BYTES], room + 1)
+            part = stream.decompress(body[start : start + _PIECE_BYTES], remaining + 1)
         except zlib.error:
             break
-        room -= len(part)
-        if room < 0:
+        remaining -= len(part)
+        if remaining < 0:
             raise InvalidArgument(
                 f"decompressed request size exceeds the maximum allowed input size of {limit_bytes}"
                 " bytes. Use --http-max-input-size to increase the limit."
@@ -60,8 +60,8 @@ def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def choose(accept_encoding: bytes) -> bytes | None:
-    """The coding, gzip or deflate, the client likes best; None to send the answer as it is."""
+def choose_encoding(accept_encoding: bytes) -> bytes | None:
+    """The coding, gzip or deflate, that the client prefers; None: send the response as it is."""
     best, best_weight = None, 0.0
     for item in accept_encoding.split(b","):
         match = _ENCODING.match(item)

@@ -1,7 +1,6 @@
-"""Which route a request's target names. Pure: text in, route out.
+"""Which route the target of a request names. Pure: text in, route out.
 
-Versions are digits only, names anything without a slash, and nothing is percent-decoded, as on
-Triton.
+As on Triton, versions are digits, names anything without a slash, and nothing is percent-decoded.
 """
 
 from __future__ import annotations
@@ -36,70 +35,68 @@ class Kind(Enum):
 
 
 class Route(NamedTuple):
-    """A route with what its target says.
-
-    That is a model and version, a model and repository, or a kind of memory and a region.
-    """
+    """A route and what the target names; empty: nothing."""
 
     kind: Kind
-    name: str = ""
+    model: str = ""
     version: str = ""
+    repository: str = ""
+    # Of shared memory: "system" or "cuda".
+    memory_kind: str = ""
+    region: str = ""
 
 
-NOT_FOUND: Final = Route(Kind.NOT_FOUND)
-
-_FIXED: Final = {
-    "/v2": Route(Kind.SERVER_METADATA),
-    "/v2/health/live": Route(Kind.LIVE),
-    "/v2/health/ready": Route(Kind.READY),
-    "/v2/models/stats": Route(Kind.MODEL_STATISTICS),
-    "/v2/logging": Route(Kind.LOGGING),
-    "/v2/trace/setting": Route(Kind.TRACE_SETTING),
-    "/v2/repository/index": Route(Kind.REPOSITORY_INDEX),
+# Tried in this order. `{name}` is a member of Route; what is in brackets may be missing.
+_ROUTES: Final = {
+    "/v2/models/{model}[/versions/{version}]/infer": Kind.INFER,
+    "/v2/models/{model}[/versions/{version}]/generate": Kind.GENERATE,
+    "/v2/models/{model}[/versions/{version}]/generate_stream": Kind.GENERATE_STREAM,
+    "/v2": Kind.SERVER_METADATA,
+    "/v2/health/live": Kind.LIVE,
+    "/v2/health/ready": Kind.READY,
+    "/v2/models/stats": Kind.MODEL_STATISTICS,
+    "/v2/models/{model}[/versions/{version}]": Kind.MODEL_METADATA,
+    "/v2/models/{model}[/versions/{version}]/ready": Kind.MODEL_READY,
+    "/v2/models/{model}[/versions/{version}]/config": Kind.MODEL_CONFIG,
+    "/v2/models/{model}[/versions/{version}]/stats": Kind.MODEL_STATISTICS,
+    "/v2/models/{model}/trace/setting": Kind.TRACE_SETTING,
+    "/v2/trace/setting": Kind.TRACE_SETTING,
+    "/v2/logging": Kind.LOGGING,
+    "/v2/repository[/{repository}]/index": Kind.REPOSITORY_INDEX,
+    "/v2/repository[/{repository}]/models/{model}/load": Kind.REPOSITORY_LOAD,
+    "/v2/repository[/{repository}]/models/{model}/unload": Kind.REPOSITORY_UNLOAD,
+    "/v2/{memory_kind}sharedmemory[/region/{region}]/status": Kind.SHARED_MEMORY_STATUS,
+    "/v2/{memory_kind}sharedmemory[/region/{region}]/register": Kind.SHARED_MEMORY_REGISTER,
+    "/v2/{memory_kind}sharedmemory[/region/{region}]/unregister": Kind.SHARED_MEMORY_UNREGISTER,
 }
-_MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?(?:/([a-z_]+))?\Z")
-_MODEL_ACTIONS: Final = {
-    None: Kind.MODEL_METADATA,
-    "ready": Kind.MODEL_READY,
-    "config": Kind.MODEL_CONFIG,
-    "stats": Kind.MODEL_STATISTICS,
-    "infer": Kind.INFER,
-    "generate": Kind.GENERATE,
-    "generate_stream": Kind.GENERATE_STREAM,
-}
+_NAME: Final = "[^/]+"
+_PATTERNS_BY_MEMBER: Final = {"version": "[0-9]+", "memory_kind": "system|cuda"}
 _ABSOLUTE: Final = re.compile(r"https?://[^/]*", re.IGNORECASE)
-_MODEL_TRACE: Final = re.compile(r"/v2/models/([^/]+)/trace/setting\Z")
-_INDEX: Final = re.compile(r"/v2/repository/[^/]+/index\Z")
-_REPOSITORY: Final = re.compile(r"/v2/repository(?:/([^/]+))?/models/([^/]+)/(load|unload)\Z")
-_REPOSITORY_ACTIONS: Final = {"load": Kind.REPOSITORY_LOAD, "unload": Kind.REPOSITORY_UNLOAD}
-_SHARED_MEMORY: Final = re.compile(
-    r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)\Z"
-)
-_SHARED_MEMORY_ACTIONS: Final = {
-    "status": Kind.SHARED_MEMORY_STATUS,
-    "register": Kind.SHARED_MEMORY_REGISTER,
-    "unregister": Kind.SHARED_MEMORY_UNREGISTER,
-}
+
+
+def _compiled(template: str) -> re.Pattern[str]:
+    pattern = template.replace("[", "(?:").replace("]", ")?")
+    for member in Route._fields[1:]:
+        named = f"(?P<{member}>{_PATTERNS_BY_MEMBER.get(member, _NAME)})"
+        pattern = pattern.replace(f"{{{member}}}", named)
+    return re.compile(pattern)
+
+
+_PATTERNS: Final = [(_compiled(template), kind) for template, kind in _ROUTES.items()]
 
 
 def resolve(target: bytes) -> Route:
     """The route of a request target; a query is ignored."""
     path = _path(target.decode("latin-1"))
-    fixed = _FIXED.get(path)
-    if fixed is not None:
-        return fixed
-    if match := _MODEL.match(path):
-        kind = _MODEL_ACTIONS.get(match[3], Kind.NOT_FOUND)
-        return Route(kind, _name(match[1]), match[2] or "")
-    if match := _SHARED_MEMORY.match(path):
-        return Route(_SHARED_MEMORY_ACTIONS[match[3]], match[1], _name(match[2] or ""))
-    if match := _MODEL_TRACE.match(path):
-        return Route(Kind.TRACE_SETTING, _name(match[1]))
-    if match := _REPOSITORY.match(path):
-        return Route(_REPOSITORY_ACTIONS[match[3]], _name(match[2]), _name(match[1] or ""))
-    if _INDEX.match(path):
-        return Route(Kind.REPOSITORY_INDEX)
-    return NOT_FOUND
+    for pattern, kind in _PATTERNS:
+        if match := pattern.fullmatch(path):
+            # Names come as raw UTF-8.
+            names = {
+                member: text.encode("latin-1").decode("utf-8", "replace")
+                for member, text in match.groupdict("").items()
+            }
+            return Route(kind, **names)
+    return Route(Kind.NOT_FOUND)
 
 
 def _path(target: str) -> str:
@@ -108,8 +105,3 @@ def _path(target: str) -> str:
     if not path.startswith("/") and (match := _ABSOLUTE.match(path)):
         return path[match.end() :] or "/"
     return path
-
-
-def _name(text: str) -> str:
-    """A name that came as raw UTF-8, as text."""
-    return text.encode("latin-1").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Connections that cost the gateway: too many of them, and those whose clients take nothing."""
+"""Connections that cost the gateway: too many of them, and clients that do not read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def ready(site: GatewaySite) -> None:
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str]:
-    """The answer's head and body."""
+    """The head and body of the response."""
     writer.write(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
     async with asyncio.timeout(LIMIT_S):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -58,7 +58,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tup
         return head, (await reader.readexactly(size)).decode()
 
 
-async def test_http_connections_beyond_the_limit_are_told_so(
+async def test_http_connections_beyond_the_limit_get_503(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with gateway_site(max_connections=2) as site:
@@ -73,7 +73,7 @@ async def test_http_connections_beyond_the_limit_are_told_so(
         assert json.loads(body) == {"error": "the server has too many connections"}
         assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
         writer.close()
-        # A crowd of silent ones is not kept either.
+        # Many silent ones are not kept open either.
         crowd = [await connect(site.http) for _ in range(80)]
         await until(lambda: site.service._http.connections <= 66)
         assert "more than 2 HTTP connections" in caplog.text
@@ -82,14 +82,14 @@ async def test_http_connections_beyond_the_limit_are_told_so(
         for _, other in (*crowd, ours[0]):
             other.close()
         await until(lambda: site.service._http.connections == 1)
-        late = await connect(site.http)
-        assert (await ask(*late))[0].startswith("HTTP/1.1 200")
-        for _, other in (late, ours[1]):
+        another = await connect(site.http)
+        assert (await ask(*another))[0].startswith("HTTP/1.1 200")
+        for _, other in (another, ours[1]):
             other.close()
 
 
 @pytest.mark.parametrize("engine", ["nereid", "grpcio"])
-async def test_grpc_connections_beyond_the_limit_fail_until_there_is_room(engine: str) -> None:
+async def test_grpc_connections_beyond_the_limit_fail_until_another_is_closed(engine: str) -> None:
     alone = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
     async with gateway_site(max_connections=1, grpc_engine=engine) as site:
         first: Any = grpc.aio.insecure_channel(site.grpc, options=alone)
@@ -105,7 +105,7 @@ async def test_grpc_connections_beyond_the_limit_fail_until_there_is_room(engine
         await second.close()
 
 
-async def test_an_http_client_that_takes_nothing_is_cut_off() -> None:
+async def test_an_http_client_that_does_not_read_is_disconnected() -> None:
     async with gateway_site(write_timeout_secs=0.3) as site:
         header = json.dumps(
             {
@@ -163,7 +163,7 @@ async def greet(site: GatewaySite, window: int) -> Peer:
 
 
 async def infer(peer: Peer, stream: int) -> None:
-    """Send a large request in as many frames as it takes; windows are given back as it goes."""
+    """Send a large request in as many frames as it needs, as the window allows."""
     fields = [(name, INFER if name == ":path" else value) for name, value in REQUEST]
     await peer.send(frame(HEADERS, END_HEADERS, stream, block(fields)))
     body = memoryview(infer_message())
@@ -177,7 +177,7 @@ async def infer(peer: Peer, stream: int) -> None:
             budget += int.from_bytes(grown) if of == stream else 0
 
 
-async def test_a_grpc_client_that_reads_nothing_is_cut_off() -> None:
+async def test_a_grpc_client_that_does_not_read_is_disconnected() -> None:
     async with gateway_site(write_timeout_secs=0.3) as site:
         peer = await greet(site, 0x7FFFFFFF)
         await infer(peer, 1)
@@ -190,7 +190,7 @@ async def test_a_grpc_client_that_reads_nothing_is_cut_off() -> None:
             await peer.writer.wait_closed()
 
 
-async def test_an_response_that_gets_no_window_is_given_up_alone() -> None:
+async def test_a_response_without_window_is_reset_alone() -> None:
     async with gateway_site(write_timeout_secs=0.3) as site:
         peer = await greet(site, 10)
         await infer(peer, 1)
@@ -210,7 +210,7 @@ async def test_an_response_that_gets_no_window_is_given_up_alone() -> None:
         await peer.writer.wait_closed()
 
 
-async def test_a_grpc_request_that_never_ends_is_given_up_alone() -> None:
+async def test_a_grpc_request_that_never_ends_is_reset_alone() -> None:
     async with gateway_site(http_request_timeout_secs=0.3) as site:
         peer = await greet(site, 65_535)
         path = [(name, INFER if name == ":path" else value) for name, value in REQUEST]

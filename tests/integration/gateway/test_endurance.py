@@ -1,4 +1,4 @@
-"""The gateway under clients by the thousand, and under some that want to do it harm."""
+"""The gateway under thousands of clients, and under hostile ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def http_response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 async def serves(http: str, grpc: str) -> None:
-    """Somebody else is answered, by either protocol."""
+    """Other clients get responses, over either protocol."""
     channel = SocketChannel(grpc)
     for _ in range(5):
         assert await channel.unary(READY, b"", timeout_s=LIMIT_S) == b"\x08\x01"
@@ -79,7 +79,7 @@ async def serves(http: str, grpc: str) -> None:
     peer.writer.close()
 
 
-async def response_all(scheduler: EchoScheduler, count: int) -> None:
+async def respond_to_all(scheduler: EchoScheduler, count: int) -> None:
     """In the reverse of their order."""
     held = [await scheduler.next_held() for _ in range(count)]
     for item in reversed(held):
@@ -102,7 +102,7 @@ async def test_thousands_of_calls_on_few_connections(site: GatewaySite) -> None:
     ]
     await until(lambda: site.scheduler.held.qsize() == 4000)
     await serves(site.http, site.grpc)
-    await response_all(site.scheduler, 4000)
+    await respond_to_all(site.scheduler, 4000)
     for each, call in enumerate(calls):
         response = kserve_pb2.ModelInferResponse.FromString(await asyncio.wait_for(call, LIMIT_S))
         assert (response.id, response.raw_output_contents[0]) == (f"id {each}", b"%d" % each)
@@ -125,7 +125,7 @@ async def test_thousands_of_streams_on_few_connections(site: GatewaySite) -> Non
         streams.append(stream)
     await until(lambda: site.scheduler.held.qsize() == 3000)
     await serves(site.http, site.grpc)
-    await response_all(site.scheduler, 3000)
+    await respond_to_all(site.scheduler, 3000)
     await until(lambda: len(got) == 3000)
     for each, message in got.items():
         reply = kserve_pb2.ModelStreamInferResponse.FromString(message)
@@ -144,7 +144,7 @@ async def test_thousands_of_http_connections(site: GatewaySite) -> None:
         await peer.send(http_request("hold", b"%d" % each))
     await until(lambda: site.scheduler.held.qsize() == 2000)
     await serves(site.http, site.grpc)
-    await response_all(site.scheduler, 2000)
+    await respond_to_all(site.scheduler, 2000)
     for each, peer in enumerate(peers):
         status, body = await http_response(peer.reader)
         assert status == 200
@@ -156,7 +156,7 @@ async def test_thousands_of_http_connections(site: GatewaySite) -> None:
 async def test_a_message_beyond_what_protobuf_can_hold_is_refused_by_its_head(
     site: GatewaySite, claimed: int
 ) -> None:
-    """The largest is 2 GiB less a byte, as gRPC's own; nobody waits for a larger one's rest."""
+    """The limit is 2 GiB less a byte, as gRPC's; the rest of a larger one is not waited for."""
     peer = await connect(site.grpc)
     await peer.send(opening(65_535))
     sender = Sender(peer, UNARY)
@@ -164,9 +164,9 @@ async def test_a_message_beyond_what_protobuf_can_hold_is_refused_by_its_head(
         await sender.open(stream)
         await peer.send(frame(DATA, 0, stream, struct.pack(">BI", 0, size) + b"abc"))
     _, _, stream, payload = await peer.next_of(HEADERS)
-    told = {str(name): str(value) for name, value in hpack.Decoder().decode(payload)}
-    assert (stream, told["grpc-status"]) == (3, "8")
-    assert told["grpc-message"] == f"message of {claimed} bytes is larger than 2147483647 bytes"
+    headers = {str(name): str(value) for name, value in hpack.Decoder().decode(payload)}
+    assert (stream, headers["grpc-status"]) == (3, "8")
+    assert headers["grpc-message"] == f"message of {claimed} bytes is larger than 2147483647 bytes"
     await serves(site.http, site.grpc)
     peer.writer.close()
 
@@ -203,14 +203,14 @@ async def flood_http(address: str) -> None:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1)
     writer.write(http_request("echo", bytes(MIB)))
-    # Its first answer says that the gateway is at work; nothing more is read.
+    # The first response shows that the gateway is at work; nothing more is read.
     await asyncio.wait_for(reader.readexactly(12), LIMIT_S)
     with contextlib.suppress(TimeoutError):
         for _ in range(400):
             writer.write(http_request("echo", bytes(MIB)))
-            # Held up for so long: nobody takes any more.
+            # Held up for so long: the gateway has stopped reading.
             await asyncio.wait_for(writer.drain(), 1)
-        raise AssertionError("all 400 MiB were taken in, though nobody reads the answers")
+        raise AssertionError("the gateway read all 400 MiB, though its responses are not read")
     writer.transport.abort()
 
 
@@ -220,7 +220,7 @@ async def flood_grpc(address: str, path: str, *, blind: bool) -> None:
     sender, sent = Sender(peer, path, blind=blind), 0
     body = grpc_request("echo", bytes(MIB))
     with contextlib.suppress(NoRoomError):
-        # Who goes on without a window is cut off.
+        # A client that goes on without a window is disconnected.
         while sent < 400 and not peer.writer.transport.is_closing():
             sent += 1
             await sender.upload(2 * sent - 1, body)
@@ -250,7 +250,7 @@ FLOODS: dict[str, Callable[[str, str], Coroutine[Any, Any, None]]] = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-async def test_a_client_that_takes_nothing_costs_bounded_memory(
+async def test_a_client_that_does_not_read_costs_bounded_memory(
     gateway: Measured, name: str
 ) -> None:
     before = gateway.peak_mib()
@@ -310,7 +310,7 @@ async def test_slow_silent_and_half_closed_connections_cost_no_worker(gateway: M
 
 
 async def test_a_slow_request_is_ended_and_the_connection_with_it(gateway: Measured) -> None:
-    """However busily it says next to nothing: a head has to be whole in time."""
+    """Even if it keeps sending: a head has to be complete in time."""
     peer = await connect(gateway.addresses[0])
     await peer.send(b"GET /v2/health/live HTTP/1.1\r\n")
     response = asyncio.ensure_future(http_response(peer.reader))

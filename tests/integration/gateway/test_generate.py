@@ -26,7 +26,7 @@ async def site() -> AsyncIterator[GatewaySite]:
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "body", "status", "response"),
+    ("method", "target", "body", "status", "expected"),
     [
         ("POST", "echo/generate", BODY, 200, REPLY),
         ("POST", "echo/versions/1/generate", BODY, 200, REPLY),
@@ -44,22 +44,31 @@ async def site() -> AsyncIterator[GatewaySite]:
         ),
     ],
 )
-async def test_responses_of_one_piece(
-    site: GatewaySite, method: str, target: str, body: bytes, status: int, response: bytes
+async def test_single_documents(
+    site: GatewaySite, method: str, target: str, body: bytes, status: int, expected: bytes
 ) -> None:
-    # Neither is the answer compressed nor the header of binary requests heeded.
+    # The response is not compressed, and the header of binary requests is ignored.
     headers = {"Accept_Encoding": "gzip", "Inference_Header_Content_Length": "3"}
-    told = await ask(site, method, f"/v2/models/{target}", body, **headers)
-    assert (told.status, told.content_type, told.body) == (status, "application/json", response)
+    response = await ask(site, method, f"/v2/models/{target}", body, **headers)
+    assert (response.status, response.content_type, response.body) == (
+        status,
+        "application/json",
+        expected,
+    )
 
 
 @pytest.mark.parametrize("path", ["generate", "generate_stream"])
 async def test_compressed_requests_are_refused(site: GatewaySite, path: str) -> None:
-    told = await ask(site, "POST", f"/v2/models/echo/{path}", BODY, Content_Encoding="gzip")
-    assert told[:2] == (400, "application/json")
-    assert told.body == b'{"error":"Unsupported content-encoding, only \'identity\' is supported."}'
-    told = await ask(site, "POST", "/v2/models/echo/generate", BODY, Content_Encoding="identity")
-    assert told.status == 200
+    response = await ask(site, "POST", f"/v2/models/echo/{path}", BODY, Content_Encoding="gzip")
+    assert response[:2] == (400, "application/json")
+    assert (
+        response.body
+        == b'{"error":"Unsupported content-encoding, only \'identity\' is supported."}'
+    )
+    response = await ask(
+        site, "POST", "/v2/models/echo/generate", BODY, Content_Encoding="identity"
+    )
+    assert response.status == 200
 
 
 @pytest.mark.parametrize(
@@ -71,11 +80,11 @@ async def test_events(site: GatewaySite, model: str, status: bytes, event: bytes
     head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\n"
     for _ in range(2):  # the connection is kept
         writer.write(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
-        told = await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), 5)
-        piece = b"data: %b\n\n" % event
-        assert told == (
+        response = await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), 5)
+        chunk = b"data: %b\n\n" % event
+        assert response == (
             b"HTTP/1.1 %b\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (status, len(piece), piece)
+            b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (status, len(chunk), chunk)
         )
     writer.close()
 
@@ -90,15 +99,15 @@ async def test_a_request_that_is_not_accepted_begins_no_stream() -> None:
                 b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
             )
         held = await site.scheduler.next_held()
-        told = await ask(site, "POST", "/v2/models/hold/generate_stream", body)
-        assert told[:2] == (503, "application/json")
-        assert b"Exceeds maximum queue size" in told.body
+        response = await ask(site, "POST", "/v2/models/hold/generate_stream", body)
+        assert response[:2] == (503, "application/json")
+        assert b"Exceeds maximum queue size" in response.body
         site.scheduler.link.send(site.scheduler.echo(held))
         assert await asyncio.wait_for(reader.readuntil(b"\r\n0\r\n\r\n"), 5)
         writer.close()
 
 
-async def test_a_client_that_goes_cancels_its_request(site: GatewaySite) -> None:
+async def test_a_disconnect_cancels_the_request(site: GatewaySite) -> None:
     _, writer = await connect(site)
     writer.write(
         b"POST /v2/models/hold/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Bodies that cannot be read, each with the status and the text that Triton's clients know."""
+"""Invalid bodies, each with Triton's status and text."""
 
 from __future__ import annotations
 
@@ -173,11 +173,11 @@ async def site() -> AsyncIterator[GatewaySite]:
         yield made
 
 
-async def test_defects(site: GatewaySite) -> None:
+async def test_invalid_bodies(site: GatewaySite) -> None:
     for body, status, text in cases():
-        told = await ask(site, "POST", INFER, body)
-        assert told[:2] == (status, "application/json"), body
-        assert json.loads(told.body) == {"error": text}, body
+        response = await ask(site, "POST", INFER, body)
+        assert response[:2] == (status, "application/json"), body
+        assert json.loads(response.body) == {"error": text}, body
 
 
 @pytest.mark.parametrize(
@@ -203,14 +203,14 @@ async def test_lengths_of_the_header(site: GatewaySite, length: str, status: int
     header = json.dumps({"inputs": [members]}).encode()
     # As a raw request it is whatever many numbers.
     header += b" " * (-len(header) % 4)
-    told = await ask(
+    response = await ask(
         site,
         "POST",
         INFER,
         header + FLOATS,
         Inference_Header_Content_Length=length.format(len(header)),
     )
-    assert told.status == status, told.body
+    assert response.status == status, response.body
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ async def test_sizes_of_binary_inputs(site: GatewaySite, size: Any, status: int)
     members = {**INPUT, "parameters": {"binary_data_size": size}}
     del members["data"]
     header = json.dumps({"inputs": [members]}).encode()
-    told = await ask(
+    response = await ask(
         site, "POST", INFER, header + FLOATS, Inference_Header_Content_Length=str(len(header))
     )
-    assert (told.status, told.content_type) == (status, "application/json")
+    assert (response.status, response.content_type) == (status, "application/json")

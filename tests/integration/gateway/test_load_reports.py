@@ -1,4 +1,4 @@
-"""Load reports in the headers of replies over HTTP."""
+"""Load reports in headers of HTTP responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON = b'JSON {"cpu_utilization":0.5,"named_metrics":{}}'
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each time that a gateway asked its scheduler, whether it was told."""
+    """Each metrics call of a gateway: whether the scheduler responded."""
     asked: list[bool] = []
 
     def metrics(scheduler: site.EchoScheduler, _: bytes) -> bytes:
@@ -32,24 +32,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize(("target", "body"), [(INFER, BODY), (GENERATE, b'{"INPUT0":1}')])
-async def test_only_who_asks_is_told(asked: list[bool], target: str, body: bytes) -> None:
+async def test_load_is_reported_on_request_only(
+    asked: list[bool], target: str, body: bytes
+) -> None:
     async with site.gateway_site() as gateway:
-        told = await ask(gateway, "POST", target, body)
-        assert REPORT.search(told.head) is None
+        response = await ask(gateway, "POST", target, body)
+        assert REPORT.search(response.head) is None
         assert asked == []
         for form, expected in (("text", TEXT), ("json", JSON), ("TEXT", None), ("", None)):
             headers = {"endpoint_load_metrics_format": form, "accept_encoding": "gzip"}
-            told = await ask(gateway, "POST", target, body, **headers)
-            assert told.status == 200
-            report = REPORT.search(told.head)
+            response = await ask(gateway, "POST", target, body, **headers)
+            assert response.status == 200
+            report = REPORT.search(response.head)
             assert (report and report[1]) == expected
         assert len(asked) <= 2
 
 
-async def test_a_reply_does_not_depend_on_its_report(asked: list[bool]) -> None:
+async def test_a_response_does_not_depend_on_its_report(asked: list[bool]) -> None:
     async with site.gateway_site() as gateway:
         gateway.scheduler.ready = False
-        told = await ask(gateway, "POST", INFER, BODY, endpoint_load_metrics_format="text")
-        assert told.status == 200
-        assert REPORT.search(told.head) is None
+        response = await ask(gateway, "POST", INFER, BODY, endpoint_load_metrics_format="text")
+        assert response.status == 200
+        assert REPORT.search(response.head) is None
         assert asked == [False]

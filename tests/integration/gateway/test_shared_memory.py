@@ -1,4 +1,4 @@
-"""Clients' shared memory: NVIDIA's own clients, and requests that nobody should trust."""
+"""Clients' shared memory: NVIDIA's own clients, and hostile requests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tensors(client: Any, array: np.ndarray[Any, Any], datatype: str, size: int) 
     inline.set_data_from_numpy(X)
     output = client.InferRequestedOutput("OUTPUT0")
     output.set_shared_memory("out", size + 8, offset=16)
-    # The region's input is neither the first nor the last: what is inline goes around it.
+    # Only one of the inputs and one of the outputs are in regions.
     return [inline, tensor], [output, client.InferRequestedOutput("OUTPUT1")]
 
 
@@ -79,12 +79,12 @@ async def test_blocking_clients(site: GatewaySite, objects: Objects, protocol: s
                 shm.set_shared_memory_region(regions[0], [np.frombuffer(data, np.uint8)])
                 asked = tensors(client_module, array, datatype, len(data))
                 result = client.infer("echo", asked[0], outputs=asked[1], request_id="q")
-                told = shm.get_contents_as_numpy(regions[1], array.dtype, array.shape, 16)
-                np.testing.assert_array_equal(told, array)
+                output = shm.get_contents_as_numpy(regions[1], array.dtype, array.shape, 16)
+                np.testing.assert_array_equal(output, array)
                 np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), X)
             client.unregister_system_shared_memory()
         # An array on a region keeps it from being closed.
-        del told
+        del output
         for region in regions:
             shm.destroy_shared_memory_region(region)
 
@@ -114,14 +114,14 @@ async def test_asyncio_clients(site: GatewaySite, objects: Objects, protocol: st
 
 async def post(site: GatewaySite, path: str, document: Any) -> tuple[int, Any]:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    status, told = await in_thread(lambda: ask(site.http, path, "POST", body))
-    return status, json.loads(told) if told else None
+    status, response = await in_thread(lambda: ask(site.http, path, "POST", body))
+    return status, json.loads(response) if response else None
 
 
-async def listed(site: GatewaySite) -> bytes:
-    status, told = await in_thread(lambda: ask(site.http, "/v2/systemsharedmemory/status"))
+async def registered_regions(site: GatewaySite) -> bytes:
+    status, body = await in_thread(lambda: ask(site.http, "/v2/systemsharedmemory/status"))
     assert status == 200
-    return bytes(told)
+    return bytes(body)
 
 
 async def register(site: GatewaySite, name: str, key: str, size_bytes: int = SIZE) -> None:
@@ -171,19 +171,19 @@ HOSTILE: tuple[tuple[Any, Any, int, str], ...] = (
 )
 
 
-async def test_hostile_requests_are_told_and_harm_nobody(
+async def test_hostile_requests_are_refused_and_do_no_harm(
     site: GatewaySite, objects: Objects
 ) -> None:
     key = objects.make(X.tobytes()[:16] + bytes(SIZE - 16))
     await register(site, "r", key)
     for given, wanted, status, text in HOSTILE:
-        told = await post(site, "/v2/models/echo/infer", infer_body(given, wanted))
-        assert told == (status, {"error": text}), (given, wanted)
+        response = await post(site, "/v2/models/echo/infer", infer_body(given, wanted))
+        assert response == (status, {"error": text}), (given, wanted)
     assert objects.read(key) == X.tobytes()[:16] + bytes(SIZE - 16)
-    status, told = await post(
+    status, response = await post(
         site, "/v2/models/echo/infer", infer_body(place("r"), place("r", 16, 32))
     )
-    assert (status, told["outputs"]) == (
+    assert (status, response["outputs"]) == (
         200,
         [{"name": "OUTPUT0", "datatype": "FP32", "shape": [4]}],
     )
@@ -233,7 +233,7 @@ HANDLE = "A" * 86 + "=="
             400,
             "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
         ),
-        # Of a device that no machine has.
+        # A device that no machine has.
         (
             "cuda",
             {"raw_handle": {"b64": HANDLE}, "byte_size": 64, "device_id": 1000},
@@ -245,17 +245,17 @@ HANDLE = "A" * 86 + "=="
 async def test_registrations_that_are_refused(
     site: GatewaySite, kind: str, body: Any, status: int, text: str
 ) -> None:
-    told = await post(site, f"/v2/{kind}sharedmemory/region/r/register", body)
-    assert told == (status, {"error": text})
+    response = await post(site, f"/v2/{kind}sharedmemory/region/r/register", body)
+    assert response == (status, {"error": text})
     path = f"/v2/{kind}sharedmemory/status"
     assert await in_thread(lambda: ask(site.http, path)) == (200, b"[]")
 
 
 async def test_a_region_needs_a_name_over_http(site: GatewaySite) -> None:
     for kind in ("system", "cuda"):
-        told = await post(site, f"/v2/{kind}sharedmemory/register", {})
+        response = await post(site, f"/v2/{kind}sharedmemory/register", {})
         text = f"'region name' is necessary to register {kind} shared memory region"
-        assert told == (400, {"error": text})
+        assert response == (400, {"error": text})
 
 
 async def test_a_region_that_shrinks_fails_its_requests_alone(
@@ -284,14 +284,14 @@ async def test_a_region_in_use_is_unregistered_after_the_response(
     response = asyncio.create_task(post(site, "/v2/models/hold/infer", body))
     held = await site.scheduler.next_held()
     assert await post(site, unregister, b"") == (200, None)
-    assert len(json.loads(await listed(site))) == 1
+    assert len(json.loads(await registered_regions(site))) == 1
     site.scheduler.link.send(site.scheduler.echo(held))
     assert (await response)[0] == 200
     assert objects.read(key)[1024:1040] == X.tobytes()[:16]
-    assert await listed(site) == b"[]"
+    assert await registered_regions(site) == b"[]"
 
 
-async def test_a_cancelled_request_lets_go_of_its_regions(
+async def test_a_cancelled_request_releases_its_regions(
     site: GatewaySite, objects: Objects
 ) -> None:
     key = objects.make(bytes(SIZE))
@@ -312,7 +312,7 @@ async def test_a_cancelled_request_lets_go_of_its_regions(
     assert objects.read(key) == bytes(SIZE)
 
 
-async def test_streams_response_in_shared_memory(site: GatewaySite, objects: Objects) -> None:
+async def test_stream_responses_in_shared_memory(site: GatewaySite, objects: Objects) -> None:
     key = objects.make(X.tobytes() + bytes(SIZE))
     await register(site, "r", key)
     tensor = tritonclient.grpc.InferInput("INPUT0", [4], "FP32")

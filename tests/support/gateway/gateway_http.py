@@ -1,4 +1,4 @@
-"""The gateway's HTTP port by the byte: one request on a connection, and its response."""
+"""A client of the gateway's HTTP port that sends raw bytes: one request on each connection."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What each HTTP route does: a body to a call of the data plane, and its result to a response."""
+"""What each HTTP route does: the body of a call to a request of the mesh, its result to JSON."""

@@ -1,7 +1,6 @@
-"""The generate extension over HTTP: one JSON document, or server-sent events.
+"""The generate extension's routes: one JSON document, or server-sent events.
 
-A request may have several replies, of which the last is the end; whoever writes them here is told
-of each and of the end. What generate's JSON means is generate_schema's.
+A request may have several responses. What generate's JSON means is generate_schema's business.
 """
 
 from __future__ import annotations
@@ -12,148 +11,151 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nereid.core.errors import InvalidArgument, NereidError, http_status
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.endpoints import generate_schema
-from nereid.services.gateway.http.json.parser import error_body
-from nereid.services.gateway.http.routes import Kind, Route
-from nereid.services.gateway.http.server.call import JSON, HttpCall
+from nereid.services.gateway.http.server.call import JSON, HttpCall, error_body
 from nereid.services.gateway.load_reports import FORMAT_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
-    from nereid.services.gateway.control import Control
-    from nereid.services.gateway.data_plane import UnderWay
-    from nereid.services.gateway.http.endpoints.infer_response import HttpEncoder
+    from nereid.core.messages import ErrorStatus, InferResponse
+    from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
+    from nereid.services.gateway.http.routes import Route
+    from nereid.services.gateway.http.submission import InferSubmission
     from nereid.services.gateway.load_reports import LoadReports
 
-    Submit = Callable[[HttpCall, InferRequest, Callable[[InferResponse], None]], UnderWay]
-
-EVENTS: Final = b"text/event-stream; charset=utf-8"
-# An event that clients pass over.
+EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
+# An event that clients ignore.
 _COMMENT: Final = b":\n\n"
 _IDENTITY: Final = "Unsupported content-encoding, only 'identity' is supported."
-# A model's failure, whichever it is.
-_FAILED: Final = 400
+# The status of every failure of a model.
+_MODEL_FAILED: Final = 400
 
 
-class HttpGenerate:
-    """Answers calls of both routes."""
+class GenerateEndpoint:
+    """The handlers of both routes."""
 
     def __init__(
-        self, control: Control, encoder: HttpEncoder, loads: LoadReports, submit: Submit
+        self, submission: InferSubmission, encoder: InferResponseEncoder, loads: LoadReports
     ) -> None:
-        self._control = control
+        self._control = submission.data_plane.control
+        self._submit_request = submission.submit_request
         self._encoder = encoder
         self._loads = loads
-        self._submit = submit
 
-    async def response(self, call: HttpCall, route: Route) -> None:
-        """Submit what the call asks for; its replies are written as they come.
+    async def handle(self, call: HttpCall, route: Route) -> None:
+        """Respond with one document."""
+        await self._generate(call, route, _SingleDocument)
 
-        Raises:
-            NereidError: the model is unknown, or the body does not fit it.
-        """
+    async def handle_stream(self, call: HttpCall, route: Route) -> None:
+        """Respond with events."""
+        await self._generate(call, route, _EventStream)
+
+    async def _generate(
+        self,
+        call: HttpCall,
+        route: Route,
+        make_writer: Callable[[HttpCall, bytes], _ResponseWriter],
+    ) -> None:
         call.received_ns = monotonic_ns()
         metadata = await self._control.call(
             "ModelMetadata",
-            kserve_pb2.ModelMetadataRequest(name=route.name, version=route.version),
+            kserve_pb2.ModelMetadataRequest(name=route.model, version=route.version),
             kserve_pb2.ModelMetadataResponse,
         )
         if call.headers.get(b"content-encoding", b"identity") != b"identity":
             raise InvalidArgument(_IDENTITY)
-        request = generate_schema.read(call.body, route.name, route.version, metadata)
-        form = _Events if route.kind is Kind.GENERATE_STREAM else _Document
-        load_form = call.headers.get(FORMAT_HEADER)
-        extra = b"" if load_form is None else await self._loads.line(load_form)
-        replies: _Replies = form(call, extra)
+        request = generate_schema.decode_request(call.body, route.model, route.version, metadata)
+        load_format = call.headers.get(FORMAT_HEADER)
+        extra = b"" if load_format is None else await self._loads.line(load_format)
+        writer = make_writer(call, extra)
 
         def on_response(response: InferResponse) -> None:
             if response.head or response.error is not None:
-                self._reply(replies, response, request.request_id)
+                self._write_response(writer, response, request.request_id)
             if not response.more:
-                replies.end()
+                writer.finish()
 
         request.accepts_many = True
-        under_way = self._submit(call, request, on_response)
+        submitted = self._submit_request(call, request, on_response)
         if not call.done:
-            call.on_pace = lambda paused: under_way.set_flow(paused=paused)
+            call.on_flow_control = lambda paused: submitted.set_flow(paused=paused)
 
-    def _reply(self, replies: _Replies, response: InferResponse, request_id: str) -> None:
+    def _write_response(
+        self, writer: _ResponseWriter, response: InferResponse, request_id: str
+    ) -> None:
         error_status = response.error
         if error_status is not None and not error_status.accepted:
-            replies.refuse(error_status)
+            writer.reject(error_status)
             return
         if error_status is not None:
-            replies.add(_FAILED, error_body(error_status.message))
+            writer.write_document(_MODEL_FAILED, error_body(error_status.message))
             return
         try:
-            body = generate_schema.write(
-                response, self._encoder.describe(response.head), request_id
-            )
+            head = self._encoder.parse_head(response.head)
+            body = generate_schema.encode_response(response, head, request_id)
         except NereidError as error:
-            replies.add(_FAILED, error_body(error.message))
+            writer.write_document(_MODEL_FAILED, error_body(error.message))
         else:
-            replies.add(200, body)
+            writer.write_document(200, body)
 
 
-class _Replies(Protocol):
-    """How the replies to one request reach the client."""
+class _ResponseWriter(Protocol):
+    """How the responses to one request reach the client."""
 
-    def refuse(self, error_status: ErrorStatus) -> None:
-        """The request was not accepted: there will be no reply."""
+    def reject(self, error_status: ErrorStatus) -> None:
+        """The request was not accepted: there will be no documents."""
 
-    def add(self, status: int, body: bytes) -> None:
-        """One reply."""
+    def write_document(self, status: int, body: bytes) -> None: ...
 
-    def end(self) -> None:
-        """There are no more."""
+    def finish(self) -> None:
+        """There are no more documents."""
 
 
-class _Document:
-    """The one reply that there has to be, once it is known to be the only one."""
+class _SingleDocument:
+    """Writes the only document once it is known to be the only one."""
 
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
         self._extra = extra
-        self._only: tuple[int, bytes] | None = None
+        self._document: tuple[int, bytes] | None = None
         self._count = 0
 
-    def refuse(self, error_status: ErrorStatus) -> None:
+    def reject(self, error_status: ErrorStatus) -> None:
         self._call.fail(http_status(error_status.code), error_status.message)
 
-    def add(self, status: int, body: bytes) -> None:
+    def write_document(self, status: int, body: bytes) -> None:
         self._count += 1
-        self._only = status, body
+        self._document = status, body
 
-    def end(self) -> None:
-        if self._only is None or self._count > 1:
-            self._call.fail(200, generate_schema.ONE_REPLY)
+    def finish(self) -> None:
+        if self._document is None or self._count > 1:
+            self._call.fail(200, generate_schema.NOT_ONE_RESPONSE)
         else:
-            status, body = self._only
+            status, body = self._document
             self._call.respond(status, (body,), JSON, self._extra)
 
 
-class _Events:
-    """Each reply as an event at once; the first one's status is the answer's."""
+class _EventStream:
+    """Writes each document as an event at once; the first one's status is the response's."""
 
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
         self._extra = extra
         self._begun = False
 
-    def refuse(self, error_status: ErrorStatus) -> None:
+    def reject(self, error_status: ErrorStatus) -> None:
         self._call.fail(http_status(error_status.code), error_status.message)
 
-    def add(self, status: int, body: bytes) -> None:
-        self._begin(status)
-        self._call.send(b"data: %b\n\n" % body)
+    def write_document(self, status: int, body: bytes) -> None:
+        self._ensure_begun(status)
+        self._call.send_chunk(b"data: %b\n\n" % body)
 
-    def end(self) -> None:
-        self._begin(200)
-        self._call.finish()
+    def finish(self) -> None:
+        self._ensure_begun(200)
+        self._call.end_stream()
 
-    def _begin(self, status: int) -> None:
+    def _ensure_begun(self, status: int) -> None:
         if not self._begun:
             self._begun = True
-            self._call.begin(status, EVENTS, self._extra)
-            self._call.filler = _COMMENT
+            self._call.begin_stream(status, EVENT_STREAM, self._extra)
+            self._call.keepalive_chunk = _COMMENT

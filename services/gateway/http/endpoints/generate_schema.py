@@ -1,8 +1,8 @@
 """The generate extension's JSON to a request's tensors and parameters, and outputs back to JSON.
 
-A member that has the name of an input is that input, a scalar or a list; any other is a parameter
-of the request, and the members of `parameters` are read alike. What inputs there are is handed in,
-as the model's metadata tells it. Pure; knows no routes and no sockets.
+A member that has the name of one of the model's inputs is that input, a scalar or a list; any other
+is a parameter of the request. The members of `parameters` are read alike. Pure; knows no routes and
+no sockets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     TensorMetadata = kserve_pb2.ModelMetadataResponse.TensorMetadata
 
-ONE_REPLY: Final = (
+NOT_ONE_RESPONSE: Final = (
     "generate expects model to produce exactly 1 response, use generate stream for model that"
     " generates various number of responses"
 )
@@ -33,21 +33,21 @@ _PARAMETERS: Final = "parameters"
 _VARIABLE: Final = -1
 
 
-def read(
+def decode_request(
     body: bytes, model: str, version: str, metadata: kserve_pb2.ModelMetadataResponse
 ) -> InferRequest:
     """The request that body asks for.
 
     Raises:
-        NereidError: body is no JSON object, or does not fit the model's inputs.
+        NereidError: body is not a JSON object, or does not fit the model's inputs.
     """
     document = parser.parse(body)
     request_id = ""
     if type(document) is dict and "id" in document:
-        request_id = parser.string(document, "id")
+        request_id = parser.string_member(document, "id")
     if type(document) is not dict:
         raise Internal("attempt to get members for non-object")
-    reader = _Reader(metadata, request_id)
+    reader = _DocumentReader(metadata, request_id)
     for key, value in document.items():
         if key == _PARAMETERS:
             reader.read_parameters(value)
@@ -55,17 +55,19 @@ def read(
             reader.read_member(key, value)
     checked = request_head.build(model, version, reader.inputs, ())
     request = InferRequest(0, checked.head, reader.payloads, request_id)
-    for about in checked.strings:
-        string_elements.check(reader.payloads[about.position], about, request_id)
+    for string_input in checked.strings:
+        string_elements.check(reader.payloads[string_input.position], string_input, request_id)
     request.parameters = reader.parameters or None
     return request
 
 
-class _Reader:
-    """Gathers what the members of one document say."""
+class _DocumentReader:
+    """Collects the inputs and parameters of one document."""
 
     def __init__(self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str) -> None:
-        self._known: dict[str, TensorMetadata] = {each.name: each for each in metadata.inputs}
+        self._inputs_by_name: dict[str, TensorMetadata] = {
+            each.name: each for each in metadata.inputs
+        }
         self._request_id = request_id
         self.inputs: list[HeadInput] = []
         self.payloads: list[Any] = []
@@ -85,18 +87,18 @@ class _Reader:
                 raise error_of(error.code, message) from error
 
     def read_member(self, key: str, value: Any) -> None:
-        known = self._known.get(key)
-        if known is not None:
-            self._read_input(known, value)
+        tensor = self._inputs_by_name.get(key)
+        if tensor is not None:
+            self._read_input(tensor, value)
         elif key != "id":
             self.parameters[parser.printable(key)] = custom_parameter(key, value)
 
-    def _read_input(self, known: TensorMetadata, value: Any) -> None:
-        name, datatype = known.name, known.datatype
+    def _read_input(self, tensor: TensorMetadata, value: Any) -> None:
+        name, datatype = tensor.name, tensor.datatype
         if datatype in tensor_data.BINARY_ONLY:
-            tensor_data.refuse_half(name, datatype)
+            tensor_data.refuse_half_precision(name, datatype)
         data = value if type(value) is list else [value]
-        shape = _shape(name, known.shape, len(data))
+        shape = _fit_shape(name, tensor.shape, len(data))
         payload = tensor_data.to_raw(data, name, datatype, shape)
         if any(each.name == name for each in self.inputs):
             prefix = string_elements.prefix(self._request_id)
@@ -105,8 +107,8 @@ class _Reader:
         self.payloads.append(payload)
 
 
-def _shape(name: str, shape: Any, count: int) -> list[int]:
-    """The shape of count elements: the innermost open dimension takes what fixed ones leave."""
+def _fit_shape(name: str, shape: Any, count: int) -> list[int]:
+    """The shape of count elements: the innermost variable dimension gets what the rest leaves."""
     rest = count
     for size in shape:
         if size == _VARIABLE:
@@ -127,8 +129,8 @@ def _refuse_shape(name: str) -> None:
     raise InvalidArgument(f"The schema can not convert input '{name}' to tensor with proper shape")
 
 
-def write(response: InferResponse, head: HeadMembers, request_id: str) -> bytes:
-    """The JSON text of an answer without error: outputs flat, or bare where there is one element.
+def encode_response(response: InferResponse, head: HeadMembers, request_id: str) -> bytes:
+    """The JSON text of a response without error: outputs flat, or a scalar if of one element.
 
     Raises:
         InvalidArgument: an output has no JSON form.
@@ -137,12 +139,12 @@ def write(response: InferResponse, head: HeadMembers, request_id: str) -> bytes:
     document: dict[str, Any] = {}
     strict = True
     for tensor, payload in zip(tensors, response.payloads, strict=True):
-        data, told_strictly = tensor_data.from_raw(
+        data, is_strict = tensor_data.from_raw(
             payload,  # type: ignore[arg-type]  # references were resolved
             tensor["datatype"],
         )
         document[tensor["name"]] = data[0] if len(data) == 1 else data
-        strict = strict and told_strictly
+        strict = strict and is_strict
     document |= members.get(_PARAMETERS, {})
     document |= {name: members[name] for name in ("model_name", "model_version")}
     if request_id:

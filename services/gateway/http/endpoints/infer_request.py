@@ -1,9 +1,9 @@
-"""The body of an HTTP infer request to an internal request, and how its answer is wanted.
+"""Decodes the body of an HTTP infer request, and the form that its response should have.
 
-A body is a JSON header and, behind it, binary tensors. A header without inline data is a pure
-function of its bytes, so what it says is remembered by them; the one thing that differs between
-such headers, a leading id, is cut off first. A body without a header is a raw request: the one
-input of the model, in full. Knows no routes and no sockets.
+A body is a JSON header followed by binary tensors. What a header without inline data says is a pure
+function of its bytes and is remembered by them; the one thing that differs between such headers, a
+leading id, is cut off first. A body without a header is a raw request, which raw_request decodes.
+Knows no routes and no sockets.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
-# As many as the protocol's 64 bits hold.
-_MOST_CLASSES: Final = (1 << 63) - 1
+# As many as fit into the protocol's 64 bits.
+_MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
+_SOURCE_PARAMETERS: Final = ("binary_data_size", "shared_memory_region")
 _ONE_SOURCE: Final = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
     " 'shared_memory_region' in 'parameters'."
@@ -37,9 +38,9 @@ _RESERVED: Final = (
 )
 
 
-class ReplyForm(NamedTuple):
-    """Which outputs the client wants as binary: by default, and those named otherwise. Those in
-    shared memory are only named in the reply.
+class ResponseForm(NamedTuple):
+    """Which outputs the client wants as binary: the default, and exceptions by name. Of those in
+    shared memory the response has no data.
     """
 
     binary_by_default: bool = False
@@ -47,22 +48,21 @@ class ReplyForm(NamedTuple):
     in_regions: tuple[str, ...] = ()
 
 
-ALL_BINARY: Final = ReplyForm(binary_by_default=True)
+ALL_BINARY: Final = ResponseForm(binary_by_default=True)
 
 
-class Header(NamedTuple):
-    """What a JSON header says; sizes has None where the input's data came in the header itself,
-    and 0 where it lies in shared memory.
-    """
+class ParsedHeader(NamedTuple):
+    """What a JSON header says."""
 
     checked: CheckedHead
     request_id: str
     parameters: dict[str, Parameter] | None
     priority: int
     timeout_us: int
+    # Of each input; None: its data is in the header itself, 0: in shared memory.
     sizes: tuple[int | None, ...]
     inline: tuple[bytes, ...]
-    form: ReplyForm
+    form: ResponseForm
 
 
 def header_length(text: bytes | None, body_size: int) -> int:
@@ -83,38 +83,43 @@ def header_length(text: bytes | None, body_size: int) -> int:
     return length
 
 
-class HttpDecoder:
-    """Decodes the bodies of one model's requests; table is shared by all of a front's decoders."""
+class InferRequestDecoder:
+    """Decodes the bodies of one model's requests."""
 
     def __init__(
         self,
         model: str,
         version: str,
-        table: dict[tuple[bytes, bytes], Header],
+        headers: dict[tuple[bytes, bytes], ParsedHeader],
         regions: Regions = NO_REGIONS,
     ) -> None:
+        """headers: those that were parsed, by naming head and text; shared by all decoders."""
         self.model = model
         self.version = version
         self._regions = regions
-        self._named = request_head.naming(model, version)
-        self._table = table
+        self._naming_head = request_head.naming(model, version)
+        self._headers = headers
 
-    def decode(self, body: bytes | MessageBuffer, length: int) -> tuple[InferRequest, ReplyForm]:
-        """The request whose header is the first length bytes of body; a defect is its fault."""
-        request = InferRequest(0, self._named, [])
+    def decode(self, body: bytes | MessageBuffer, length: int) -> tuple[InferRequest, ResponseForm]:
+        """Decode a body whose first length bytes are the header; an invalid body becomes an error
+        request.
+        """
+        request = InferRequest(0, self._naming_head, [])
         try:
-            return request, self._fill(request, body, length)
+            return request, self._decode_into(request, body, length)
         except NereidError as error:
-            return self.faulty(error, request.request_id), ReplyForm()
+            return self.error_request(error, request.request_id), ResponseForm()
 
-    def faulty(self, error: NereidError, request_id: str = "") -> InferRequest:
-        """What stands for a request that could not be read: the model, and what is wrong."""
+    def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
+        """Submitted for a request that could not be decoded: names the model and the error."""
         error_status = error_status_of(error)
-        # It may quote broken text, which no frame can hold.
+        # It may quote invalid text, which frames cannot hold.
         error_status = error_status._replace(message=parser.printable(error_status.message))
-        return InferRequest(0, self._named, [], request_id, error_status=error_status)
+        return InferRequest(0, self._naming_head, [], request_id, error_status=error_status)
 
-    def _fill(self, request: InferRequest, body: bytes | MessageBuffer, length: int) -> ReplyForm:
+    def _decode_into(
+        self, request: InferRequest, body: bytes | MessageBuffer, length: int
+    ) -> ResponseForm:
         if isinstance(body, MessageBuffer):
             text = bytes(body.view[:length])
             request.lease = body.lease
@@ -122,12 +127,12 @@ class HttpDecoder:
             text = body if length == len(body) else body[:length]
         match = _ID.match(text)
         if match:
-            # The id is the part of a header that changes: what is left of it is one that repeats.
+            # The id is what changes from one header to the next; what is left repeats.
             request.request_id = match[1].decode("utf-8", "replace")
             text = b"{" + text[match.end() :]
-        header = self._table.get((self._named, text))
+        header = self._headers.get((self._naming_head, text))
         if header is None:
-            header = self._parse(text)
+            header = self._parse_header(text)
         if not match:
             request.request_id = header.request_id
         if header.parameters:
@@ -135,16 +140,20 @@ class HttpDecoder:
         request.priority = header.priority
         request.timeout_us = header.timeout_us
         request.head = header.checked.head
-        self._take_payloads(request, header, body, length)
+        self._read_payloads(request, header, body, length)
         if header.checked.regions is not None:
             self._regions.use(request, header.checked.regions)
-        for about in header.checked.strings:
-            raw = tensor_bytes(request, request.payloads[about.position])
-            string_elements.check(raw, about, request.request_id)
+        for string_input in header.checked.strings:
+            raw = tensor_bytes(request, request.payloads[string_input.position])
+            string_elements.check(raw, string_input, request.request_id)
         return header.form
 
-    def _take_payloads(
-        self, request: InferRequest, header: Header, body: bytes | MessageBuffer, position: int
+    def _read_payloads(
+        self,
+        request: InferRequest,
+        header: ParsedHeader,
+        body: bytes | MessageBuffer,
+        position: int,
     ) -> None:
         append = request.payloads.append
         end = len(body)
@@ -164,17 +173,17 @@ class HttpDecoder:
         if position < end:
             raise InvalidArgument(f"unexpected additional input data for model '{self.model}'")
 
-    def _parse(self, text: bytes) -> Header:
-        header = _Parser(self.model, self.version, self._regions).header(parser.parse(text))
+    def _parse_header(self, text: bytes) -> ParsedHeader:
+        header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if not header.inline and len(text) <= request_head.KEY_LIMIT_BYTES:
-            if len(self._table) >= request_head.TABLE_LIMIT:
-                self._table.clear()
-            self._table[self._named, text] = header
+            if len(self._headers) >= request_head.TABLE_LIMIT:
+                self._headers.clear()
+            self._headers[self._naming_head, text] = header
         return header
 
 
-class _Parser:
-    """Reads one JSON header, in the order in which Triton does: its first defect is told."""
+class _HeaderParser:
+    """Parses one JSON header in Triton's order, so that the same first error is reported."""
 
     def __init__(self, model: str, version: str, regions: Regions) -> None:
         self._model = model
@@ -187,29 +196,29 @@ class _Parser:
         self._inline: list[bytes] = []
         self._classes: dict[str, int] = {}
         self._input_ranges: list[tuple[int, Range]] = []
-        # Of an output that is asked for twice the first counts; None: it is not in shared memory.
+        # Of an output that is requested twice the first counts; None: not in shared memory.
         self._output_ranges: dict[str, Range | None] = {}
 
-    def header(self, document: Any) -> Header:
+    def parse(self, document: Any) -> ParsedHeader:
         members = document if type(document) is dict else {}
-        request_id = parser.string(members, "id") if "id" in members else ""
-        parameters = self._parameters(members) if "parameters" in members else None
-        inputs = [self._input(each) for each in parser.array(members, "inputs")]
-        outputs = parser.array(members, "outputs") if "outputs" in members else ()
-        names = [self._output(each) for each in outputs]
-        # An output that is named twice is wanted as it is named first.
+        request_id = parser.string_member(members, "id") if "id" in members else ""
+        parameters = self._parse_parameters(members) if "parameters" in members else None
+        inputs = [self._parse_input(each) for each in parser.array_member(members, "inputs")]
+        outputs = parser.array_member(members, "outputs") if "outputs" in members else ()
+        names = [self._parse_output(each) for each in outputs]
+        # Of an output that is requested twice the first counts.
         first = dict(reversed(names))
         by_name = {name: binary for name, binary in first.items() if binary is not None}
         if names:
-            # Named outputs say for themselves how they are wanted.
+            # The default does not apply to outputs that are named.
             self._binary_by_default = False
         checked = request_head.build(
             self._model, self._version, inputs, [name for name, _ in names], self._classes
         )
-        placed = tuple((name, place) for name, place in self._output_ranges.items() if place)
+        placed = tuple((name, found) for name, found in self._output_ranges.items() if found)
         if placed or self._input_ranges:
             checked = checked._replace(regions=RegionUse(tuple(self._input_ranges), placed))
-        return Header(
+        return ParsedHeader(
             checked,
             request_id,
             parameters,
@@ -217,68 +226,64 @@ class _Parser:
             self._timeout_us,
             tuple(self._sizes),
             tuple(self._inline),
-            ReplyForm(
+            ResponseForm(
                 self._binary_by_default,
                 tuple(by_name.items()),
                 tuple(name for name, _ in placed),
             ),
         )
 
-    def _parameters(self, members: dict[str, Any]) -> dict[str, Parameter] | None:
+    def _parse_parameters(self, members: dict[str, Any]) -> dict[str, Parameter] | None:
         given = members["parameters"]
         if type(given) is not dict:
             raise Internal("failed to get request params.: attempt to get members for non-object")
         custom: dict[str, Parameter] = {}
         for key, value in given.items():
             if key == "priority":
-                self._priority = parser.unsigned(value, key)
+                self._priority = parser.as_unsigned(value, key)
             elif key == "timeout":
-                self._timeout_us = parser.unsigned(value, key)
+                self._timeout_us = parser.as_unsigned(value, key)
             elif key == "binary_data_output":
-                self._binary_by_default = parser.boolean(value, key)
+                self._binary_by_default = parser.as_boolean(value, key)
             elif key.startswith("triton_"):
                 raise InvalidArgument(_RESERVED)
             else:
                 custom[parser.printable(key)] = custom_parameter(key, value)
         return custom or None
 
-    def _input(self, tensor: Any) -> HeadInput:
+    def _parse_input(self, tensor: Any) -> HeadInput:
         members = tensor if type(tensor) is dict else {}
         parameters = members.get("parameters")
         if type(parameters) is not dict:
             parameters = {}
-        sources = [source for source in ("data",) if source in members]
-        sources += [
-            source
-            for source in ("binary_data_size", "shared_memory_region")
-            if source in parameters
-        ]
+        sources = ["data"] if "data" in members else []
+        sources += [each for each in _SOURCE_PARAMETERS if each in parameters]
         if len(sources) != 1:
-            told = "".join(f" '{source}'" for source in sources)
-            raise InvalidArgument(
-                f"{_ONE_SOURCE} But set{told}" if sources else f"{_ONE_SOURCE} But no field is set"
-            )
-        name = parser.string(members, "name")
-        datatype = parser.string(members, "datatype")
-        shape = [parser.unsigned(size, "shape") for size in parser.array(members, "shape")]
+            found = "set" + "".join(f" '{source}'" for source in sources)
+            raise InvalidArgument(f"{_ONE_SOURCE} But {found if sources else 'no field is set'}")
+        name = parser.string_member(members, "name")
+        datatype = parser.string_member(members, "datatype")
+        shape = [
+            parser.as_unsigned(size, "shape") for size in parser.array_member(members, "shape")
+        ]
         if sources[0] == "shared_memory_region":
-            self._input_ranges.append((len(self._sizes), self._range(parameters)))
+            self._input_ranges.append((len(self._sizes), self._parse_range(parameters)))
             self._sizes.append(0)
         elif sources[0] == "binary_data_size":
-            size = parser.unsigned(parameters["binary_data_size"], "binary_data_size")
+            size = parser.as_unsigned(parameters["binary_data_size"], "binary_data_size")
             self._sizes.append(size)
         else:
             self._sizes.append(None)
             self._inline.append(tensor_data.to_raw(members["data"], name, datatype, shape))
         return HeadInput(name, datatype, shape)
 
-    def _range(self, parameters: dict[str, Any]) -> Range:
-        place = shared_memory.tensor_range(parameters)
-        self._regions.find(place)
-        return place
+    def _parse_range(self, parameters: dict[str, Any]) -> Range:
+        tensor_range = shared_memory.tensor_range(parameters)
+        self._regions.find(tensor_range)
+        return tensor_range
 
-    def _output(self, output: Any) -> tuple[str, bool | None]:
-        name = parser.string(output, "name")
+    def _parse_output(self, output: Any) -> tuple[str, bool | None]:
+        name = parser.string_member(output, "name")
         again = name in self._output_ranges
         parameters = output.get("parameters")
         if type(parameters) is not dict:
@@ -292,31 +297,31 @@ class _Parser:
             )
         binary = None
         if "binary_data" in parameters:
-            binary = parser.boolean(parameters["binary_data"], "binary_data")
-        place = None
+            binary = parser.as_boolean(parameters["binary_data"], "binary_data")
+        tensor_range = None
         if "shared_memory_region" in parameters:
             for other in ("classification", "binary_data"):
-                # Of classes even none are too many.
+                # Of classification even 0.
                 if parameters.get(other) or (other == "classification" and other in parameters):
                     raise InvalidArgument(
                         f"Output can't set both 'shared_memory_region' and '{other}'"
                     )
-            place = self._range(parameters)
-        self._output_ranges.setdefault(name, place)
+            tensor_range = self._parse_range(parameters)
+        self._output_ranges.setdefault(name, tensor_range)
         if classes and not again:
-            self._classes[name] = min(classes, _MOST_CLASSES)
+            self._classes[name] = min(classes, _MAX_CLASSES)
         return name, binary
 
 
 def custom_parameter(key: str, value: Any) -> Parameter:
-    """A parameter's value, refused when the protocol has no such kind."""
+    """A parameter's value, which must be of a kind that the protocol has."""
     if key == "sequence_id":
         if type(value) is str:
             return parser.printable(value)
         if type(value) is not int or value < 0:
-            parser.refuse(key, "string")
+            parser.refuse_kind("string", key)
     elif key in {"sequence_start", "sequence_end"}:
-        return parser.boolean(value, key)
+        return parser.as_boolean(value, key)
     if type(value) is str:
         return parser.printable(value)
     if isinstance(value, bool | int | float):

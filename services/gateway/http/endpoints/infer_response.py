@@ -1,7 +1,7 @@
-"""An answer to an HTTP infer request: JSON header, binary tensors behind it.
+"""Encodes the body of an HTTP infer response: a JSON header followed by binary tensors.
 
-Where every output goes out as binary, all but the id and the tensors is a pure function of the
-answer's head, the sizes and the form asked for; it is remembered by them.
+Where all outputs are binary, everything but the id and the tensors is a pure function of the
+response's head, the sizes and the form; it is remembered by them.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.messages import InferResponse
-    from nereid.services.gateway.http.endpoints.infer_request import ReplyForm
+    from nereid.services.gateway.http.endpoints.infer_request import ResponseForm
 
 # The JSON text without its opening brace and without an id.
 _JsonTail = bytes
-# What an answer's head says, as JSON: the members before the outputs, and the outputs without data.
+# A response's head as JSON: the members before the outputs, and the outputs without data.
 HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
-class HttpEncoder:
-    """Encodes answers; remembers the headers it has written."""
+class InferResponseEncoder:
+    """Encodes responses; remembers the headers that it has written."""
 
     def __init__(self) -> None:
         self._tails: dict[tuple[Any, ...], _JsonTail] = {}
         self._heads: dict[bytes, HeadMembers] = {}
 
     def encode(
-        self, response: InferResponse, request_id: str, form: ReplyForm
+        self, response: InferResponse, request_id: str, form: ResponseForm
     ) -> tuple[bytes, bytes, Sequence[bytes]]:
-        """Content type, further header lines and body of an answer without error.
+        """Content type, further header lines and body of a response without error.
 
         Raises:
-            InvalidArgument: an output has no JSON form and was not asked for as binary.
+            InvalidArgument: an output has no JSON form and was not requested as binary.
         """
         payloads: Sequence[Any] = response.payloads
         key = (response.head, form, *map(len, payloads))
         tail = self._tails.get(key)
         if tail is None:
-            tail, payloads = self._write(response, form, key)
+            tail, payloads = self._write_header(response, form, key)
         start = b'{"id":%b,' % orjson.dumps(request_id) if request_id else b"{"
         length = len(start) + len(tail)
         if not any(payloads):
@@ -55,30 +55,30 @@ class HttpEncoder:
         extra = b"Inference-Header-Content-Length: %d\r\n" % length
         return BINARY, extra, (start, tail, *payloads)
 
-    def _write(
-        self, response: InferResponse, form: ReplyForm, key: tuple[Any, ...]
+    def _write_header(
+        self, response: InferResponse, form: ResponseForm, key: tuple[Any, ...]
     ) -> tuple[_JsonTail, Sequence[bytes]]:
-        members, tensors = self.describe(response.head)
+        members, tensors = self.parse_head(response.head)
         by_name = dict(form.binary_by_name)
         binary, outputs, strict, inline = [], [], True, False
         for tensor, payload in zip(tensors, response.payloads, strict=True):
             name = tensor["name"]
-            told: dict[str, Any] = tensor.copy()
+            output: dict[str, Any] = tensor.copy()
             if name in form.in_regions:
-                # Its data is where the client wanted it; the reply says no more of it.
-                outputs.append(told)
+                # Its data is in the client's memory already.
+                outputs.append(output)
                 continue
             if by_name.get(name, form.binary_by_default):
-                told["parameters"] = {"binary_data_size": len(payload)}
+                output["parameters"] = {"binary_data_size": len(payload)}
                 binary.append(payload)
             else:
                 inline = True
-                told["data"], told_strictly = tensor_data.from_raw(
+                output["data"], is_strict = tensor_data.from_raw(
                     payload,  # type: ignore[arg-type]  # references were resolved
-                    told["datatype"],
+                    output["datatype"],
                 )
-                strict = strict and told_strictly
-            outputs.append(told)
+                strict = strict and is_strict
+            outputs.append(output)
         document = {**members, "outputs": outputs}
         tail = (orjson.dumps(document) if strict else parser.write(document))[1:]
         if not inline and len(tail) <= KEY_LIMIT_BYTES:
@@ -87,8 +87,8 @@ class HttpEncoder:
             self._tails[key] = tail
         return tail, binary  # type: ignore[return-value]  # likewise
 
-    def describe(self, data: bytes) -> HeadMembers:
-        """What an answer's head says."""
+    def parse_head(self, data: bytes) -> HeadMembers:
+        """What a response's head says."""
         head = self._heads.get(data)
         if head is None:
             message = kserve_pb2.ModelInferResponse.FromString(data)

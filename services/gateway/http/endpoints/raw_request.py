@@ -1,7 +1,6 @@
 """A raw request: a body that is nothing but the data of a model's one input.
 
-Name, datatype and shape follow from the model's configuration, as Triton deduces them; the
-configuration is handed in.
+Name, datatype and shape follow from the model's configuration, as Triton deduces them.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
 _VARIABLE: Final = -1
 
 
-def deduce(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[HeadInput, bytes]:
-    """The input that body is, and its raw form.
+def deduce_input(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[HeadInput, bytes]:
+    """The input that body is the data of, and its raw form.
 
     Raises:
-        InvalidArgument: the model has several inputs, or its shape leaves more than one choice.
+        InvalidArgument: the model has several inputs, or its shape is ambiguous.
     """
     if len(config.input) != 1:
         raise InvalidArgument(

@@ -1,7 +1,6 @@
 """The model repository extension over HTTP: JSON to the scheduler's calls and back.
 
-Which models are loaded is the scheduler's business; what is checked here is what only HTTP tells in
-its own words, which are Triton's.
+Which models are loaded is the scheduler's business; only what is specific to HTTP is checked here.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.json import control_documents, parser
-from nereid.services.gateway.http.routes import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.http.routes import Route
     from nereid.services.gateway.http.server.call import HttpCall
@@ -27,21 +23,13 @@ _FILE: Final = "file:"
 _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
-class HttpRepository:
-    """The extension's handlers."""
+class RepositoryEndpoints:
+    """Handlers of the extension's routes."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
 
-    def handlers(self) -> dict[Kind, Callable[[HttpCall, Route], Coroutine[Any, Any, None]]]:
-        """By route."""
-        return {
-            Kind.REPOSITORY_INDEX: self._index,
-            Kind.REPOSITORY_LOAD: self._load,
-            Kind.REPOSITORY_UNLOAD: self._unload,
-        }
-
-    async def _index(self, call: HttpCall, _route: Route) -> None:
+    async def index(self, call: HttpCall, _route: Route) -> None:
         ready = False
         if call.body:
             document = parser.parse(call.body)
@@ -56,27 +44,26 @@ class HttpRepository:
         )
         call.respond(200, (control_documents.repository_index(response),))
 
-    async def _load(self, call: HttpCall, route: Route) -> None:
+    async def load(self, call: HttpCall, route: Route) -> None:
         request = kserve_pb2.RepositoryModelLoadRequest(
-            model_name=route.name, repository_name=route.version
+            model_name=route.model, repository_name=route.repository
         )
         document = parser.parse(call.body) if call.body else None
         for name, value in _parameters(document).items():
-            if type(value) is not str:
-                raise Internal("attempt to access JSON non-string as string")
+            text = parser.as_string(value)
             if name == _CONFIG:
-                request.parameters[name].string_param = parser.printable(value)
+                request.parameters[name].string_param = text
             elif name.startswith(_FILE):
                 key = parser.printable(name)
-                request.parameters[key].bytes_param = _decoded(name, value)
+                request.parameters[key].bytes_param = _decode_base64(name, value)
             else:
                 raise Internal("unexpected error on creating Triton parameter")
         await self._control.load(request)
         call.respond(200, ())
 
-    async def _unload(self, call: HttpCall, route: Route) -> None:
+    async def unload(self, call: HttpCall, route: Route) -> None:
         request = kserve_pb2.RepositoryModelUnloadRequest(
-            model_name=route.name, repository_name=route.version
+            model_name=route.model, repository_name=route.repository
         )
         if _asks_for_dependents(call.body):
             request.parameters[_UNLOAD_DEPENDENTS].bool_param = True
@@ -95,7 +82,7 @@ def _parameters(document: Any) -> dict[str, Any]:
     return parameters
 
 
-def _decoded(name: str, value: str) -> bytes:
+def _decode_base64(name: str, value: str) -> bytes:
     try:
         return base64.b64decode(value)
     except (binascii.Error, ValueError) as error:
@@ -103,7 +90,7 @@ def _decoded(name: str, value: str) -> bytes:
 
 
 def _asks_for_dependents(body: bytes) -> bool:
-    """Whatever else the body of an unload holds, JSON or not, is passed over."""
+    """Anything else in the body of an unload, JSON or not, is ignored."""
     try:
         return _parameters(parser.parse(body)).get(_UNLOAD_DEPENDENTS) is True
     except Internal:

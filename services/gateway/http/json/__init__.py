@@ -1,1 +1,1 @@
-"""JSON documents of the HTTP API: a parser with Triton's error texts, tensor data, replies."""
+"""JSON of the HTTP API: parsing with Triton's error texts, tensor data, control responses."""

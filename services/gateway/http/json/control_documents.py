@@ -1,4 +1,4 @@
-"""Control answers as the JSON documents that Triton's HTTP clients read. Pure."""
+"""Control responses as the JSON documents that Triton's HTTP clients read. Pure."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def _tensors(tensors: Iterable[TensorMetadata]) -> list[dict[str, Any]]:
 
 
 def repository_index(message: kserve_pb2.RepositoryIndexResponse) -> bytes:
-    """A list; of a model that was never loaded only the name is told."""
+    """A list; of a model that was never loaded it has only the name."""
     models = []
     for each in message.models:
-        told = {"name": each.name}
+        document = {"name": each.name}
         for field in ("version", "state", "reason"):
             value = getattr(each, field)
             if value:
-                told[field] = value
-        models.append(told)
+                document[field] = value
+        models.append(document)
     return orjson.dumps(models)
 
 

@@ -1,7 +1,7 @@
-"""JSON documents of requests, parsed as Triton's parser does, with its texts for what is refused.
+"""JSON documents of requests, parsed as Triton does, with its error texts.
 
-orjson does nearly all of them. What it refuses and Triton takes (NaN and Infinity, a byte-order
-mark, text after a NUL, broken UTF-8, nesting deeper than its limit) is tried again with the
+orjson parses nearly all of them. What it refuses and Triton accepts (NaN and Infinity, a byte-order
+mark, text after a NUL, broken UTF-8, nesting deeper than its limit) is parsed again with the
 standard library. Knows JSON only, nothing of tensors or models.
 """
 
@@ -19,7 +19,7 @@ from nereid.core.errors import Internal, InvalidArgument
 _BOM: Final = b"\xef\xbb\xbf"
 _PREFIX: Final = "failed to parse the request JSON buffer: "
 
-# The standard library's words for a defect, and those of the parser that Triton's clients know.
+# The standard library's texts, and those of RapidJSON, which Triton's clients know.
 _REASONS: Final = (
     ("Expecting property name", "Missing a name for object member."),
     ("Illegal trailing comma before end of object", "Missing a name for object member."),
@@ -37,7 +37,7 @@ def parse(text: bytes) -> Any:
     """The document that text holds.
 
     Raises:
-        Internal: it is no JSON; Triton's clients get status 500 for that.
+        Internal: it is not JSON; Triton's clients get status 500 for that.
     """
     try:
         return orjson.loads(text)
@@ -76,7 +76,7 @@ def _spell_out(match: re.Match[str]) -> str:
 
 
 class _TooBigError(Exception):
-    """A number that no double holds."""
+    """A number that no double can hold."""
 
     def __init__(self, digits: str) -> None:
         super().__init__(digits)
@@ -91,7 +91,7 @@ def _finite(digits: str) -> float:
 
 
 def _integer(digits: str) -> int | float:
-    """As orjson reads it: what no 64-bit integer holds is a double."""
+    """As orjson reads it: what does not fit into 64 bits is a double."""
     value = int(digits) if len(digits) <= 20 else None
     if value is not None and -(1 << 63) <= value < 1 << 64:
         return value
@@ -99,7 +99,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
-    """Why, and where: the parser that clients know stops behind what it has begun to read."""
+    """Why, and where: RapidJSON stops behind what it has begun to read."""
     position = error.pos
     for start, reason in _REASONS:
         if error.msg.startswith(start):
@@ -120,17 +120,17 @@ def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
 
 
 def _begun(document: str, position: int) -> int:
-    """How many characters of a value are there before the one that cannot belong to it."""
+    """How many characters of a value precede the one that cannot belong to it."""
     begun = _BEGUN.match(document, position)
     return len(begun[0]) if begun else 0
 
 
-# A point behind a number, and no digit; an exponent without digits.
+# A point without digits after it; an exponent without digits.
 _FRACTION: Final = re.compile(r"(?<=[0-9])\.(?![0-9])")
 _EXPONENT: Final = re.compile(r"(?<=[0-9])[eE][+-]?(?![0-9])")
-# Of null, true, false, a negative number.
+# The beginnings of null, true, false and a negative number.
 _BEGUN: Final = re.compile(r"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|-")
-# Strings, so that nothing in them is touched, and spellings that only Triton's parser knows.
+# Strings, which are left alone, and spellings that only RapidJSON knows.
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:Inf|NaN)\b')
 _SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 
@@ -153,10 +153,10 @@ def _enclosing(document: str, position: int) -> str:
 
 
 def utf8(text: str) -> bytes:
-    """The bytes of a parsed string; those that were no UTF-8 come back as they were.
+    """The bytes of a parsed string; invalid UTF-8 comes back as it was.
 
     Raises:
-        Internal: half a surrogate pair, which has no bytes.
+        Internal: half a surrogate pair, which UTF-8 cannot encode.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -165,7 +165,7 @@ def utf8(text: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """text, fit for a protobuf string field."""
+    """Replace what UTF-8 cannot encode: protobuf's string fields refuse it."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -173,12 +173,37 @@ def printable(text: str) -> str:
     return text
 
 
-# --- members, with Triton's texts ---------------------------------------------------------------
+# --- values and members, with Triton's texts ----------------------------------------------------
 
 
-def refuse(field: str, wanted: str) -> Never:
-    """Raise the error that tells that field is not of the wanted kind."""
-    raise Internal(f"Unable to parse '{field}': attempt to access JSON non-{wanted} as {wanted}")
+def refuse_kind(wanted: str, field: str = "") -> Never:
+    """Raise the error for a value that is not of the wanted kind; field: where it was, if known."""
+    prefix = f"Unable to parse '{field}': " if field else ""
+    raise Internal(f"{prefix}attempt to access JSON non-{wanted} as {wanted}")
+
+
+def as_string(value: Any, field: str = "") -> str:
+    if type(value) is not str:
+        refuse_kind("string", field)
+    return printable(value)
+
+
+def as_array(value: Any, field: str = "") -> list[Any]:
+    if type(value) is not list:
+        refuse_kind("array", field)
+    return value
+
+
+def as_unsigned(value: Any, field: str = "") -> int:
+    if type(value) is not int or value < 0:
+        refuse_kind("unsigned-integer", field)
+    return value
+
+
+def as_boolean(value: Any, field: str = "") -> bool:
+    if type(value) is not bool:
+        refuse_kind("boolean", field)
+    return value
 
 
 def member(document: Any, field: str) -> Any:
@@ -190,46 +215,21 @@ def member(document: Any, field: str) -> Any:
     return document[field]
 
 
-def string(document: Any, field: str) -> str:
+def string_member(document: Any, field: str) -> str:
     """document[field], which must be a string."""
-    value = member(document, field)
-    if type(value) is not str:
-        refuse(field, "string")
-    return printable(value)
+    return as_string(member(document, field), field)
 
 
-def array(document: Any, field: str) -> list[Any]:
+def array_member(document: Any, field: str) -> list[Any]:
     """document[field], which must be an array."""
-    value = member(document, field)
-    if type(value) is not list:
-        refuse(field, "array")
-    return value
-
-
-def unsigned(value: Any, field: str) -> int:
-    """value, which must be an unsigned integer."""
-    if type(value) is not int or value < 0:
-        refuse(field, "unsigned-integer")
-    return value
-
-
-def boolean(value: Any, field: str) -> bool:
-    """value, which must be true or false."""
-    if type(value) is not bool:
-        refuse(field, "boolean")
-    return value
+    return as_array(member(document, field), field)
 
 
 # --- writing ------------------------------------------------------------------------------------
 
 
 def write(document: Any) -> bytes:
-    """The JSON text of document; NaN and Infinity as bare tokens, broken text as it came."""
+    """The JSON text of document; NaN and Infinity as bare tokens, invalid UTF-8 as it came."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=True).encode(
         "utf-8", "surrogateescape"
     )
-
-
-def error_body(message: str) -> bytes:
-    """What every failed HTTP request is answered with."""
-    return orjson.dumps({"error": printable(message)})

@@ -1,8 +1,8 @@
 """Tensor data in JSON to raw bytes and back, by Triton's rules.
 
-Data may be flat or nested in any way; integers outside a datatype's range wrap, as they do there;
-FP16 and BF16 have no JSON form. BYTES elements are counted elsewhere (string_elements), as for
-every other way in.
+Data may be flat or nested in any way. Integers outside a datatype's range wrap, as they do on
+Triton. FP16 and BF16 have no JSON form. BYTES elements are counted by string_elements, whatever
+format they came in.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
     """
     count = prod(shape)
     if not count:
-        # What is given for no elements is not looked at.
+        # Triton does not look at the data of a tensor without elements.
         return b""
     if type(data) is not list:
-        parser.refuse("data", "array")
+        parser.refuse_kind("array", "data")
     types = set(map(type, data))
     if list in types:
         data = _flatten(data)
@@ -54,10 +54,10 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         return join_bytes(map(parser.utf8, data))
     if len(data) != count:
         if not shape:
-            # Whether the model takes no dimensions is the first question.
+            # Whether the model takes a scalar is checked first, by the scheduler.
             return b""
         wanted = data[:count]
-        # An element of the wrong kind is told first.
+        # An element of the wrong kind is reported first.
         _numbers(wanted, set(map(type, wanted)), name, datatype)
         raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return _numbers(data, types, name, datatype)
@@ -75,17 +75,17 @@ def _numbers(data: list[Any], types: set[type], name: str, datatype: str) -> byt
         return _integers(data, types, datatype, "unsigned-integer")
     if datatype == "BOOL":
         if types - {bool}:
-            parser.refuse("data", "boolean")
+            parser.refuse_kind("boolean", "data")
         return bytes(data)
     if datatype not in BINARY_ONLY:
         raise InvalidArgument(f"invalid datatype for input {name}")
     if data:
-        refuse_half(name, datatype)
+        refuse_half_precision(name, datatype)
     return b""
 
 
-def refuse_half(name: str, datatype: str) -> Never:
-    """Raise the error of an input whose datatype has no JSON form."""
+def refuse_half_precision(name: str, datatype: str) -> Never:
+    """Raise the error for an input whose datatype has no JSON form."""
     raise InvalidArgument(
         f"receiving {datatype} data via JSON is not supported."
         f" Please use the binary data format for input {name}"
@@ -94,16 +94,16 @@ def refuse_half(name: str, datatype: str) -> Never:
 
 def _integers(data: list[Any], types: set[type], datatype: str, kind: str) -> bytes:
     if types - _INT:
-        parser.refuse("data", kind)
+        parser.refuse_kind(kind, "data")
     try:
         wide = np.array(data, np.int64 if kind == "signed-integer" else np.uint64)
     except OverflowError:
-        parser.refuse("data", kind)
+        parser.refuse_kind(kind, "data")
     return wide.astype(NUMPY_TYPE[datatype]).tobytes()
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """The leaves of nested lists, in order; iterative, because nesting has no limit."""
+    """The leaves of nested lists, in order; iterative, because nesting is unlimited."""
     flat: list[Any] = []
     pending = [iter(data)]
     while pending:
@@ -118,10 +118,10 @@ def _flatten(data: list[Any]) -> list[Any]:
 
 
 def from_raw(raw: bytes, datatype: str) -> tuple[list[Any], bool]:
-    """An output's elements, flat, and whether strict JSON can tell them.
+    """An output's elements, flat, and whether strict JSON can represent them.
 
     Raises:
-        InvalidArgument: the datatype has no JSON form; told after the model ran.
+        InvalidArgument: the datatype has no JSON form; as on Triton, after the model ran.
     """
     if datatype == BYTES:
         elements = split_bytes(raw)

@@ -1,85 +1,98 @@
-"""One HTTP request and its answer, as the front sees them; knows neither sockets nor routes."""
+"""One HTTP request and its response, as endpoints see them; knows neither sockets nor routes."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from nereid.services.gateway.http.json.parser import error_body
+import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from nereid.services.gateway.shared_tensors import MessageBuffer
+    from collections.abc import Callable, Sequence
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
 
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
-# Pieces of an answer that waits behind others on its connection.
-_MOST_WAITING_BYTES: Final = 65536
+# Lacks what depends on the connection, and the blank line.
+_HEAD: Final = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n"
+# Chunks of a streamed response that queue up before its producer is asked to pause.
+_PAUSE_AT_BYTES: Final = 65536
 
-_LINES: Final = {
+_STATUS_LINES: Final = {
     int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
 }
 
 
-class HttpCall:
-    """A request that arrived whole. Answered once, by any of the methods; later answers are lost.
+class BodyBuffer(Protocol):
+    """Memory that a large request body is written to as it arrives, instead of into bytes."""
 
-    An answer in pieces is one begin(), any number of send() and one finish(). on_cancel, when set,
-    is called once if the connection goes before the answer was given; on_pace, when pieces come
-    faster than the client takes them (True), and when it has caught up (False).
+    @property
+    def view(self) -> memoryview:
+        """The memory, as long as the body."""
+
+    def __len__(self) -> int: ...
+
+
+class HttpCall:
+    """A request that arrived completely.
+
+    It is responded to once, by any of the methods; later responses are dropped. A streamed response
+    is one begin_stream(), any number of send_chunk() and one end_stream().
+
+    `on_cancel` is called once if the client disconnects before the response is complete.
+    `on_flow_control` is called with True when chunks queue up faster than the client reads them,
+    and with False when it has caught up.
     """
 
     __slots__ = (
-        "_finished",
+        "_on_progress",
         "body",
+        "body_buffer",
         "done",
-        "filler",
+        "flow_paused",
+        "head_written",
         "headers",
         "http_1_0",
         "keep_alive",
+        "keepalive_chunk",
         "method",
         "on_cancel",
-        "on_pace",
-        "paused",
+        "on_flow_control",
+        "queued_bytes",
         "received_ns",
-        "response",
-        "room",
-        "started",
-        "streams",
+        "streamed",
         "target",
-        "waiting_bytes",
+        "unwritten",
     )
 
-    def __init__(self, finished: Callable[[], None]) -> None:
+    def __init__(self, on_progress: Callable[[], None]) -> None:
+        """on_progress: called whenever there is something in `unwritten` to write."""
         self.method = b""
         self.target = b""
         # Lower-case names; of a repeated header the last one.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
-        # Set: the body lies here, and not in body.
-        self.room: MessageBuffer | None = None
+        # If set, holds the body; `body` is empty then.
+        self.body_buffer: BodyBuffer | None = None
         self.keep_alive = True
         self.http_1_0 = False
         self.done = False
         self.on_cancel: Callable[[], None] | None = None
-        # What is to be written next; the connection takes it.
-        self.response: list[bytes] = []
-        # Whether the answer comes in pieces, and whether some of it was written.
-        self.streams = False
-        self.started = False
-        # Of an answer in pieces: what waited for the client already when the last piece came.
-        self.waiting_bytes = 0
-        self.on_pace: Callable[[bool], None] | None = None
-        self.paused = False
-        # A piece that says nothing, to find out whether the client is still there.
-        self.filler = b""
-        # When it began to be read as a request for inference; set only where requests are traced.
+        # The parts of the response to write next; the connection removes them.
+        self.unwritten: list[bytes] = []
+        self.streamed = False
+        self.head_written = False
+        # Of a streamed response: what was unwritten already when the last chunk came.
+        self.queued_bytes = 0
+        self.on_flow_control: Callable[[bool], None] | None = None
+        self.flow_paused = False
+        # A chunk without meaning, sent to find out whether the client is still connected.
+        self.keepalive_chunk = b""
+        # When an endpoint began to read the request; set only where requests are traced.
         self.received_ns = 0
-        self._finished = finished
+        self._on_progress = on_progress
 
     def respond(
         self,
@@ -88,23 +101,16 @@ class HttpCall:
         content_type: bytes = JSON,
         extra: bytes = b"",
     ) -> None:
-        """Answer with body, given in parts; extra is further header lines, each with its CRLF."""
+        """Respond with body, given in parts; extra: further header lines, each with its CRLF."""
         size = sum(map(len, body))
-        head = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n" % (
-            _LINES[status],
-            content_type,
-            extra,
-            size,
-        )
-        self.respond_raw(head, body)
+        self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
-    def respond_raw(self, head: bytes, body: Sequence[bytes]) -> None:
-        """Answer with a head that lacks only what the connection adds, and the blank line."""
+    def _respond(self, head: bytes, body: Sequence[bytes]) -> None:
         if self.done:
             return
-        if self.streams:
-            # Too late for another answer: the client sees this one end early.
-            self.finish()
+        if self.streamed:
+            # Too late for another response: the client sees this one end early.
+            self.end_stream()
             return
         self.done = True
         self.on_cancel = None
@@ -112,84 +118,79 @@ class HttpCall:
             head += b"Connection: close\r\n"
         elif self.http_1_0:
             head += b"Connection: keep-alive\r\n"
-        self.response = [head + b"\r\n", *body]
-        self._finished()
+        self.unwritten = [head + b"\r\n", *body]
+        self._on_progress()
 
     def fail(
         self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
-        """Answer with an error body."""
+        """Respond with an error body."""
         body = error_body(message)
-        if self.method == b"HEAD":
-            # No content may follow, or the client would take it for the next answer's head.
-            about = b"Content-Type: %b\r\n%bContent-Length: %d\r\n" % (
-                content_type,
-                extra,
-                len(body),
-            )
-            self.respond_raw(_LINES[status] + about, ())
-        else:
-            self.respond(status, (body,), content_type, extra)
+        head = _HEAD % (_STATUS_LINES[status], content_type, extra, len(body))
+        # After HEAD no content may follow: the client would take it for the next response's head.
+        self._respond(head, () if self.method == b"HEAD" else (body,))
 
     def refuse_method(self, content_type: bytes, *allowed: bytes) -> None:
-        """Answer a method that the target does not know; allowed are those that it knows."""
+        """Respond that the target takes only the allowed methods."""
         line = b"Allow: %b\r\n" % b", ".join(allowed)
         self.fail(405, "Method Not Allowed", content_type, line)
 
-    def begin(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
-        """Begin an answer in pieces. Where there are no chunks, the connection's end ends it."""
+    def begin_stream(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
+        """Begin a streamed response. HTTP/1.0 has no chunks: closing the connection ends it."""
         if self.done:
             return
         if self.http_1_0:
             self.keep_alive = False
         framing = b"" if self.http_1_0 else b"Transfer-Encoding: chunked\r\n"
         closing = b"" if self.keep_alive else b"Connection: close\r\n"
-        head = (_LINES[status], b"Content-Type: ", content_type, b"\r\n", extra, framing, closing)
-        self.streams = True
-        self._add((*head, b"\r\n"))
+        self.streamed = True
+        head = b"%bContent-Type: %b\r\n%b%b%b\r\n"
+        self._enqueue(head % (_STATUS_LINES[status], content_type, extra, framing, closing))
 
-    def send(self, piece: bytes) -> None:
-        """One more piece of an answer that was begun."""
-        if self.done or not piece:
+    def send_chunk(self, data: bytes) -> None:
+        """Send the next part of a streamed response."""
+        if self.done or not data:
             return
-        self.waiting_bytes = sum(map(len, self.response))
-        if self.http_1_0:
-            self._add((piece,))
-        else:
-            self._add((b"%x\r\n" % len(piece), piece, b"\r\n"))
-        if self.waiting_bytes > _MOST_WAITING_BYTES:
-            self.set_pace(paused=True)
+        self.queued_bytes = sum(map(len, self.unwritten))
+        self._enqueue(data if self.http_1_0 else b"%x\r\n%b\r\n" % (len(data), data))
+        if self.queued_bytes > _PAUSE_AT_BYTES:
+            self.control_flow(paused=True)
 
-    def set_pace(self, *, paused: bool) -> None:
-        """The client cannot keep up with the pieces, or it can again."""
-        if self.paused is not paused and self.on_pace is not None and not self.done:
-            self.paused = paused
-            self.on_pace(paused)
+    def control_flow(self, *, paused: bool) -> None:
+        """Ask the producer of chunks to pause or to go on, if that changes anything."""
+        if self.flow_paused is not paused and self.on_flow_control is not None and not self.done:
+            self.flow_paused = paused
+            self.on_flow_control(paused)
 
-    def probe(self, write: Callable[[bytes], None]) -> None:
-        """Write something that a client passes over, if there is anything."""
-        if self.started:
-            self.send(self.filler)
+    def write_probe(self, write: Callable[[bytes], None]) -> None:
+        """Write something that the client ignores, if there is such a thing."""
+        if self.head_written:
+            self.send_chunk(self.keepalive_chunk)
         elif not self.http_1_0:
             write(_PROCESSING)
 
-    def finish(self) -> None:
-        """The end of an answer that was begun."""
+    def end_stream(self) -> None:
+        """Complete a streamed response."""
         if self.done:
             return
         self.done = True
-        self.on_cancel = self.on_pace = None
-        self._add(() if self.http_1_0 else (b"0\r\n\r\n",))
+        self.on_cancel = self.on_flow_control = None
+        self._enqueue(b"" if self.http_1_0 else b"0\r\n\r\n")
 
-    def _add(self, parts: Iterable[bytes]) -> None:
-        self.response.append(b"".join(parts))
-        self._finished()
+    def _enqueue(self, part: bytes) -> None:
+        self.unwritten.append(part)
+        self._on_progress()
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """The client disconnected."""
         if self.done:
             return
         self.done = True
-        on_cancel, self.on_cancel, self.on_pace = self.on_cancel, None, None
+        on_cancel, self.on_cancel, self.on_flow_control = self.on_cancel, None, None
         if on_cancel is not None:
             on_cancel()
+
+
+def error_body(message: str) -> bytes:
+    """The body of every failed request; what UTF-8 cannot encode becomes a question mark."""
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

@@ -1,131 +1,155 @@
-"""HTTP/1.1 on one connection: bytes in, whole requests out; answers in, bytes out, in order.
+"""One HTTP/1.1 connection: bytes in, complete requests out; responses in, bytes out, in order.
 
-One asyncio.Protocol on httptools' parser. Requests may be pipelined: up to a limit of them are
-under way at once, the rest wait, and reading stops while they do or while the client does not take
-its answers. An answer in pieces is written as it comes; a client that leaves too much of it is cut
-off. A half-closed connection still gets its answers. A closed one looks the same to the kernel
-until something is written to it, so an interim 102 is written after a while: a live client skips
-it, a dead one's kernel resets the connection, and that cancels what is under way; of an answer in
-pieces it is a piece that means nothing. A request whose
-head is the last one's, byte by byte, needs no parser (known_head). Knows no routes.
+An asyncio.Protocol on httptools' parser.
+
+- Requests may be pipelined: up to `max_pipelined` of them are in flight, further ones are queued.
+  Reading pauses while they are, and while the client does not read its responses.
+- A streamed response is written as it comes; a client that leaves too much of it unread is
+  disconnected.
+- A half-closed connection still gets its responses. A fully closed one looks the same to the kernel
+  until something is written to it, so the client is probed: by an interim 102, or within a stream
+  by a chunk without meaning. A live client ignores it; the kernel of a dead one resets the
+  connection, which cancels what is in flight.
+- A request whose head repeats the previous one byte by byte needs no parser (known_head).
+
+Knows no routes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Final, cast
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
 from nereid.core.errors import INTERNAL_MESSAGE
-from nereid.services.gateway.http.server.body import Body
+from nereid.services.gateway.http.server.body import RequestBody
 from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.framing import read_head, without_upgrade
 from nereid.services.gateway.http.server.known_head import KnownHead
-from nereid.services.gateway.http.server.limits import Refused
+from nereid.services.gateway.http.server.limits import RequestRejected
 
 if TYPE_CHECKING:
+    from collections import defaultdict
     from collections.abc import Callable
 
-    from nereid.services.gateway.http.server.body import RoomFor
+    from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.limits import HttpLimits
 
     Dispatch = Callable[[HttpCall], None]
-    Tell = Callable[["HttpConnection"], None]
 
 _log = logging.getLogger(__name__)
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-# Responses up to this are joined: vectors cost more than the copy.
+# Responses up to this are joined: writing vectors costs more than the copy.
 _JOIN_BYTES: Final = 65536
 
 
-class HttpConnection(asyncio.Protocol):
-    """One client's connection. Owns its calls until each is answered or the connection is lost."""
+class ConnectionOwner(Protocol):
+    """Whom a connection reports to: its server."""
 
-    def __init__(self, dispatch: Dispatch, limits: HttpLimits, made: Tell, gone: Tell) -> None:
+    @property
+    def statuses(self) -> defaultdict[bytes, int]:
+        """The number of responses by status, which its connections count."""
+
+    def on_connected(self, connection: HttpConnection) -> None:
+        """There is a transport; behind a TLS handshake that may never happen."""
+
+    def on_disconnected(self, connection: HttpConnection) -> None:
+        """Called if there was a transport."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One client's connection. Owns its calls until each is completed or the connection is lost."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        limits: HttpLimits,
+        owner: ConnectionOwner,
+        allocate_body: AllocateBody | None = None,
+    ) -> None:
         self._dispatch = dispatch
         self._limits = limits
-        # Told when there is a transport, which behind a TLS handshake may be never, and none more.
-        self._made, self._gone = made, gone
-        self.statuses: dict[bytes, int] = defaultdict(int)  # the server's, once it has set it
+        self._owner = owner
+        self._statuses = owner.statuses
+        self._allocate_body = allocate_body
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self._call: HttpCall | None = None
-        self._body = Body(limits)
-        self.room_for: RoomFor | None = None
+        self._body = RequestBody(limits)
         self._header_bytes = 0
         self._in_headers = self._upgrade = False
-        # What the request being parsed began with; the last head that was worth remembering.
-        self._beginning: bytes | None = None
-        self._known: KnownHead | None = None
+        # What the request being parsed began with; the last head that qualified.
+        self._first_bytes: bytes | None = None
+        self._known_head: KnownHead | None = None
         # Dispatched and not yet written, in order; parsed and not yet dispatched.
-        self._under_way: deque[HttpCall] = deque()
-        self._waiting: deque[HttpCall] = deque()
+        self._in_flight: deque[HttpCall] = deque()
+        self._queued: deque[HttpCall] = deque()
         self._continue_due = self._flushing = False
         self._reading = self._writable = True
-        # No further requests; close once the answers are out.
-        self._ending = self._eof = False
-        # The client is not done sending what was refused; its bytes are being swallowed.
-        self._unread = self._lingering = False
-        # The server is ending: every answer closes its connection.
-        self._last_responses = False
-        self._since = self._loop.time()
-        self._probe: asyncio.TimerHandle | None = None
+        # No further requests; close once the responses are written.
+        self._closing = self._eof_received = False
+        # The client is still sending what was rejected; its bytes are read and dropped.
+        self._must_linger = self._lingering = False
+        # The server is draining: every response closes its connection.
+        self._draining = False
+        self._last_activity = self._loop.time()
+        self._probe_timer: asyncio.TimerHandle | None = None
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._made(self)
+        self._owner.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._gone(self)
+        self._owner.on_disconnected(self)
         self._transport = None
-        if self._probe is not None:
-            self._probe.cancel()
-        calls = [*self._under_way, *self._waiting]
-        self._under_way.clear()
-        self._waiting.clear()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+        calls = [*self._in_flight, *self._queued]
+        self._in_flight.clear()
+        self._queued.clear()
         for call in calls:
             call.cancel()
 
     def data_received(self, data: bytes) -> None:
-        if self._ending:
+        if self._closing:
             return
         if self._call is None:
-            data = self._repeats(data)
-            self._beginning = data
+            data = self._accept_known_heads(data)
+            self._first_bytes = data
         elif not self._in_headers:
-            self._since = self._loop.time()
+            self._last_activity = self._loop.time()
         try:
-            if self._body.room is not None:
-                data = self._fill_room(data)
-            self._feed(data)
-        except Refused as refused:
-            self._refuse(refused.status, refused.message, refused.lines)
+            if self._body.buffer is not None:
+                data = self._fill_body_buffer(data)
+            self._parse(data)
+        except RequestRejected as rejected:
+            self._reject(rejected.status, rejected.message, rejected.extra)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            if isinstance(cause, Refused):
-                self._refuse(cause.status, cause.message, cause.lines)
+            if isinstance(cause, RequestRejected):
+                self._reject(cause.status, cause.message, cause.extra)
             else:
-                _log.error("a request could not be taken in", exc_info=cause)
-                self._refuse(500, INTERNAL_MESSAGE)
+                _log.error("HTTP request failed while it was parsed", exc_info=cause)
+                self._reject(500, INTERNAL_MESSAGE)
         except httptools.HttpParserError as error:
-            self._refuse(400, f"malformed HTTP request: {error}")
-        self._settle()
+            self._reject(400, f"malformed HTTP request: {error}")
+        self._update_transport()
 
     def eof_received(self) -> bool:
-        self._eof = self._ending = True
-        # A request that was cut off is forgotten; those that arrived get their answers, except over
-        # TLS, which knows no half-closed connections.
+        self._eof_received = self._closing = True
+        # An incomplete request is dropped; complete ones get their responses, except over TLS,
+        # which has no half-closed connections.
         if not (self.busy and self._transport and self._transport.can_write_eof()):
             return False
-        self._probe = self._loop.call_later(self._limits.probe_delay_s, self._probe_peer)
+        self._probe_timer = self._loop.call_later(self._limits.probe_delay_s, self._probe_client)
         return True
 
     def pause_writing(self) -> None:
@@ -137,10 +161,10 @@ class HttpConnection(asyncio.Protocol):
     # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._call = HttpCall(self._on_responded)
+        self._call = HttpCall(self._on_call_progress)
         self._in_headers = True
         self._body.clear()
-        self._since = self._loop.time()
+        self._last_activity = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
         self._current.target += url
@@ -153,15 +177,15 @@ class HttpConnection(asyncio.Protocol):
         call = self._current
         parser = self._parser
         if parser.should_upgrade():
-            # The parser skips the body of an upgrade; see _reread.
+            # The parser skips the body of an upgrade; see _parse.
             self._upgrade = True
             return
         self._continue_due = read_head(call, parser)
-        call.keep_alive = call.keep_alive and not self._last_responses
-        self._body.announce(call, self.room_for)
+        call.keep_alive = call.keep_alive and not self._draining
+        self._body.begin(call, self._allocate_body)
 
     def on_body(self, body: bytes) -> None:
-        self._body.add(body)
+        self._body.append(body)
 
     def on_chunk_header(self) -> None:
         self._body.begin_chunk()
@@ -170,173 +194,176 @@ class HttpConnection(asyncio.Protocol):
         if self._upgrade:
             return
         call, self._call = self._current, None
-        self._body.hand_over(call)
+        self._body.move_to(call)
         self._continue_due = False
-        if self._beginning is not None:
-            self._known = KnownHead.of(call, self._beginning)
-            self._beginning = None
-        self._take(call)
+        if self._first_bytes is not None:
+            self._known_head = KnownHead.from_call(call, self._first_bytes)
+            self._first_bytes = None
+        self._accept_request(call)
 
-    # --- how it works ---------------------------------------------------------------------------
-
-    def _take(self, call: HttpCall) -> None:
-        """A request is whole."""
-        self._since = self._loop.time()
-        if self._ending:
-            # Behind the last request that this connection takes; the client may send it again.
-            return
-        if self._waiting or len(self._under_way) >= self._limits.max_pipelined:
-            self._waiting.append(call)
-        else:
-            self._start(call)
-        # The parser stops after a request that closes the connection by itself; this covers those
-        # that this side decided to be the last.
-        self._ending = self._ending or not call.keep_alive
-
-    def _repeats(self, data: bytes) -> bytes:
-        """Take the whole requests with the known head off the front of data."""
-        known = self._known
-        while known is not None and known.begins(data) and not self._ending:
-            call = HttpCall(self._on_responded)
-            data = known.take(call, data)
-            call.keep_alive = not self._last_responses
-            self._take(call)
-        return data
+    # --- requests -------------------------------------------------------------------------------
 
     @property
     def _current(self) -> HttpCall:
         if self._call is None:
-            raise Refused(400, "malformed HTTP request")
+            raise RequestRejected(400, "malformed HTTP request")
         return self._call
 
-    def _fill_room(self, data: bytes) -> bytes:
-        rest = self._body.take(data)
-        if self._body.whole:
-            # The parser still waits for what it was not shown.
+    def _accept_known_heads(self, data: bytes) -> bytes:
+        """Accept the requests with the known head that data begins with; returns the rest."""
+        known_head = self._known_head
+        while known_head is not None and known_head.matches(data) and not self._closing:
+            call = HttpCall(self._on_call_progress)
+            data = known_head.split_request(call, data)
+            call.keep_alive = not self._draining
+            self._accept_request(call)
+        return data
+
+    def _fill_body_buffer(self, data: bytes) -> bytes:
+        rest = self._body.fill_buffer(data)
+        if self._body.buffer_full:
+            # The old parser still waits for the body that it was not given.
             self._parser = httptools.HttpRequestParser(self)
             self.on_message_complete()
         return rest
 
-    def _feed(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
         if self._call is not None and not self._in_headers:
-            self._body.expect(len(data))
+            self._body.count_wire_bytes(len(data))
         while data:
             try:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._reread() + data[upgrade.args[0] :]
+                # Upgrades are ignored: parse the request again without the offer.
+                head = without_upgrade(self._current, self._parser.get_method())
+                self._upgrade = False
+                self._parser = httptools.HttpRequestParser(self)
+                data = head + data[upgrade.args[0] :]
         self._header_bytes = self._header_bytes + len(data) if self._in_headers else 0
         if self._header_bytes > self._limits.max_header_bytes:
-            self._refuse(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
+            self._reject(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
 
-    def _reread(self) -> bytes:
-        call, method = self._current, self._parser.get_method()
-        self._upgrade = False
-        self._parser = httptools.HttpRequestParser(self)
-        return without_upgrade(call, method)
+    def _accept_request(self, call: HttpCall) -> None:
+        """Dispatch or queue a complete request."""
+        self._last_activity = self._loop.time()
+        if self._closing:
+            # Behind the last request that this connection takes; the client may send it again.
+            return
+        if self._queued or len(self._in_flight) >= self._limits.max_pipelined:
+            self._queued.append(call)
+        else:
+            self._dispatch_call(call)
+        # The parser stops by itself after a request that closes the connection; this covers those
+        # that the server decided to be the last.
+        self._closing = self._closing or not call.keep_alive
 
-    def _start(self, call: HttpCall) -> None:
-        self._under_way.append(call)
+    def _dispatch_call(self, call: HttpCall) -> None:
+        self._in_flight.append(call)
         if call.done:
             return
         try:
             self._dispatch(call)
         except Exception:
-            _log.exception("a request failed in the front")
+            _log.exception("HTTP request failed: target=%r", call.target)
             call.fail(500, INTERNAL_MESSAGE)
 
-    def _refuse(self, status: int, message: str, lines: bytes = b"") -> None:
-        """Answer what cannot be read on; the connection ends with that answer."""
-        if self._ending:
+    def _reject(self, status: int, message: str, extra: bytes = b"") -> None:
+        """Respond to a request that is not read any further, then close."""
+        if self._closing:
             return
-        call = self._call or HttpCall(self._on_responded)
+        call = self._call or HttpCall(self._on_call_progress)
         self._call = None
         self._in_headers = self._continue_due = False
         self._body.clear()
-        self._ending = self._unread = True
+        self._closing = self._must_linger = True
         call.keep_alive = False
-        (self._waiting or self._under_way).append(call)
-        call.fail(status, message, extra=lines)
+        (self._queued or self._in_flight).append(call)
+        call.fail(status, message, extra=extra)
 
-    def _on_responded(self) -> None:
-        """Some call was answered: write what is next in order."""
-        under_way, transport = self._under_way, self._transport
-        if self._flushing or not under_way or transport is None:
+    # --- responses ------------------------------------------------------------------------------
+
+    def _on_call_progress(self) -> None:
+        """Some call has a response or a part of one: write what is next in order."""
+        in_flight, transport = self._in_flight, self._transport
+        if self._flushing or not in_flight or transport is None:
             return
-        if not under_way[0].done:
-            self._on_piece(transport)
+        if not in_flight[0].done:
+            self._write_stream(transport)
             return
         self._flushing = True
         try:
-            while under_way and under_way[0].done:
-                call = under_way.popleft()
-                self._write(call, transport)
+            while in_flight and in_flight[0].done:
+                call = in_flight.popleft()
+                self._write_response(call, transport)
                 if not call.keep_alive:
-                    self._ending = True
-                self._since = self._loop.time()
-                while self._waiting and len(under_way) < self._limits.max_pipelined:
-                    self._start(self._waiting.popleft())
-            if under_way and under_way[0].response:
-                self._on_piece(transport)
-                under_way[0].set_pace(paused=not self._writable)
+                    self._closing = True
+                self._last_activity = self._loop.time()
+                while self._queued and len(in_flight) < self._limits.max_pipelined:
+                    self._dispatch_call(self._queued.popleft())
+            if in_flight and in_flight[0].unwritten:
+                self._write_stream(transport)
+                in_flight[0].control_flow(paused=not self._writable)
         finally:
             self._flushing = False
-        self._settle()
+        self._update_transport()
 
-    def _on_piece(self, transport: asyncio.Transport) -> None:
-        """More of some call's answer is there; only the first call's can be written."""
-        head = self._under_way[0]
-        if head.response:
-            waiting_bytes = transport.get_write_buffer_size()
-            self._write(head, transport)
+    def _write_stream(self, transport: asyncio.Transport) -> None:
+        """More of a streamed response is there; only that of the first call can be written."""
+        first = self._in_flight[0]
+        if first.unwritten:
+            queued_bytes = transport.get_write_buffer_size()
+            self._write_response(first, transport)
         else:
-            waiting_bytes = max(call.waiting_bytes for call in self._under_way)
-        if waiting_bytes > self._limits.max_unsent_bytes:
+            queued_bytes = max(call.queued_bytes for call in self._in_flight)
+        if queued_bytes > self._limits.max_unsent_bytes:
             transport.abort()
 
     def _set_writable(self, writable: bool) -> None:
         self._writable = writable
-        if self._under_way:
-            self._under_way[0].set_pace(paused=not writable)
-        self._settle()
+        if self._in_flight:
+            self._in_flight[0].control_flow(paused=not writable)
+        self._update_transport()
 
-    def _write(self, call: HttpCall, transport: asyncio.Transport) -> None:
-        response, call.response = call.response, []
-        if not call.started:
-            call.started = True
-            self.statuses[response[0][9:12]] += 1  # behind "HTTP/1.1 "
-        if sum(map(len, response)) <= _JOIN_BYTES:
-            transport.write(b"".join(response))
+    def _write_response(self, call: HttpCall, transport: asyncio.Transport) -> None:
+        parts, call.unwritten = call.unwritten, []
+        if not call.head_written:
+            call.head_written = True
+            self._statuses[parts[0][9:12]] += 1  # behind "HTTP/1.1 "
+        if sum(map(len, parts)) <= _JOIN_BYTES:
+            transport.write(b"".join(parts))
         else:
-            transport.writelines(response)
+            transport.writelines(parts)
 
-    def _settle(self) -> None:
-        """Whatever follows from the present state: end, read on, stop reading, ask for a body."""
+    # --- the transport --------------------------------------------------------------------------
+
+    def _update_transport(self) -> None:
+        """Do what the present state asks for: close, ask for a body, pause or resume reading."""
         transport = self._transport
         if transport is None or self._flushing or self._lingering or transport.is_closing():
             return
-        if not self._under_way and not self._waiting:
-            if self._ending:
-                self._end(transport)
+        if not self._in_flight and not self._queued:
+            if self._closing:
+                self._close(transport)
                 return
             if self._continue_due:
                 self._continue_due = False
                 transport.write(_CONTINUE)
-        wanted = self._writable and len(self._under_way) < self._limits.max_pipelined
-        if wanted is not self._reading and not self._eof:
-            self._reading = wanted
-            if wanted:
-                self._since = self._loop.time()
+        read = self._writable and len(self._in_flight) < self._limits.max_pipelined
+        if read is not self._reading and not self._eof_received:
+            self._reading = read
+            if read:
+                self._last_activity = self._loop.time()
                 transport.resume_reading()
             else:
                 transport.pause_reading()
 
-    def _end(self, transport: asyncio.Transport) -> None:
-        if self._eof or not self._unread:
+    def _close(self, transport: asyncio.Transport) -> None:
+        if self._eof_received or not self._must_linger:
             transport.close()
             return
-        # Closing with unread bytes would reset the connection and take the answer along.
+        # Closing with unread bytes would reset the connection, and the client would lose the
+        # response.
         self._lingering = True
         if transport.can_write_eof():
             transport.write_eof()
@@ -345,51 +372,51 @@ class HttpConnection(asyncio.Protocol):
             transport.resume_reading()
         self._loop.call_later(self._limits.linger_s, transport.close)
 
-    def _probe_peer(self) -> None:
-        """Find out whether the client that sent its FIN is still there for its answer."""
-        self._probe = None
-        if self._transport is None or not self._under_way:
+    def _probe_client(self) -> None:
+        """Find out whether the client that sent its FIN still waits for its response."""
+        self._probe_timer = None
+        if self._transport is None or not self._in_flight:
             return
-        self._under_way[0].probe(self._transport.write)
-        self._probe = self._loop.call_later(self._limits.probe_interval_s, self._probe_peer)
+        self._in_flight[0].write_probe(self._transport.write)
+        self._probe_timer = self._loop.call_later(self._limits.probe_interval_s, self._probe_client)
 
     # --- for the server -------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """Whether requests are under way."""
-        return bool(self._under_way or self._waiting)
+        """Whether requests are in flight or queued."""
+        return bool(self._in_flight or self._queued)
 
     @property
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport else 0
 
-    def sweep(self, now: float) -> None:
-        """Close the connection when its client has been silent for too long."""
-        quiet_s = now - self._since
+    def close_if_silent(self, now: float) -> None:
+        """Close the connection if its client has sent nothing for too long."""
+        silent_s = now - self._last_activity
         if self.busy or not self._reading or self._transport is None:
-            # At work, or not read from: then it is the server who judges whether it takes anything.
+            # Waiting for us, or not read from; the server's stall detection covers its reading.
             return
-        if self._ending or self._call is None:
-            if quiet_s > self._limits.idle_timeout_s:
-                # Not close: it would wait for a client that does not take its answers.
+        if self._closing or self._call is None:
+            if silent_s > self._limits.idle_timeout_s:
+                # Not close: that would wait for a client that does not read its responses.
                 self._transport.abort()
-        elif quiet_s > self._limits.silence_s(in_headers=self._in_headers):
-            self._refuse(408, "the request did not arrive in time")
+        elif silent_s > self._limits.silence_s(in_headers=self._in_headers):
+            self._reject(408, "the request did not arrive in time")
 
-    def say_goodbye(self) -> None:
-        """The next answer that can tell it tells the client to close."""
-        self._last_responses = True
-        for calls in (self._waiting, self._under_way):
+    def close_after_next_response(self) -> None:
+        """Let the next response whose head is not yet made carry `Connection: close`."""
+        self._draining = True
+        for calls in (self._queued, self._in_flight):
             if calls and not calls[-1].done:
                 calls[-1].keep_alive = False
-                self._ending = True
+                self._closing = True
                 return
 
-    def end(self) -> None:
-        """Take no further request; close once what is under way is answered."""
-        self._ending = True
-        self._settle()
+    def close_after_in_flight(self) -> None:
+        """Accept no further request; close once those in flight are responded to."""
+        self._closing = True
+        self._update_transport()
 
     def abort(self) -> None:
         """Close at once."""

@@ -1,14 +1,13 @@
-"""What a request's head says of the bytes to come (RFC 9112), and the refusal of what is not
-spoken here.
+"""What a request's head says about the bytes that follow it (RFC 9112), and what is not supported.
 
-Knows no connection; asked by the connection while its parser stands behind a head.
+Called by the connection while its parser stands behind a head; knows no connection.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.services.gateway.http.server.limits import Refused
+from nereid.services.gateway.http.server.limits import RequestRejected
 
 if TYPE_CHECKING:
     import httptools
@@ -16,46 +15,46 @@ if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
 
 
-class _Complete(dict[bytes, bytes]):
-    """Headers that what stands behind the body adds nothing to: trailers come too late."""
+class _FinalHeaders(dict[bytes, bytes]):
+    """Headers that ignore trailers, which the parser reports like headers."""
 
     def __setitem__(self, name: bytes, value: bytes) -> None:
         pass
 
 
 def read_head(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
-    """Fill in what the head says; whether its client may want to be asked for the body.
+    """Fill in what the head says; returns whether the client waits for 100 Continue.
 
     Raises:
-        Refused: its version, framing or expectation is not known here.
+        RequestRejected: the version, the framing or the expectation is not supported.
     """
     call.method = parser.get_method()
     call.keep_alive = parser.should_keep_alive()
     version = parser.get_http_version()
     if version != "1.1":
         if version != "1.0":
-            raise Refused(505, "HTTP Version Not Supported")
+            raise RequestRejected(505, "HTTP Version Not Supported")
         call.http_1_0 = True
     headers = call.headers
     coding = headers.get(b"transfer-encoding")
     if coding is not None:
         if coding.lower() != b"chunked":
-            raise Refused(501, "no transfer coding but chunked is known")
-        call.headers = _Complete(headers)
-        # A proxy of HTTP/1.0 passes chunks on without knowing them: who knows where they end.
+            raise RequestRejected(501, "no transfer coding but chunked is known")
+        call.headers = _FinalHeaders(headers)
+        # An HTTP/1.0 proxy passes chunks on without understanding them, and may disagree about
+        # where the body ends (request smuggling): the connection is not reused.
         call.keep_alive = call.keep_alive and not call.http_1_0
     if b"expect" not in headers:
         return False
     if headers[b"expect"].lower() != b"100-continue":
-        raise Refused(417, "only 100-continue may be expected")
+        raise RequestRejected(417, "only 100-continue may be expected")
     return not call.http_1_0
 
 
 def without_upgrade(call: HttpCall, method: bytes) -> bytes:
-    """The head of an offer to upgrade, without the offer: no other protocol is spoken here."""
+    """The head of a request that offers an upgrade, without the offer, which is ignored."""
     if method == b"CONNECT":
-        # There is no target that could be connected to.
-        raise Refused(405, "Method Not Allowed", b"Allow: \r\n")
+        raise RequestRejected(405, "Method Not Allowed", b"Allow: \r\n")
     headers = b"".join(
         b"%b: %b\r\n" % item
         for item in call.headers.items()

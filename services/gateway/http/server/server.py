@@ -1,4 +1,4 @@
-"""The HTTP port: accepts connections, keeps the set of them, watches for silent ones, drains."""
+"""The HTTP port: accepts connections, keeps the set of them, closes silent ones, drains."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nereid.services.gateway.http.server.connection import HttpConnection
 
 if TYPE_CHECKING:
     from nereid.rpc.net.tls_files import Tls
-    from nereid.services.gateway.http.server.body import RoomFor
+    from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.http.server.limits import HttpLimits
 
 _log = logging.getLogger(__name__)
 
-# Of the connections beyond the limit, those whose first request is answered; others are cut off.
-_TURNED_AWAY: Final = 64
-_FULL_TOLD_S: Final = 10.0
+# Of the connections beyond the limit, those whose first request gets 503; others are aborted.
+_MAX_REJECTED: Final = 64
+_LIMIT_LOG_INTERVAL_S: Final = 10.0
 
 
-def _turn_away(call: HttpCall) -> None:
+def _reject_call(call: HttpCall) -> None:
     call.fail(503, "the server has too many connections", extra=b"Retry-After: 1\r\n")
 
 
@@ -38,20 +38,20 @@ class HttpServer:
         dispatch: Dispatch,
         limits: HttpLimits,
         protocol: type[HttpConnection] = HttpConnection,
-        room_for: RoomFor | None = None,
+        allocate_body: AllocateBody | None = None,
     ) -> None:
-        self._room_for = room_for
         self._dispatch = dispatch
-        self._protocol = protocol
         self._limits = limits
+        self._protocol = protocol
+        self._allocate_body = allocate_body
         self._connections: dict[HttpConnection, StallWatch] = {}
-        self._full_told_at = -_FULL_TOLD_S
-        # How often each status was answered.
-        self.statuses: dict[bytes, int] = defaultdict(int)
+        self._limit_logged_at = -_LIMIT_LOG_INTERVAL_S
+        # The number of responses by status.
+        self.statuses: defaultdict[bytes, int] = defaultdict(int)
         self._listener: Listener | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self._draining = False
-        self._all_gone: asyncio.Future[None] | None = None
+        self._all_closed: asyncio.Future[None] | None = None
 
     async def listen(
         self, address: str, tls: Tls | None = None, *, reuse_port: bool = False
@@ -62,8 +62,10 @@ class HttpServer:
             OSError: the address cannot be had.
         """
         loop = asyncio.get_running_loop()
-        self._listener = await listen(self._connection, address, tls=tls, reuse_port=reuse_port)
-        self._sweeper = loop.call_later(self._limits.sweep_interval_s, self._sweep)
+        self._listener = await listen(
+            self._make_connection, address, tls=tls, reuse_port=reuse_port
+        )
+        self._sweep_timer = loop.call_later(self._limits.sweep_interval_s, self._sweep)
         return self._listener.address
 
     @property
@@ -71,36 +73,34 @@ class HttpServer:
         """How many are open."""
         return len(self._connections)
 
-    def _connection(self) -> HttpConnection:
+    def _make_connection(self) -> HttpConnection:
         full = len(self._connections) >= self._limits.max_connections
-        dispatch = _turn_away if full else self._dispatch
-        connection = self._protocol(dispatch, self._limits, self._made, self._gone)
-        connection.statuses = self.statuses
-        connection.room_for = self._room_for
-        return connection
+        dispatch = _reject_call if full else self._dispatch
+        return self._protocol(dispatch, self._limits, self, self._allocate_body)
 
-    def _made(self, connection: HttpConnection) -> None:
+    def on_connected(self, connection: HttpConnection) -> None:
+        """Track the connection, or reject it if there are too many."""
         self._connections[connection] = StallWatch(self._limits.write_timeout_s)
         beyond = len(self._connections) - self._limits.max_connections
         if beyond > 0:
-            self._tell_full()
-        if beyond > _TURNED_AWAY:
+            self._log_limit()
+        if beyond > _MAX_REJECTED:
             connection.abort()
         elif self._draining or beyond > 0:
-            connection.say_goodbye()
+            connection.close_after_next_response()
 
-    def _tell_full(self) -> None:
+    def _log_limit(self) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._full_told_at >= _FULL_TOLD_S:
-            self._full_told_at = now
-            most = self._limits.max_connections
-            _log.warning("more than %d HTTP connections: the newest are turned away", most)
+        if now - self._limit_logged_at >= _LIMIT_LOG_INTERVAL_S:
+            self._limit_logged_at = now
+            limit = self._limits.max_connections
+            _log.warning("more than %d HTTP connections: rejecting the newest", limit)
 
-    def _gone(self, connection: HttpConnection) -> None:
+    def on_disconnected(self, connection: HttpConnection) -> None:
         self._connections.pop(connection, None)
-        all_gone = self._all_gone
-        if all_gone is not None and not self._connections and not all_gone.done():
-            all_gone.set_result(None)
+        all_closed = self._all_closed
+        if all_closed is not None and not self._connections and not all_closed.done():
+            all_closed.set_result(None)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -109,33 +109,33 @@ class HttpServer:
             if watch.stalled(connection.unsent_bytes, now):
                 connection.abort()
             else:
-                connection.sweep(now)
-        self._sweeper = loop.call_later(self._limits.sweep_interval_s, self._sweep)
+                connection.close_if_silent(now)
+        self._sweep_timer = loop.call_later(self._limits.sweep_interval_s, self._sweep)
 
     def begin_drain(self) -> None:
-        """Go on serving, but let every answer close its connection."""
+        """Go on serving, but let every response close its connection."""
         self._draining = True
         for connection in tuple(self._connections):
-            connection.say_goodbye()
+            connection.close_after_next_response()
 
     def stop_accepting(self) -> None:
-        """No new connections and no new requests; those under way are still answered."""
+        """Take no new connections and no new requests; those in flight are still responded to."""
         if self._listener is not None:
             self._listener.close()
         for connection in tuple(self._connections):
-            connection.end()
+            connection.close_after_in_flight()
 
     async def closed(self, timeout_s: float) -> None:
-        """Wait until each connection has taken its answers and is gone, no longer than this."""
+        """Wait until each client has read its responses and disconnected, no longer than this."""
         if self._connections:
-            self._all_gone = asyncio.get_running_loop().create_future()
+            self._all_closed = asyncio.get_running_loop().create_future()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone, timeout_s)
+                await asyncio.wait_for(self._all_closed, timeout_s)
 
     async def close(self) -> None:
-        """End everything at once."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        """Close everything at once."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
         self.stop_accepting()
         for connection in tuple(self._connections):
             connection.abort()

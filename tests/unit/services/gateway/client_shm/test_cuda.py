@@ -100,7 +100,7 @@ def test_device_memory_is_read_and_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "handle", "text"),
+    ("registration", "handle", "text"),
     [
         (region(33), HANDLE, "failed to register shared memory region 'c': invalid args"),
         (region(), bytes(64), INVALID),
@@ -112,15 +112,15 @@ def test_device_memory_is_read_and_written() -> None:
         (region(device_id=1 << 31), HANDLE, INVALID),
     ],
 )
-def test_what_is_refused(about: Registration, handle: bytes, text: str) -> None:
+def test_what_is_refused(registration: Registration, handle: bytes, text: str) -> None:
     library = Library()
     with pytest.raises(NereidError) as caught:
-        open_cuda(about, handle, Driver(library))
+        open_cuda(registration, handle, Driver(library))
     assert (caught.value.code, caught.value.message) == (3, text)
     assert not library.open
 
 
-def test_a_device_that_fails_is_told() -> None:
+def test_a_device_that_fails_is_an_error() -> None:
     library = Library()
     memory = open_cuda(region(), HANDLE, Driver(library))
     library.fails = {"cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuIpcCloseMemHandle"}
@@ -169,10 +169,10 @@ def test_memory_of_another_process_on_a_real_device() -> None:
 
 
 def share_memory(pipe: Any) -> None:
-    """Runs in a process of its own: allocates, shares, and tells what it found afterwards."""
+    """Runs in a process of its own: allocates, shares, and sends back what it found afterwards."""
     library = ctypes.CDLL("libcuda.so.1")
     driver = Driver(library)
-    driver.enter(0)
+    driver.select_device(0)
     address = ctypes.c_uint64()
     assert library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
     driver.write(address.value, 0, b"\x07" * 4096)

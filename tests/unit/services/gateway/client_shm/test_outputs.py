@@ -1,8 +1,6 @@
-"""Outputs written to clients' regions on their way to the reply."""
+"""Outputs written to clients' regions before the response."""
 
 from typing import Any
-
-import pytest
 
 from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
@@ -27,7 +25,7 @@ HEAD = kserve_pb2.ModelInferResponse(
 
 
 class Bytes:
-    """Memory of this process; there is room for 8 bytes."""
+    """8 bytes of memory of this process."""
 
     def __init__(self) -> None:
         self.data = bytearray(8)
@@ -44,7 +42,7 @@ class Bytes:
 
 
 class Mesh(ScriptedMesh):
-    """What is behind the outputs that lie in a client's memory."""
+    """The mesh behind Outputs, with one region of a client."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,9 +51,9 @@ class Mesh(ScriptedMesh):
         self.regions.register(Registration(SYSTEM, "r", 8, "k"), lambda: self.memory)
         self.outputs = Outputs(self.regions, self.infer)
 
-    def send(self, *places: tuple[str, Range]) -> UnderWay:
+    def infer_into(self, *ranges: tuple[str, Range]) -> UnderWay:
         request = InferRequest(1, b"", [])
-        self.regions.use(request, RegionUse((), places))
+        self.regions.use(request, RegionUse((), ranges))
         return self.outputs.infer(request, self.told.append)
 
     @property
@@ -63,22 +61,22 @@ class Mesh(ScriptedMesh):
         return self.regions.find(Range("r", 0, 1)).users
 
 
-def test_outputs_go_where_they_were_wanted() -> None:
+def test_outputs_are_written_to_their_ranges() -> None:
     mesh = Mesh()
-    mesh.send(("B", Range("r", 4, 4)), ("C", Range("r", 0, 4)))
+    mesh.infer_into(("B", Range("r", 4, 4)), ("C", Range("r", 0, 4)))
     assert mesh.users == 2
     response = InferResponse(1, HEAD, [b"aa", b"bbb"])
     mesh.on_response(response)
     assert (mesh.told[0].head, mesh.told[0].payloads) == (HEAD, [b"aa", b""])
     assert mesh.memory.data == bytearray(b"\0\0\0\0bbb\0")
-    # Whoever shares the answer still finds its payloads there.
+    # The original response, which other requests may share, keeps its payloads.
     assert response.payloads == [b"aa", b"bbb"]
     assert mesh.users == 0
 
 
-def test_an_output_that_does_not_fit_is_told() -> None:
+def test_an_output_that_does_not_fit_is_an_error() -> None:
     mesh = Mesh()
-    mesh.send(("A", Range("r", 0, 1)))
+    mesh.infer_into(("A", Range("r", 0, 1)))
     mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
     assert mesh.told[0].error == ErrorStatus(
         13,
@@ -90,9 +88,9 @@ def test_an_output_that_does_not_fit_is_told() -> None:
     assert mesh.users == 0
 
 
-def test_failures_pass_as_they_are() -> None:
+def test_errors_pass_unchanged() -> None:
     mesh = Mesh()
-    mesh.send(("A", Range("r", 0, 8)))
+    mesh.infer_into(("A", Range("r", 0, 8)))
     failure = InferResponse(1, error=ErrorStatus(14, "no"))
     mesh.on_response(failure)
     assert mesh.told == [failure]
@@ -101,9 +99,9 @@ def test_failures_pass_as_they_are() -> None:
 
 def test_a_cancelled_request_writes_nothing() -> None:
     mesh = Mesh()
-    under_way = mesh.send(("A", Range("r", 0, 8)))
-    under_way.cancel()
-    under_way.cancel()
+    submitted = mesh.infer_into(("A", Range("r", 0, 8)))
+    submitted.cancel()
+    submitted.cancel()
     assert mesh.users == 0
     assert mesh.cancelled == 2
     mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
@@ -113,12 +111,12 @@ def test_a_cancelled_request_writes_nothing() -> None:
 
 def test_each_of_several_responses_overwrites_the_one_before() -> None:
     mesh = Mesh()
-    under_way = mesh.send(("B", Range("r", 0, 3)))
-    for data, told in ((b"one", b"one"), (b"four", b"one"), (b"two", b"two")):
+    submitted = mesh.infer_into(("B", Range("r", 0, 3)))
+    for data, expected in ((b"one", b"one"), (b"four", b"one"), (b"two", b"two")):
         mesh.on_response(InferResponse(1, HEAD, [b"", data], more=True))
-        assert bytes(mesh.memory.data[:3]) == told
+        assert bytes(mesh.memory.data[:3]) == expected
         assert mesh.users == 1
-    under_way.set_flow(paused=True)
+    submitted.set_flow(paused=True)
     assert mesh.flows == [True]
     mesh.on_response(InferResponse(1))
     assert mesh.users == 0
@@ -137,11 +135,11 @@ def test_requests_without_regions_go_straight_through() -> None:
     assert mesh.told[0].payloads == [b"aa", b"bbb"]
 
 
-def test_the_table_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nereid.services.gateway.client_shm.outputs._MOST_HEADS", 2)
+def test_the_table_of_heads_is_bounded() -> None:
     mesh = Mesh()
+    outputs = Outputs(mesh.regions, mesh.infer, max_heads=2)
     for name in ("a", "b", "c", "x" * 10000):
         output = kserve_pb2.ModelInferResponse.InferOutputTensor(name=name)
         head = kserve_pb2.ModelInferResponse(outputs=[output]).SerializeToString()
-        assert mesh.outputs.names(head) == mesh.outputs.names(head) == (name,)
-    assert len(mesh.outputs._names) == 1
+        assert outputs.output_names(head) == outputs.output_names(head) == (name,)
+    assert len(outputs._names) == 1

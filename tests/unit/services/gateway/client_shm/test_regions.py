@@ -1,4 +1,4 @@
-"""The table of clients' regions: who may register what, and who uses it."""
+"""The table of clients' regions: registering, ranges, use by requests."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import pytest
 
 from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import InferRequest
-from nereid.services.gateway.client_shm import regions as regions_module
 from nereid.services.gateway.client_shm.regions import (
     CUDA,
+    MAX_REGIONS,
     SYSTEM,
     Range,
     Regions,
@@ -41,8 +41,8 @@ def system(name: str, key: str = "", size_bytes: int = 8) -> Registration:
     return Registration(SYSTEM, name, size_bytes, key or name, 0)
 
 
-def filled(*names: str) -> tuple[Regions, dict[str, Bytes]]:
-    regions, memories = Regions(allowed=True), {}
+def filled(*names: str, max_regions: int = MAX_REGIONS) -> tuple[Regions, dict[str, Bytes]]:
+    regions, memories = Regions(allowed=True, max_regions=max_regions), {}
     for name in names:
         memories[name] = memory = Bytes(b"01234567")
         regions.register(system(name), lambda memory=memory: memory)  # type: ignore[misc]
@@ -51,7 +51,7 @@ def filled(*names: str) -> tuple[Regions, dict[str, Bytes]]:
 
 def test_ranges_lie_inside_their_region() -> None:
     regions, _ = filled("r")
-    for place, code, text in (
+    for tensor_range, code, text in (
         (Range("r", 0, 8), 0, ""),
         (Range("r", 7, 1), 0, ""),
         (Range("r", 4, 0), 0, ""),
@@ -65,28 +65,27 @@ def test_ranges_lie_inside_their_region() -> None:
         (Range("", 0, 1), 5, "Unable to find shared memory region: ''"),
     ):
         if not code:
-            assert regions.find(place).about.name == "r"
+            assert regions.find(tensor_range).registration.name == "r"
             continue
         with pytest.raises(NereidError) as caught:
-            regions.find(place)
-        assert (caught.value.code, caught.value.message) == (code, text), place
+            regions.find(tensor_range)
+        assert (caught.value.code, caught.value.message) == (code, text), tensor_range
 
 
 def test_what_cannot_be_registered() -> None:
     regions, _ = filled("r")
-    for about, code, text in (
+    for registration, code, text in (
         (system("r", "other"), 6, "shared memory region 'r' already in manager"),
         (Registration(CUDA, "r", 8), 6, "shared memory region 'r' already in manager"),
         (system("s", "r"), 13, "Invalid shared memory region: 'r'"),
     ):
         with pytest.raises(NereidError) as caught:
-            regions.register(about, lambda: pytest.fail("opened"))
+            regions.register(registration, lambda: pytest.fail("opened"))
         assert (caught.value.code, caught.value.message) == (code, text)
 
 
-def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions_module, "MOST_REGIONS", 2)
-    regions, _ = filled("a", "b")
+def test_the_table_is_bounded() -> None:
+    regions, _ = filled("a", "b", max_regions=2)
     with pytest.raises(NereidError) as caught:
         regions.register(system("c"), lambda: Bytes(b""))
     assert caught.value.code == 14
@@ -104,7 +103,7 @@ def test_nothing_is_registered_when_memory_cannot_be_opened() -> None:
     assert regions.status(SYSTEM, "") == []
 
 
-def test_status_tells_of_one_kind() -> None:
+def test_status_lists_one_kind() -> None:
     regions, _ = filled("b", "a")
     cuda = Registration(CUDA, "c", 8, device_id=1)
     regions.register(cuda, lambda: Bytes(b""))
@@ -142,52 +141,57 @@ def test_a_region_in_use_is_unregistered_by_its_last_user() -> None:
     region = regions.find(Range("r", 0, 1))
     region.users = 2
     regions.unregister(SYSTEM, "")
-    regions.release(region)
+    regions.release_region(region)
     assert regions.status(SYSTEM, "r")
     with pytest.raises(NereidError, match="already in manager"):
         regions.register(system("r"), lambda: Bytes(b""))
-    regions.release(region)
+    regions.release_region(region)
     assert memories["r"].closed
     regions.register(system("r"), lambda: Bytes(b""))
 
 
-def test_a_late_release_spares_a_new_region_of_the_same_name() -> None:
+def test_releasing_a_closed_region_spares_a_new_one_of_the_same_name() -> None:
     regions, _ = filled("r")
     region = regions.find(Range("r", 0, 1))
     regions.close()
     anew = Bytes(b"")
     regions.register(system("r"), lambda: anew)
     region.users = 1
-    region.awaits_end = True
-    regions.release(region)
+    region.remove_when_unused = True
+    regions.release_region(region)
     assert regions.status(SYSTEM, "r")
     assert not anew.closed
 
 
-def test_inputs_are_copied_and_outputs_noted() -> None:
+def test_inputs_are_copied_and_outputs_placed() -> None:
     regions, memories = filled("r")
     request = InferRequest(0, b"", [b"", b"inline"])
     regions.use(request, RegionUse(((0, Range("r", 2, 3)),), (("O", Range("r", 4, 4)),)))
     memories["r"].data[:] = bytes(8)
     assert request.payloads == [b"234", b"inline"]
     assert request.placements is not None
-    (name, region, place), *others = request.placements
-    assert (name, region.about.name, place, others) == ("O", "r", Range("r", 4, 4), [])
+    (name, region, tensor_range), *others = request.placements
+    assert (name, region.registration.name, tensor_range, others) == (
+        "O",
+        "r",
+        Range("r", 4, 4),
+        [],
+    )
 
 
-def test_memory_that_shrank_is_told() -> None:
+def test_memory_that_shrank_is_an_error() -> None:
     regions, memories = filled("r")
-    place = Range("r", 4, 4)
-    region = regions.find(place)
-    region.write(place, b"abcd")
+    tensor_range = Range("r", 4, 4)
+    region = regions.find(tensor_range)
+    region.write(tensor_range, b"abcd")
     del memories["r"].data[6:]
-    for attempt in (lambda: region.read(place), lambda: region.write(place, b"abcd")):
+    for attempt in (lambda: region.read(tensor_range), lambda: region.write(tensor_range, b"abcd")):
         with pytest.raises(NereidError, match=r"Invalid offset \+ byte size") as caught:
             attempt()
         assert caught.value.code == 3
 
 
-def test_nothing_goes_where_it_is_not_allowed() -> None:
+def test_nothing_is_registered_or_found_where_it_is_not_allowed() -> None:
     regions = Regions(allowed=False)
     assert regions.status(SYSTEM, "") == []
     regions.unregister(SYSTEM, "r")

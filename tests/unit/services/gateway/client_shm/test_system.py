@@ -41,7 +41,7 @@ def test_a_region_begins_at_its_offset(objects: Objects) -> None:
     assert str(objects.path(key)) not in open_files()
 
 
-def test_leading_slashes_mean_nothing(objects: Objects) -> None:
+def test_leading_slashes_are_ignored(objects: Objects) -> None:
     key = objects.make(b"abcd" * 16)
     for same in (key, key[1:], "//" + key):
         memory = opened(same)
@@ -69,13 +69,13 @@ def test_leading_slashes_mean_nothing(objects: Objects) -> None:
         "é" * 200,
     ],
 )
-def test_a_key_names_an_object_and_no_path(objects: Objects, key: str) -> None:
+def test_a_key_is_a_name_not_a_path(objects: Objects, key: str) -> None:
     name = objects.make(bytes(64))[1:]
     asked = key.replace("{}", name)
     assert refused(asked) == (13, f"Unable to open shared memory region: '{asked}'")
 
 
-def test_only_regular_objects_are_taken(objects: Objects) -> None:
+def test_only_regular_files_are_opened(objects: Objects) -> None:
     fifo, link, folder = (objects.path(objects.make(b"")) for _ in range(3))
     for path in (fifo, link, folder):
         path.unlink()
@@ -106,16 +106,16 @@ def test_only_regular_objects_are_taken(objects: Objects) -> None:
         (0, 0, "unable to process address spaceInvalid argument"),
     ],
 )
-def test_a_range_that_is_not_there(
+def test_a_range_outside_the_object_is_refused(
     objects: Objects, offset: int, size_bytes: int, text: str
 ) -> None:
     key = objects.make(bytes(2 * PAGE))
-    told = f"failed to register shared memory region 'r': {text}"
-    assert refused(key, offset, size_bytes) == (3, told)
+    message = f"failed to register shared memory region 'r': {text}"
+    assert refused(key, offset, size_bytes) == (3, message)
     assert str(objects.path(key)) not in open_files()
 
 
-def test_an_object_that_shrinks_kills_nobody(objects: Objects) -> None:
+def test_an_object_that_shrinks_does_no_harm(objects: Objects) -> None:
     key = objects.make(b"x" * (2 * PAGE))
     memory = opened(key, 0, 2 * PAGE)
     os.truncate(objects.path(key), PAGE + 1)
@@ -127,7 +127,7 @@ def test_an_object_that_shrinks_kills_nobody(objects: Objects) -> None:
     memory.close()
 
 
-def test_an_object_that_was_unlinked_is_still_there(objects: Objects) -> None:
+def test_an_unlinked_object_is_still_readable(objects: Objects) -> None:
     key = objects.make(b"x" * 64)
     memory = opened(key)
     objects.path(key).unlink()

@@ -1,4 +1,4 @@
-"""Compression: leniency with damage, limits, and the choice by weight."""
+"""Compression: damaged streams, limits, and the choice of an encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
-from nereid.services.gateway.http.content_coding import choose, compress, decompress
+from nereid.services.gateway.http.content_coding import choose_encoding, compress, decompress
 
 BODY = b'{"inputs":[' + b"1," * 50000 + b"1]}"
 
@@ -65,8 +65,8 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
         (b"", None),
     ],
 )
-def test_the_choice(accept: bytes, choice: bytes | None) -> None:
-    assert choose(accept) == choice
+def test_choose_encoding(accept: bytes, choice: bytes | None) -> None:
+    assert choose_encoding(accept) == choice
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"gzip", b"deflate"]))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.services.gateway.http.routes import NOT_FOUND, Kind, Route, resolve
+from nereid.services.gateway.http.routes import Kind, Route, resolve
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,22 @@ from nereid.services.gateway.http.routes import NOT_FOUND, Kind, Route, resolve
         (b"/v2/trace/setting", Route(Kind.TRACE_SETTING)),
         (b"/v2/logging", Route(Kind.LOGGING)),
         (b"/v2/repository/index", Route(Kind.REPOSITORY_INDEX)),
-        (b"/v2/repository/x/index", Route(Kind.REPOSITORY_INDEX)),
+        (b"/v2/repository/x/index", Route(Kind.REPOSITORY_INDEX, repository="x")),
         (b"/v2/repository/models/m/load", Route(Kind.REPOSITORY_LOAD, "m")),
-        (b"/v2/repository/r/models/m/unload", Route(Kind.REPOSITORY_UNLOAD, "m", "r")),
-        (b"/v2/systemsharedmemory/status", Route(Kind.SHARED_MEMORY_STATUS, "system")),
-        (b"/v2/cudasharedmemory/region/r/status", Route(Kind.SHARED_MEMORY_STATUS, "cuda", "r")),
+        (b"/v2/repository/r/models/m/unload", Route(Kind.REPOSITORY_UNLOAD, "m", repository="r")),
+        (b"/v2/systemsharedmemory/status", Route(Kind.SHARED_MEMORY_STATUS, memory_kind="system")),
+        (
+            b"/v2/cudasharedmemory/region/r/status",
+            Route(Kind.SHARED_MEMORY_STATUS, memory_kind="cuda", region="r"),
+        ),
         (
             b"/v2/systemsharedmemory/region/r/register",
-            Route(Kind.SHARED_MEMORY_REGISTER, "system", "r"),
+            Route(Kind.SHARED_MEMORY_REGISTER, memory_kind="system", region="r"),
         ),
-        (b"/v2/systemsharedmemory/unregister", Route(Kind.SHARED_MEMORY_UNREGISTER, "system")),
+        (
+            b"/v2/systemsharedmemory/unregister",
+            Route(Kind.SHARED_MEMORY_UNREGISTER, memory_kind="system"),
+        ),
     ],
 )
 def test_routes(target: bytes, route: Route) -> None:
@@ -72,14 +78,15 @@ def test_routes(target: bytes, route: Route) -> None:
         b"/v2/models/m/versions/%33/infer",
         b"/v2/models/m/versions/1/trace/setting",
         b"/v2/systemsharedmemory/region//status",
+        b"/v2/gpusharedmemory/status",
         b"/v2/models/m/infer\n",
     ],
 )
-def test_nothing_there(target: bytes) -> None:
+def test_targets_without_a_route(target: bytes) -> None:
     assert resolve(target).kind is Kind.NOT_FOUND
 
 
 @given(st.binary(max_size=60))
 def test_any_target_has_a_route(target: bytes) -> None:
     assert isinstance(resolve(b"/v2/models/" + target), Route)
-    assert resolve(b"/v1" + target) == NOT_FOUND
+    assert resolve(b"/v1" + target) == Route(Kind.NOT_FOUND)

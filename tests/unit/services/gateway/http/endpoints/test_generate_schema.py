@@ -13,7 +13,7 @@ from nereid.core.messages import InferResponse
 from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.endpoints import generate_schema
-from nereid.services.gateway.http.endpoints.infer_response import HttpEncoder
+from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
 
 INPUTS = {
     "TEXT": ("BYTES", [1]),
@@ -41,7 +41,7 @@ def metadata(*, batch: bool = False) -> kserve_pb2.ModelMetadataResponse:
 
 def read(body: Any, *, batch: bool = False) -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return generate_schema.read(data, "m", "", metadata(batch=batch))
+    return generate_schema.decode_request(data, "m", "", metadata(batch=batch))
 
 
 def ints(*values: int) -> bytes:
@@ -77,11 +77,11 @@ def test_members_with_an_inputs_name_are_that_input(body: Any, batch: bool, inpu
     request = read(body, batch=batch)
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert head.model_name == "m"
-    told = [
+    got = [
         (each.name, list(each.shape), payload)
         for each, payload in zip(head.inputs, request.payloads, strict=True)
     ]
-    assert told == inputs
+    assert got == inputs
     assert [each.datatype for each in head.inputs] == [INPUTS[name][0] for name, *_ in inputs]
     assert request.parameters is None
 
@@ -193,34 +193,36 @@ def test_what_is_refused(body: Any, status: int, message: str) -> None:
     assert (http_status(refusal.value.code), refusal.value.message) == (status, message)
 
 
-def told(*outputs: tuple[str, str, bytes], request_id: str = "", **parameters: Any) -> bytes:
+def encoded(*outputs: tuple[str, str, bytes], request_id: str = "", **parameters: Any) -> bytes:
     head = kserve_pb2.ModelInferResponse(model_name="m", model_version="1")
     for name, datatype, _ in outputs:
         head.outputs.add(name=name, datatype=datatype, shape=[-1])
     for key, value in parameters.items():
         head.parameters[key].int64_param = value
     response = InferResponse(1, head.SerializeToString(), [payload for *_, payload in outputs])
-    return generate_schema.write(response, HttpEncoder().describe(response.head), request_id)
+    return generate_schema.encode_response(
+        response, InferResponseEncoder().parse_head(response.head), request_id
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (told(), b'{"model_name":"m","model_version":"1"}'),
+        (encoded(), b'{"model_name":"m","model_version":"1"}'),
         (
-            told(("z", "INT32", ints(1)), ("OUT", "BYTES", HI), request_id="7", b=2),
+            encoded(("z", "INT32", ints(1)), ("OUT", "BYTES", HI), request_id="7", b=2),
             b'{"OUT":"hi","b":2,"id":"7","model_name":"m","model_version":"1","z":1}',
         ),
         (
-            told(("O", "BYTES", HI + HI), ("B", "BOOL", b"\1"), ("E", "INT32", b"")),
+            encoded(("O", "BYTES", HI + HI), ("B", "BOOL", b"\1"), ("E", "INT32", b"")),
             b'{"B":true,"E":[],"O":["hi","hi"],"model_name":"m","model_version":"1"}',
         ),
         (
-            told(("z", "FP32", struct.pack("<2f", float("nan"), 1)), ("A", "INT32", ints(1))),
+            encoded(("z", "FP32", struct.pack("<2f", float("nan"), 1)), ("A", "INT32", ints(1))),
             b'{"A":1,"model_name":"m","model_version":"1","z":[NaN,1.0]}',
         ),
         (
-            told(("O", "BYTES", join_bytes([b'a\xff"']))),
+            encoded(("O", "BYTES", join_bytes([b'a\xff"']))),
             b'{"O":"a\xff\\"","model_name":"m","model_version":"1"}',
         ),
     ],
@@ -231,4 +233,4 @@ def test_responses(text: bytes, expected: bytes) -> None:
 
 def test_half_precision_has_no_json_form() -> None:
     with pytest.raises(NereidError, match=r"binary data format for output\Z"):
-        told(("O", "FP16", b"\0\0"))
+        encoded(("O", "FP16", b"\0\0"))

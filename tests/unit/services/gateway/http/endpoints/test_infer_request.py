@@ -1,4 +1,4 @@
-"""Bodies of infer requests, as a real server takes and refuses them."""
+"""Bodies of infer requests, accepted and refused as by Triton."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nereid.core.errors import InvalidArgument
 from nereid.core.messages import InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.endpoints.infer_request import (
-    Header,
-    HttpDecoder,
-    ReplyForm,
+    InferRequestDecoder,
+    ParsedHeader,
+    ResponseForm,
     header_length,
 )
 
@@ -28,8 +28,8 @@ ONLY_ONE = (
 )
 
 
-def decoder() -> HttpDecoder:
-    return HttpDecoder("m", "1", {})
+def decoder() -> InferRequestDecoder:
+    return InferRequestDecoder("m", "1", {})
 
 
 def tensor(**fields: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def tensor(**fields: Any) -> dict[str, Any]:
 GOOD = tensor(data=[1, 2, 3, 4])
 
 
-def decode(document: Any, raw: bytes = b"") -> tuple[InferRequest, ReplyForm]:
+def decode(document: Any, raw: bytes = b"") -> tuple[InferRequest, ResponseForm]:
     text = document if isinstance(document, bytes) else json.dumps(document).encode()
     return decoder().decode(text + raw, len(text))
 
@@ -73,7 +73,7 @@ def test_json_data_becomes_raw() -> None:
         ("Y", "BYTES", [1, 1]),
     ]
     assert [each.name for each in head.outputs] == ["O", "P"]
-    assert form == ReplyForm()
+    assert form == ResponseForm()
 
 
 def test_binary_tensors_follow_the_header_in_order() -> None:
@@ -87,8 +87,8 @@ def test_binary_tensors_follow_the_header_in_order() -> None:
 
 
 def test_headers_are_remembered_whatever_their_id() -> None:
-    table: dict[tuple[bytes, bytes], Header] = {}
-    reader = HttpDecoder("m", "1", table)
+    table: dict[tuple[bytes, bytes], ParsedHeader] = {}
+    reader = InferRequestDecoder("m", "1", table)
     rest = b'"inputs":[{"name":"X","shape":[4],"datatype":"FP32","parameters":'
     rest += b'{"binary_data_size":16}}],"parameters":{"k":1}}'
     for name in ("one", "two", "é"):
@@ -101,31 +101,31 @@ def test_headers_are_remembered_whatever_their_id() -> None:
     assert len(table) == 1
     # Another model's request with the same header is another request.
     text = b"{" + rest
-    other, _ = HttpDecoder("n", "", table).decode(text + FLOATS, len(text))
+    other, _ = InferRequestDecoder("n", "", table).decode(text + FLOATS, len(text))
     assert kserve_pb2.ModelInferRequest.FromString(other.head).model_name == "n"
 
 
 def test_headers_with_data_are_not_remembered() -> None:
-    table: dict[tuple[bytes, bytes], Header] = {}
+    table: dict[tuple[bytes, bytes], ParsedHeader] = {}
     text = json.dumps({"inputs": [GOOD]}).encode()
-    HttpDecoder("m", "1", table).decode(text, len(text))
+    InferRequestDecoder("m", "1", table).decode(text, len(text))
     assert not table
 
 
-def test_how_outputs_are_wanted() -> None:
-    def form(**members: Any) -> ReplyForm:
+def test_the_form_of_outputs() -> None:
+    def form(**members: Any) -> ResponseForm:
         request, wanted = decode({"inputs": [GOOD], **members})
         assert request.error_status is None
         return wanted
 
     binary = {"parameters": {"binary_data": True}}
     by_default = {"binary_data_output": True}
-    assert form(parameters=by_default) == ReplyForm(True)
-    assert form(outputs=[{"name": "O", **binary}]) == ReplyForm(False, (("O", True),))
-    assert form(parameters=by_default, outputs=[{"name": "O"}]) == ReplyForm(False)
-    assert form(parameters=by_default, outputs=[]) == ReplyForm(True)
-    assert form(outputs=[{"name": "O", "parameters": 5}]) == ReplyForm()
-    assert form(outputs=[{"name": "O", "parameters": {"classification": 0}}]) == ReplyForm()
+    assert form(parameters=by_default) == ResponseForm(True)
+    assert form(outputs=[{"name": "O", **binary}]) == ResponseForm(False, (("O", True),))
+    assert form(parameters=by_default, outputs=[{"name": "O"}]) == ResponseForm(False)
+    assert form(parameters=by_default, outputs=[]) == ResponseForm(True)
+    assert form(outputs=[{"name": "O", "parameters": 5}]) == ResponseForm()
+    assert form(outputs=[{"name": "O", "parameters": {"classification": 0}}]) == ResponseForm()
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_how_outputs_are_wanted() -> None:
     ],
 )
 def test_defects_become_errors(document: Any, code: int, message: str) -> None:
-    told_code, told = error_status_of(document)
-    assert told.startswith(message)
-    assert told_code == code
+    got_code, got = error_status_of(document)
+    assert got.startswith(message)
+    assert got_code == code
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ def test_defects_become_errors(document: Any, code: int, message: str) -> None:
     ],
 )
 def test_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
-    told_code, told = error_status_of({"inputs": [GOOD], "parameters": parameters})
-    assert told.startswith(message)
-    assert told_code == code
+    got_code, got = error_status_of({"inputs": [GOOD], "parameters": parameters})
+    assert got.startswith(message)
+    assert got_code == code
 
 
 @pytest.mark.parametrize(
@@ -266,14 +266,14 @@ def test_parameters_are_checked(parameters: dict[str, Any], code: int, message: 
     ],
 )
 def test_output_parameters_are_checked(parameters: dict[str, Any], code: int, message: str) -> None:
-    told_code, told = error_status_of(
+    got_code, got = error_status_of(
         {"inputs": [GOOD], "outputs": [{"name": "O", "parameters": parameters}]}
     )
-    assert told.startswith(message)
-    assert told_code == code
+    assert got.startswith(message)
+    assert got_code == code
 
 
-def test_parameters_that_only_other_models_heed_pass() -> None:
+def test_parameters_of_other_schedulers_are_accepted() -> None:
     given_parameters = {"sequence_id": "x", "sequence_start": True, "sequence_end": False}
     request, _ = decode({"inputs": [GOOD], "parameters": given_parameters})
     assert request.parameters == given_parameters
@@ -281,7 +281,7 @@ def test_parameters_that_only_other_models_heed_pass() -> None:
     assert request.parameters == {"sequence_id": 5}
 
 
-def test_bytes_behind_the_tensors_are_refused() -> None:
+def test_bytes_after_the_tensors_are_refused() -> None:
     sized = tensor(parameters={"binary_data_size": 16})
     assert error_status_of({"inputs": [sized]}, FLOATS + b"x") == (
         3,
@@ -290,7 +290,7 @@ def test_bytes_behind_the_tensors_are_refused() -> None:
     assert "expecting 4 additional bytes" in error_status_of({"inputs": [sized]}, FLOATS[:12])[1]
 
 
-def test_a_error_keeps_the_request_id() -> None:
+def test_an_error_keeps_the_request_id() -> None:
     request, _ = decode({"id": "q", "inputs": [tensor(datatype="BYTES", data=["a"])]})
     assert request.request_id == "q"
     assert request.error_status is not None
@@ -320,8 +320,8 @@ def test_the_header_length_is_read_as_c_reads_numbers(text: bytes | None, length
 def test_a_header_length_outside_the_body_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidArgument) as caught:
         header_length(text, 100)
-    told = f"inference header size should be in range (0, 100), got: {text.decode()}"
-    assert caught.value.message == told
+    message = f"inference header size should be in range (0, 100), got: {text.decode()}"
+    assert caught.value.message == message
     assert caught.value.accepted
 
 
@@ -339,7 +339,7 @@ DOCUMENTS = st.recursive(
     st.binary(max_size=60) | DOCUMENTS.map(lambda document: json.dumps(document).encode()),
     st.binary(max_size=8),
 )
-def test_any_body_is_a_request_or_a_error(text: bytes, raw: bytes) -> None:
+def test_any_body_is_a_request_or_an_error(text: bytes, raw: bytes) -> None:
     request, _ = decoder().decode(text + raw, len(text))
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     if request.error_status is None:

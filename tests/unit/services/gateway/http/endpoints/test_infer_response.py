@@ -1,4 +1,4 @@
-"""Answers as HTTP bodies."""
+"""Responses as HTTP bodies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import InferResponse
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.http.endpoints.infer_request import ALL_BINARY, ReplyForm
-from nereid.services.gateway.http.endpoints.infer_response import HttpEncoder
+from nereid.services.gateway.http.endpoints.infer_request import ALL_BINARY, ResponseForm
+from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
 from nereid.services.gateway.http.server.call import BINARY, JSON
 
 INTS = np.array([1, 2], "<i4").tobytes()
@@ -29,7 +29,7 @@ TWO = response(("O", "INT32", [2], INTS), ("P", "BYTES", [1], b"\1\0\0\0a"))
 
 
 def test_json() -> None:
-    content_type, extra, body = HttpEncoder().encode(TWO, "", ReplyForm())
+    content_type, extra, body = InferResponseEncoder().encode(TWO, "", ResponseForm())
     assert (content_type, extra) == (JSON, b"")
     assert b"".join(body) == (
         b'{"model_name":"m","model_version":"1","outputs":[{"name":"O","datatype":"INT32",'
@@ -38,13 +38,13 @@ def test_json() -> None:
 
 
 def test_the_id_comes_first() -> None:
-    _, _, body = HttpEncoder().encode(TWO, 'a"b', ReplyForm())
+    _, _, body = InferResponseEncoder().encode(TWO, 'a"b', ResponseForm())
     assert b"".join(body).startswith(b'{"id":"a\\"b","model_name":"m"')
 
 
 @pytest.mark.parametrize("request_id", ["", "abc"])
 def test_binary(request_id: str) -> None:
-    encoder = HttpEncoder()
+    encoder = InferResponseEncoder()
     for _ in range(2):
         content_type, extra, body = encoder.encode(TWO, request_id, ALL_BINARY)
         assert content_type == BINARY
@@ -56,8 +56,8 @@ def test_binary(request_id: str) -> None:
         assert joined[length:] == INTS + b"\1\0\0\0a"
 
 
-def test_remembered_headers_tell_other_sizes_apart() -> None:
-    encoder = HttpEncoder()
+def test_remembered_headers_are_those_of_the_same_sizes() -> None:
+    encoder = InferResponseEncoder()
     for text in (b"a", b"bc"):
         raw = len(text).to_bytes(4, "little") + text
         one = response(("P", "BYTES", [1], raw))
@@ -66,8 +66,8 @@ def test_remembered_headers_tell_other_sizes_apart() -> None:
 
 
 def test_some_of_each() -> None:
-    form = ReplyForm(False, (("P", True),))
-    content_type, _, body = HttpEncoder().encode(TWO, "", form)
+    form = ResponseForm(False, (("P", True),))
+    content_type, _, body = InferResponseEncoder().encode(TWO, "", form)
     joined = b"".join(body)
     assert content_type == BINARY
     assert joined.endswith(b'"parameters":{"binary_data_size":5}}]}\1\0\0\0a')
@@ -76,17 +76,19 @@ def test_some_of_each() -> None:
 
 def test_nothing_binary_is_json_even_when_binary_was_asked_for() -> None:
     empty = response(("O", "FP32", [0], b""))
-    content_type, extra, body = HttpEncoder().encode(empty, "", ALL_BINARY)
+    content_type, extra, body = InferResponseEncoder().encode(empty, "", ALL_BINARY)
     assert (content_type, extra) == (JSON, b"")
     assert b'"parameters":{"binary_data_size":0}' in b"".join(body)
 
 
-def test_what_strict_json_cannot_hold_goes_out_all_the_same() -> None:
+def test_what_strict_json_cannot_represent_goes_out_all_the_same() -> None:
     raw = np.array([np.nan, np.inf, 1.5], "<f4").tobytes()
-    _, _, body = HttpEncoder().encode(response(("O", "FP32", [3], raw)), "", ReplyForm())
+    _, _, body = InferResponseEncoder().encode(
+        response(("O", "FP32", [3], raw)), "", ResponseForm()
+    )
     assert b'"data":[NaN,Infinity,1.5]' in b"".join(body)
-    _, _, body = HttpEncoder().encode(
-        response(("O", "BYTES", [1], b"\1\0\0\0\xff")), "", ReplyForm()
+    _, _, body = InferResponseEncoder().encode(
+        response(("O", "BYTES", [1], b"\1\0\0\0\xff")), "", ResponseForm()
     )
     assert b'"data":["\xff"]' in b"".join(body)
 
@@ -94,11 +96,11 @@ def test_what_strict_json_cannot_hold_goes_out_all_the_same() -> None:
 def test_half_precision_needs_binary() -> None:
     half = response(("O", "FP16", [1], b"\0\0"))
     with pytest.raises(InvalidArgument, match="sending FP16 data via JSON is not supported"):
-        HttpEncoder().encode(half, "", ReplyForm())
-    assert HttpEncoder().encode(half, "", ALL_BINARY)[0] == BINARY
+        InferResponseEncoder().encode(half, "", ResponseForm())
+    assert InferResponseEncoder().encode(half, "", ALL_BINARY)[0] == BINARY
 
 
-def test_parameters_of_the_response_are_told() -> None:
-    told = response(parameters={"k": kserve_pb2.InferParameter(int64_param=7)})
-    _, _, body = HttpEncoder().encode(told, "", ReplyForm())
+def test_parameters_of_the_response_are_written() -> None:
+    parameterised = response(parameters={"k": kserve_pb2.InferParameter(int64_param=7)})
+    _, _, body = InferResponseEncoder().encode(parameterised, "", ResponseForm())
     assert json.loads(b"".join(body))["parameters"] == {"k": 7}

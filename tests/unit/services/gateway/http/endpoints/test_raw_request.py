@@ -1,4 +1,4 @@
-"""Deducing the input that a raw body is."""
+"""Deducing the input that a raw body is the data of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.pb import model_config_pb2
-from nereid.services.gateway.http.endpoints.raw_request import deduce
+from nereid.services.gateway.http.endpoints.raw_request import deduce_input
 
 
 def config(
@@ -36,13 +36,15 @@ def config(
 def test_the_variable_dimension_follows_from_the_size(
     datatype: str, dims: list[int], max_batch_size: int, size: int, shape: list[int]
 ) -> None:
-    tensor, payload = deduce(config(datatype, dims, max_batch_size=max_batch_size), bytes(size))
+    tensor, payload = deduce_input(
+        config(datatype, dims, max_batch_size=max_batch_size), bytes(size)
+    )
     assert tensor == ("X", datatype, shape)
     assert payload == bytes(size)
 
 
 def test_a_string_is_framed() -> None:
-    tensor, payload = deduce(config("BYTES", [1], max_batch_size=2), b"text")
+    tensor, payload = deduce_input(config("BYTES", [1], max_batch_size=2), b"text")
     assert tensor.shape == [1, 1]
     assert payload == b"\4\0\0\0text"
 
@@ -61,4 +63,4 @@ def test_a_string_is_framed() -> None:
 )
 def test_what_cannot_be_deduced(built: model_config_pb2.ModelConfig, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        deduce(built, b"1234")
+        deduce_input(built, b"1234")

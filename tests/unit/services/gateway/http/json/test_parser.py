@@ -1,4 +1,4 @@
-"""JSON documents: what is taken, what is refused and in which words."""
+"""JSON documents: what is accepted, what is refused, and with which texts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PREFIX = "failed to parse the request JSON buffer: "
         (b"[" + b"9" * 400 + b", NaN]", "Number too big to be stored in double."),
     ],
 )
-def test_a_document_that_is_none_is_refused_in_the_known_words(text: bytes, reason: str) -> None:
+def test_invalid_documents_are_refused_with_tritons_texts(text: bytes, reason: str) -> None:
     with pytest.raises(Internal) as caught:
         parser.parse(text)
     assert caught.value.message.startswith(PREFIX + reason)
@@ -69,7 +69,7 @@ def test_a_document_that_is_none_is_refused_in_the_known_words(text: bytes, reas
         (b"[NaN, 18446744073709551616, -9223372036854775808, 1.5]", None),
     ],
 )
-def test_what_strict_parsers_refuse_is_taken(text: bytes, document: Any) -> None:
+def test_some_of_what_strict_parsers_refuse_is_accepted(text: bytes, document: Any) -> None:
     parsed = parser.parse(text)
     if document is None:
         assert math.isnan(parsed[0])
@@ -81,21 +81,21 @@ def test_what_strict_parsers_refuse_is_taken(text: bytes, document: Any) -> None
         assert parsed == document
 
 
-def test_nesting_has_a_limit_of_the_server_not_of_the_protocol() -> None:
+def test_nesting_is_limited_by_the_server_not_by_the_protocol() -> None:
     assert parser.parse(b"[" * 200 + b"]" * 200)
     with pytest.raises(InvalidArgument):
         parser.parse(b"[" * 200000)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_any_bytes_are_a_document_or_an_error_of_ours(text: bytes) -> None:
+def test_any_bytes_are_a_document_or_a_nereid_error(text: bytes) -> None:
     try:
         parser.parse(text)
     except NereidError as caught:
-        told = caught.message
+        message = caught.message
     else:
         return
-    assert told.startswith(PREFIX)
+    assert message.startswith(PREFIX)
 
 
 def test_strings_keep_the_bytes_they_came_as() -> None:
@@ -106,23 +106,22 @@ def test_strings_keep_the_bytes_they_came_as() -> None:
     assert parser.printable("é") == "é"
 
 
-def test_members_are_checked_in_the_known_words() -> None:
+def test_members_are_checked_with_tritons_texts() -> None:
     document = {"name": 5, "shape": "x", "id": "a"}
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: parser.member([], "inputs"), "access non-existing object member 'inputs'"),
-        (lambda: parser.string(document, "name"), "access JSON non-string as string"),
-        (lambda: parser.array(document, "shape"), "access JSON non-array as array"),
-        (lambda: parser.unsigned(-1, "shape"), "JSON non-unsigned-integer as unsigned-integer"),
-        (lambda: parser.unsigned(True, "shape"), "JSON non-unsigned-integer as unsigned-intege"),
-        (lambda: parser.boolean(1, "shape"), "access JSON non-boolean as boolean"),
+        (lambda: parser.string_member(document, "name"), "access JSON non-string as string"),
+        (lambda: parser.array_member(document, "shape"), "access JSON non-array as array"),
+        (lambda: parser.as_unsigned(-1, "shape"), "JSON non-unsigned-integer as unsigned-integer"),
+        (lambda: parser.as_unsigned(True, "shape"), "JSON non-unsigned-integer as unsigned-intege"),
+        (lambda: parser.as_boolean(1, "shape"), "access JSON non-boolean as boolean"),
     ]
     for ask, words in cases:
         with pytest.raises(Internal, match=words):
             ask()
-    assert parser.string(document, "id") == "a"
+    assert parser.string_member(document, "id") == "a"
 
 
-def test_what_is_written_can_hold_what_json_cannot() -> None:
+def test_writing_what_strict_json_cannot_represent() -> None:
     text = parser.write({"data": [math.nan, math.inf, "\udcff", "é"]})
     assert text == b'{"data":[NaN,Infinity,"\xff","\xc3\xa9"]}'
-    assert parser.error_body('a "quoted" \udcff') == b'{"error":"a \\"quoted\\" ?"}'

@@ -99,11 +99,11 @@ def test_wrong_elements_are_refused(datatype: str, data: Any, words: str) -> Non
 
 @pytest.mark.parametrize("data", [[1], "x", None, [[[]]], [{}]])
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
-def test_what_no_elements_are_given_is_not_looked_at(datatype: str, data: Any) -> None:
+def test_data_of_a_tensor_without_elements_is_ignored(datatype: str, data: Any) -> None:
     assert tensor_data.to_raw(data, "X", datatype, [2, 0]) == b""
 
 
-def test_more_than_one_element_without_dimensions_is_left_to_the_models_shape() -> None:
+def test_several_elements_without_dimensions_are_left_to_the_scheduler() -> None:
     assert tensor_data.to_raw([7], "X", "UINT8", []) == b"\7"
     assert tensor_data.to_raw([7, 8], "X", "UINT8", []) == b""
 
@@ -126,12 +126,12 @@ def test_floats_overflow_to_infinity_without_a_warning() -> None:
     assert np.frombuffer(raw, "<f4")[:2].tolist() == [math.inf, -math.inf]
 
 
-def test_single_precision_is_told_with_all_its_digits() -> None:
+def test_single_precision_is_written_with_all_its_digits() -> None:
     raw = np.float32(0.1).tobytes()
     assert tensor_data.from_raw(raw, "FP32") == ([0.10000000149011612], True)
 
 
-def test_broken_text_goes_out_as_it_is() -> None:
+def test_invalid_utf8_goes_out_as_it_is() -> None:
     elements, strict = tensor_data.from_raw(join_bytes([b"\xff"]), "BYTES")
     assert not strict
     assert parser.write(elements) == b'["\xff"]'
@@ -145,9 +145,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from([*sorted(NAMES), "X"]), st.lists(st.integers(0, 3), max_size=3))
-def test_any_data_is_a_tensor_or_an_error_of_ours(
-    data: Any, datatype: str, shape: list[int]
-) -> None:
+def test_any_data_is_a_tensor_or_a_nereid_error(data: Any, datatype: str, shape: list[int]) -> None:
     try:
         raw = tensor_data.to_raw(data, "X", datatype, shape)
     except NereidError:

@@ -1,4 +1,4 @@
-"""Requests told by their head's bytes are what the parser would have made of them."""
+"""Requests with a known head are what the parser would have made of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.connection import HttpConnection
 from nereid.services.gateway.http.server.known_head import KnownHead
 from nereid.services.gateway.http.server.limits import HttpLimits
+from tests.support.gateway.http_site import ConnectionLog
 
 PLAIN = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
 LONGER = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n"
@@ -40,10 +41,6 @@ def call_of(headers: dict[bytes, bytes], *, keep_alive: bool = True) -> HttpCall
 Seen = list[tuple[bytes, bytes, dict[bytes, bytes], bytes]]
 
 
-def nothing(_connection: object) -> None:
-    pass
-
-
 async def seen(pieces: list[bytes]) -> Seen:
     """The calls that a connection makes of these pieces."""
     calls: Seen = []
@@ -52,7 +49,7 @@ async def seen(pieces: list[bytes]) -> Seen:
         calls.append((call.method, call.target, call.headers, call.body))
         call.respond(200, (b"",))
 
-    connection = HttpConnection(dispatch, HttpLimits(max_body_bytes=1000), nothing, nothing)
+    connection = HttpConnection(dispatch, HttpLimits(max_body_bytes=1000), ConnectionLog())
     transport = Mock()
     transport.is_closing.return_value = False
     connection.connection_made(transport)
@@ -71,7 +68,7 @@ async def test_any_split_of_any_stream_gives_the_same_calls(
     stream = b"".join(REQUESTS[name] for name in names)
     places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
     pieces = [stream[a:b] for a, b in pairwise(places)]
-    # Each on a connection of its own: no head is ever known there.
+    # Each on a connection of its own, where no head is known.
     alone = [call for name in names for call in await seen([REQUESTS[name]])]
     assert await seen(pieces) == alone
 
@@ -85,24 +82,24 @@ async def test_any_split_of_any_stream_gives_the_same_calls(
         call_of({b"content-length": b"3", b"transfer-encoding": b"gzip"}),
     ],
 )
-def test_heads_that_do_not_tell_the_request_are_not_known(call: HttpCall) -> None:
-    assert KnownHead.of(call, PLAIN) is None
+def test_heads_that_do_not_determine_their_request_do_not_qualify(call: HttpCall) -> None:
+    assert KnownHead.from_call(call, PLAIN) is None
 
 
-def test_cut_and_very_long_heads_are_not_known() -> None:
+def test_cut_and_very_long_heads_do_not_qualify() -> None:
     call = call_of({b"content-length": b"3"})
-    assert KnownHead.of(call, PLAIN[:-2]) is None
-    assert KnownHead.of(call, b"x" * 5000 + PLAIN) is None
+    assert KnownHead.from_call(call, PLAIN[:-2]) is None
+    assert KnownHead.from_call(call, b"x" * 5000 + PLAIN) is None
     call.http_1_0 = True
-    assert KnownHead.of(call, PLAIN) is None
+    assert KnownHead.from_call(call, PLAIN) is None
 
 
-def test_a_head_is_no_other_heads_beginning() -> None:
-    known = KnownHead.of(call_of({b"content-length": b"3"}), PLAIN)
+def test_a_head_matches_only_itself() -> None:
+    known = KnownHead.from_call(call_of({b"content-length": b"3"}), PLAIN)
     assert known is not None
-    assert known.begins(PLAIN + b"abc")
-    assert not known.begins(PLAIN + b"ab")
-    assert not known.begins(LONGER + b"-" * 30)
+    assert known.matches(PLAIN + b"abc")
+    assert not known.matches(PLAIN + b"ab")
+    assert not known.matches(LONGER + b"-" * 30)
     call = call_of({})
-    assert known.take(call, PLAIN + b"abcPOST") == b"POST"
+    assert known.split_request(call, PLAIN + b"abcPOST") == b"POST"
     assert (call.body, call.headers) == (b"abc", {b"content-length": b"3"})

@@ -1,6 +1,6 @@
 """HTTP/1.1 section by section: RFC 9112, and what RFC 9110 says about messages on a connection.
 
-Each row is what a client sends, the answers to it, and whether the connection goes on.
+Each row is what a client sends, the responses to it, and whether the connection stays open.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 import pytest
 
 from nereid.services.gateway.http.server.limits import HttpLimits
-from tests.support.gateway.http_connection_site import WAIT_S, read_response, request, rest, site
+from tests.support.gateway.http_site import WAIT_S, http_site, read_response, request, rest
 
 LIMITS = HttpLimits(max_body_bytes=1000, max_header_bytes=4096)
-STAYS, ENDS = True, False
+KEPT, CLOSED = True, False
 GET = "GET /echo HTTP/1.1"
 POST = "POST /echo HTTP/1.1"
 HOST = "Host: x"
@@ -28,95 +28,95 @@ def head(*lines: str) -> bytes:
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
 
 
-# What is sent; of each answer the status and how its body begins; whether the connection stays.
+# What is sent; of each response the status and how its body begins; is the connection kept?
 ROWS: dict[str, tuple[bytes, list[tuple[int, bytes]], bool]] = {
-    "9112 2.2 empty lines before a request": (b"\r\n\r\n" + head(GET, HOST), [GOT], STAYS),
-    "9112 2.2 a bare line feed": (b"GET /echo HTTP/1.1\nHost: x\n\n", [BAD], ENDS),
-    "9112 2.2 a bare carriage return": (head("GET /echo\r HTTP/1.1", HOST), [BAD], ENDS),
-    "9112 2.2 space before the first field": (head(GET, " Host: x", "A: b"), [BAD], ENDS),
-    "9112 2.2 not HTTP": (b"\x16\x03\x01\x02\0\1\0\1\xfc\3\3", [BAD], ENDS),
-    "9112 2.3 a lower version": (head("GET /echo HTTP/1.0", HOST), [GOT], ENDS),
-    "9112 2.3 a minor version that nobody speaks": (head("GET /echo HTTP/1.2"), [BAD], ENDS),
-    "9110 15.6.6 a higher version": (head("GET /echo HTTP/2.0"), [(505, b"")], ENDS),
-    "9110 15.6.6 no version": (b"GET /echo\r\n\r\n", [(505, b"")], ENDS),
-    "9113 3.4 HTTP/2's preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [BAD], ENDS),
-    "9112 3.1 methods are case-sensitive": (head("get /echo HTTP/1.1", HOST), [BAD], ENDS),
-    "9112 3.1 a method that nobody knows": (head("BREW /echo HTTP/1.1", HOST), [BAD], ENDS),
-    "9112 3.2 no space in a target": (head("GET /ec ho HTTP/1.1", HOST), [BAD], ENDS),
+    "9112 2.2 empty lines before a request": (b"\r\n\r\n" + head(GET, HOST), [GOT], KEPT),
+    "9112 2.2 a bare line feed": (b"GET /echo HTTP/1.1\nHost: x\n\n", [BAD], CLOSED),
+    "9112 2.2 a bare carriage return": (head("GET /echo\r HTTP/1.1", HOST), [BAD], CLOSED),
+    "9112 2.2 space before the first field": (head(GET, " Host: x", "A: b"), [BAD], CLOSED),
+    "9112 2.2 not HTTP": (b"\x16\x03\x01\x02\0\1\0\1\xfc\3\3", [BAD], CLOSED),
+    "9112 2.3 a lower version": (head("GET /echo HTTP/1.0", HOST), [GOT], CLOSED),
+    "9112 2.3 an unknown minor version": (head("GET /echo HTTP/1.2"), [BAD], CLOSED),
+    "9110 15.6.6 a higher version": (head("GET /echo HTTP/2.0"), [(505, b"")], CLOSED),
+    "9110 15.6.6 no version": (b"GET /echo\r\n\r\n", [(505, b"")], CLOSED),
+    "9113 3.4 HTTP/2's preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [BAD], CLOSED),
+    "9112 3.1 methods are case-sensitive": (head("get /echo HTTP/1.1", HOST), [BAD], CLOSED),
+    "9112 3.1 an unknown method": (head("BREW /echo HTTP/1.1", HOST), [BAD], CLOSED),
+    "9112 3.2 no space in a target": (head("GET /ec ho HTTP/1.1", HOST), [BAD], CLOSED),
     # The RFC wants both refused; Triton takes them, and so do its scripts.
-    "9112 3.2 no Host": (head(GET), [GOT], STAYS),
-    "9112 3.2 two Hosts": (head(GET, HOST, HOST), [GOT], STAYS),
-    "9112 3.2.3 CONNECT": (head("CONNECT x:80 HTTP/1.1", HOST), [(405, b"")], ENDS),
-    "9112 5 a line without a colon": (head(GET, HOST, "A"), [BAD], ENDS),
-    "9112 5.1 space before the colon": (head(GET, "Host : x"), [BAD], ENDS),
-    "9112 5.1 no name": (head(GET, HOST, ": x"), [BAD], ENDS),
-    "9112 5.1 a control character in a name": (head(GET, HOST, "A\x01: b"), [BAD], ENDS),
-    "9112 5.2 a folded line": (head(GET, HOST, "A: b", " c"), [BAD], ENDS),
-    "9110 5.5 NUL in a value": (head(GET, HOST, "A: b\0c"), [BAD], ENDS),
-    "9110 5.5 a carriage return in a value": (head(GET, HOST, "A: b\rc"), [BAD], ENDS),
-    "9110 5.5 an empty value, and opaque bytes": (head(GET, HOST, "A:", "B: \xff"), [GOT], STAYS),
+    "9112 3.2 no Host": (head(GET), [GOT], KEPT),
+    "9112 3.2 two Hosts": (head(GET, HOST, HOST), [GOT], KEPT),
+    "9112 3.2.3 CONNECT": (head("CONNECT x:80 HTTP/1.1", HOST), [(405, b"")], CLOSED),
+    "9112 5 a line without a colon": (head(GET, HOST, "A"), [BAD], CLOSED),
+    "9112 5.1 space before the colon": (head(GET, "Host : x"), [BAD], CLOSED),
+    "9112 5.1 no name": (head(GET, HOST, ": x"), [BAD], CLOSED),
+    "9112 5.1 a control character in a name": (head(GET, HOST, "A\x01: b"), [BAD], CLOSED),
+    "9112 5.2 a folded line": (head(GET, HOST, "A: b", " c"), [BAD], CLOSED),
+    "9110 5.5 NUL in a value": (head(GET, HOST, "A: b\0c"), [BAD], CLOSED),
+    "9110 5.5 a carriage return in a value": (head(GET, HOST, "A: b\rc"), [BAD], CLOSED),
+    "9110 5.5 an empty value, and opaque bytes": (head(GET, HOST, "A:", "B: \xff"), [GOT], KEPT),
     "9112 6.1 two codings": (
         head(POST, HOST, "Transfer-Encoding: gzip, chunked") + NO_CHUNKS,
         [(501, b"no transfer coding but chunked")],
-        ENDS,
+        CLOSED,
     ),
     "9112 6.1 chunked is not the last coding": (
         head(POST, HOST, "Transfer-Encoding: chunked, gzip") + NO_CHUNKS,
         [BAD],
-        ENDS,
+        CLOSED,
     ),
-    "9112 6.1 a coding that nobody knows": (
+    "9112 6.1 an unknown coding": (
         head(POST, HOST, "Transfer-Encoding: xchunked") + NO_CHUNKS,
         [(501, b"no transfer coding but chunked")],
-        ENDS,
+        CLOSED,
     ),
     "9112 6.1 chunked in capitals": (
         head(POST, HOST, "Transfer-Encoding: CHUNKED") + b"3\r\nabc\r\n" + NO_CHUNKS,
         [ABC],
-        STAYS,
+        KEPT,
     ),
-    "9112 6.1 chunked twice": (head(POST, HOST, CHUNKED, CHUNKED) + NO_CHUNKS, [BAD], ENDS),
+    "9112 6.1 chunked twice": (head(POST, HOST, CHUNKED, CHUNKED) + NO_CHUNKS, [BAD], CLOSED),
     "9112 6.1 chunks of HTTP/1.0": (
         head("POST /echo HTTP/1.0", CHUNKED, "Connection: keep-alive") + NO_CHUNKS,
         [(200, b"POST ")],
-        ENDS,
+        CLOSED,
     ),
     "9112 6.3 both lengths": (
         head(POST, HOST, "Content-Length: 5", CHUNKED) + NO_CHUNKS,
         [BAD],
-        ENDS,
+        CLOSED,
     ),
     "9112 6.3 two lengths": (
         head(POST, HOST, "Content-Length: 3", "Content-Length: 4") + b"abc",
         [BAD],
-        ENDS,
+        CLOSED,
     ),
     **{
         f"9110 8.6 a length of '{length}'": (
             head(POST, HOST, f"Content-Length: {length}") + b"abc",
             [BAD],
-            ENDS,
+            CLOSED,
         )
         for length in ("+3", "-3", "0x3", "3 3", "3, 3", "", "3.0", str(1 << 64))
     },
     "9110 8.6 a length with leading zeros": (
         head(POST, HOST, "Content-Length: 003") + b"abc",
         [ABC],
-        STAYS,
+        KEPT,
     ),
-    "9112 6.3 no length is no body": (head(POST, HOST), [(200, b"POST ")], STAYS),
+    "9112 6.3 no length is no body": (head(POST, HOST), [(200, b"POST ")], KEPT),
     "9110 9.3.1 GET with a body": (
         head(GET, HOST, "Content-Length: 3") + b"abc",
         [(200, b"GET abc")],
-        STAYS,
+        KEPT,
     ),
     "9112 7.1 sizes in hexadecimal": (
         head(POST, HOST, CHUNKED) + b"A\r\n0123456789\r\n00b\r\n0123456789a\r\n" + NO_CHUNKS,
         [(200, b"POST 01234567890123456789a")],
-        STAYS,
+        KEPT,
     ),
     **{
-        f"9112 7.1 chunks like {chunks!r}": (head(POST, HOST, CHUNKED) + chunks, [BAD], ENDS)
+        f"9112 7.1 chunks like {chunks!r}": (head(POST, HOST, CHUNKED) + chunks, [BAD], CLOSED)
         for chunks in (
             b"-1\r\n",
             b"x\r\n",
@@ -129,91 +129,91 @@ ROWS: dict[str, tuple[bytes, list[tuple[int, bytes]], bool]] = {
     "9112 7.1.1 extensions are passed over": (
         head(POST, HOST, CHUNKED) + b'3;a=b;c="d"\r\nabc\r\n0;e\r\n\r\n',
         [ABC],
-        STAYS,
+        KEPT,
     ),
     "9112 7.1.2 trailers are passed over": (
         head(POST, HOST, CHUNKED) + b"3\r\nabc\r\n0\r\nA: b\r\n\r\n",
         [ABC],
-        STAYS,
+        KEPT,
     ),
     "9110 6.5.1 a length as a trailer": (
         head(POST, HOST, CHUNKED) + b"3\r\nabc\r\n0\r\nContent-Length: 7\r\n\r\n",
         [BAD],
-        ENDS,
+        CLOSED,
     ),
-    "9112 9.3 close": (head(GET, HOST, "Connection: close") + request(), [GOT], ENDS),
+    "9112 9.3 close": (head(GET, HOST, "Connection: close") + request(), [GOT], CLOSED),
     "9112 9.3 close and keep-alive": (
         head(GET, HOST, "Connection: keep-alive, close") + request(),
         [GOT],
-        ENDS,
+        CLOSED,
     ),
     "9112 9.3 keep-alive of HTTP/1.0": (
         head("GET /echo HTTP/1.0", "Connection: keep-alive"),
         [GOT],
-        STAYS,
+        KEPT,
     ),
     "9112 9.3.2 many at once": (
         head(GET, HOST) * 3 + request(body=b"abc") + head(GET, HOST),
         [GOT, GOT, GOT, ABC, GOT],
-        STAYS,
+        KEPT,
     ),
     "9110 7.8 an offer to upgrade": (
         head(GET, HOST, "Connection: upgrade", "Upgrade: websocket"),
         [GOT],
-        STAYS,
+        KEPT,
     ),
     "9110 10.1.1 what else may be expected": (
         head(POST, HOST, "Expect: a miracle", "Content-Length: 3"),
         [(417, b"only 100-continue")],
-        ENDS,
+        CLOSED,
     ),
     "9110 10.1.1 100-continue in capitals, with the body": (
         head(POST, HOST, "Expect: 100-Continue", "Content-Length: 3") + b"abc",
         [ABC],
-        STAYS,
+        KEPT,
     ),
 }
 
 
 @pytest.mark.parametrize("name", ROWS)
 async def test_section(name: str) -> None:
-    sent, expected, stays = ROWS[name]
-    async with site(LIMITS) as there:
-        reader, writer = await there.connect()
+    sent, expected, kept = ROWS[name]
+    async with http_site(LIMITS) as site:
+        reader, writer = await site.connect()
         writer.write(sent)
         for status, beginning in expected:
-            told, _, body = await read_response(reader)
-            assert told == status
+            got, _, body = await read_response(reader)
+            assert got == status
             assert body.removeprefix(b'{"error":"').startswith(beginning)
-        if stays:
+        if kept:
             writer.write(request(body=b"still there"))
             assert (await read_response(reader))[2] == b"POST still there"
         else:
             assert await rest(reader) == b""
-        # Whatever it was, it was one connection's affair.
-        other_reader, other_writer = await there.connect()
+        # Other connections are not affected.
+        other_reader, other_writer = await site.connect()
         other_writer.write(request())
         assert (await read_response(other_reader))[0] == 200
 
 
-async def test_9110_9_3_2_head_is_responded_without_content() -> None:
-    async with site(LIMITS) as there:
-        reader, writer = await there.connect()
+async def test_9110_9_3_2_a_response_to_head_has_no_content() -> None:
+    async with http_site(LIMITS) as site:
+        reader, writer = await site.connect()
         writer.write(head("HEAD /refused HTTP/1.1", HOST) + request())
-        (await there.next_call()).fail(405, "no heads here")
+        (await site.next_call()).fail(405, "no heads here")
         got = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
         assert got.startswith(b"HTTP/1.1 405 ")
         assert b"Content-Length: 25\r\n" in got
-        # Right behind it comes the next answer's head.
+        # The next response follows immediately.
         assert (await read_response(reader))[2] == b"POST "
 
 
 async def test_9110_6_5_1_trailers_are_no_headers() -> None:
-    async with site(LIMITS) as there:
-        _, writer = await there.connect()
+    async with http_site(LIMITS) as site:
+        _, writer = await site.connect()
         writer.write(head("POST /1 HTTP/1.1", "A: before", CHUNKED))
         writer.write(b"3\r\nabc\r\n0\r\nA: after\r\nB: as well\r\n\r\n")
-        call = await there.next_call()
+        call = await site.next_call()
         assert call.body == b"abc"
         assert call.headers == {b"a": b"before", b"transfer-encoding": b"chunked"}
 
@@ -225,8 +225,8 @@ async def test_9110_6_5_1_trailers_are_no_headers() -> None:
 )
 async def test_9112_7_1_2_trailers_have_an_end(endless: bytes) -> None:
     """Their bytes are no body's: they count against the headers' limit."""
-    async with site(LIMITS) as there:
-        reader, writer = await there.connect()
+    async with http_site(LIMITS) as site:
+        reader, writer = await site.connect()
         writer.write(head(POST, HOST, CHUNKED) + b"3\r\nabc\r\n0\r\n")
         response = asyncio.ensure_future(read_response(reader))
         async with asyncio.timeout(WAIT_S):
@@ -240,8 +240,8 @@ async def test_9112_7_1_2_trailers_have_an_end(endless: bytes) -> None:
 
 
 async def test_9112_7_1_1_extensions_have_an_end() -> None:
-    async with site(LIMITS) as there:
-        reader, writer = await there.connect()
+    async with http_site(LIMITS) as site:
+        reader, writer = await site.connect()
         writer.write(head(POST, HOST, CHUNKED) + b"3;")
         response = asyncio.ensure_future(read_response(reader))
         async with asyncio.timeout(WAIT_S):
@@ -251,7 +251,7 @@ async def test_9112_7_1_1_extensions_have_an_end() -> None:
                 await asyncio.sleep(0)
         assert (await response)[0] == 431
         # Chunks by the thousand are no trailers.
-        reader, writer = await there.connect()
+        reader, writer = await site.connect()
         writer.write(head(POST, HOST, CHUNKED))
         for _ in range(900):
             writer.write(b"00000001\r\nx\r\n")

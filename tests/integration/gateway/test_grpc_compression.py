@@ -1,4 +1,4 @@
-"""How gRPC answers are compressed and compressed requests read, on the wire of both engines."""
+"""Compression of gRPC responses and requests, on the wire of both engines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request(data: bytes) -> bytes:
     return built.SerializeToString()
 
 
-class InferResponse:
+class GrpcResponse:
     """The response's head, its messages as flag and content, and the trailers."""
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ def _texts(headers: Iterable[tuple[Any, Any]]) -> dict[str, str]:
 
 async def ask(
     address: str, method: str, messages: Sequence[bytes], flag: int = 0, **headers: str
-) -> InferResponse:
-    """One call by hand: grpcio tells nobody what went over the wire."""
+) -> GrpcResponse:
+    """One call by hand: grpcio does not show what went over the wire."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
@@ -69,22 +69,22 @@ async def ask(
     body = b"".join(struct.pack(">BI", flag, len(each)) + each for each in messages)
     connection.send_data(1, body, end_stream=True)
     writer.write(connection.data_to_send())
-    wire_response, ended = InferResponse(), False
+    response, ended = GrpcResponse(), False
     while not ended:
         data = await asyncio.wait_for(reader.read(65536), 5)
-        assert data, "the connection ended before the answer"
+        assert data, "the connection ended before the response"
         for event in connection.receive_data(data):
             if isinstance(event, h2.events.ResponseReceived):
-                wire_response.head = _texts(event.headers)
+                response.head = _texts(event.headers)
             elif isinstance(event, h2.events.TrailersReceived):
-                wire_response.trailers = _texts(event.headers)
+                response.trailers = _texts(event.headers)
             elif isinstance(event, h2.events.DataReceived):
-                wire_response.body += event.data
+                response.body += event.data
             ended = ended or isinstance(event, h2.events.StreamEnded)
         writer.write(connection.data_to_send())
     writer.close()
     await writer.wait_closed()
-    return wire_response
+    return response
 
 
 @ENGINES
@@ -108,38 +108,36 @@ async def test_responses_are_compressed_as_the_level_and_the_client_say(
         grpc_engine=engine, grpc_infer_response_compression_level=level
     ) as site:
         for method in ("ModelInfer", "ModelStreamInfer"):
-            wire_response = await ask(
+            response = await ask(
                 site.grpc, method, [request(bytes(4000))], grpc_accept_encoding=accepted
             )
-            assert wire_response.trailers["grpc-status"] == "0"
-            assert wire_response.head.get("grpc-encoding") == used
-            ((flag, content),) = wire_response.messages
+            assert response.trailers["grpc-status"] == "0"
+            assert response.head.get("grpc-encoding") == used
+            ((flag, content),) = response.messages
             assert flag == (used is not None)
             plain = UNDO[used](content) if used is not None else content
             assert len(plain) > 4000
             if method == "ModelStreamInfer":
-                response = kserve_pb2.ModelStreamInferResponse.FromString(plain).infer_response
+                message = kserve_pb2.ModelStreamInferResponse.FromString(plain).infer_response
             else:
-                response = kserve_pb2.ModelInferResponse.FromString(plain)
-            assert list(response.raw_output_contents) == [bytes(4000)]
+                message = kserve_pb2.ModelInferResponse.FromString(plain)
+            assert list(message.raw_output_contents) == [bytes(4000)]
 
 
 @ENGINES
-async def test_what_would_not_shrink_and_clients_that_ask_for_nothing_get_it_plain(
+async def test_what_would_not_shrink_or_was_not_asked_for_is_sent_plain(
     engine: str,
 ) -> None:
     async with gateway_site(
         grpc_engine=engine, grpc_infer_response_compression_level="high"
     ) as site:
         noise = os.urandom(4000)
-        wire_response = await ask(
-            site.grpc, "ModelInfer", [request(noise)], grpc_accept_encoding=BOTH
-        )
-        assert wire_response.messages[0][0] == 0
-        assert noise in wire_response.messages[0][1]
-        wire_response = await ask(site.grpc, "ModelInfer", [request(bytes(4000))])
-        assert "grpc-encoding" not in wire_response.head
-        assert wire_response.messages[0][0] == 0
+        response = await ask(site.grpc, "ModelInfer", [request(noise)], grpc_accept_encoding=BOTH)
+        assert response.messages[0][0] == 0
+        assert noise in response.messages[0][1]
+        response = await ask(site.grpc, "ModelInfer", [request(bytes(4000))])
+        assert "grpc-encoding" not in response.head
+        assert response.messages[0][0] == 0
 
 
 @ENGINES
@@ -151,10 +149,8 @@ async def test_compressed_requests_are_understood(engine: str) -> None:
             ("deflate", zlib.compress(plain)),
         ):
             for method in ("ModelInfer", "ModelStreamInfer"):
-                wire_response = await ask(
-                    site.grpc, method, [content], flag=1, grpc_encoding=encoding
-                )
-                assert wire_response.trailers["grpc-status"] == "0"
-                assert len(wire_response.messages[0][1]) > 4000
-        wire_response = await ask(site.grpc, "ModelInfer", [plain], grpc_encoding="identity")
-        assert wire_response.trailers["grpc-status"] == "0"
+                response = await ask(site.grpc, method, [content], flag=1, grpc_encoding=encoding)
+                assert response.trailers["grpc-status"] == "0"
+                assert len(response.messages[0][1]) > 4000
+        response = await ask(site.grpc, "ModelInfer", [plain], grpc_encoding="identity")
+        assert response.trailers["grpc-status"] == "0"

@@ -1,9 +1,10 @@
-"""An HTTP server whose test answers the calls, and clients that speak raw bytes."""
+"""An HTTP server whose calls the test responds to, and clients that send raw bytes."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from nereid.services.gateway.http.server.call import HttpCall
+    from nereid.services.gateway.http.server.connection import HttpConnection
 
 LIMITS = HttpLimits(
     max_body_bytes=1000,
@@ -26,8 +28,23 @@ LIMITS = HttpLimits(
 WAIT_S = 20
 
 
-class Site:
-    """A server whose test answers the calls by hand, but for /echo, answered at once."""
+class ConnectionLog:
+    """Owner of connections without a server: keeps what they report."""
+
+    def __init__(self) -> None:
+        self.statuses: defaultdict[bytes, int] = defaultdict(int)
+        self.connected: list[HttpConnection] = []
+        self.disconnected: list[HttpConnection] = []
+
+    def on_connected(self, connection: HttpConnection) -> None:
+        self.connected.append(connection)
+
+    def on_disconnected(self, connection: HttpConnection) -> None:
+        self.disconnected.append(connection)
+
+
+class HttpSite:
+    """A server. /echo responds at once, /crash raises; further calls wait for the test."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.server = HttpServer(self.dispatch, limits)
@@ -55,17 +72,17 @@ class Site:
 
 
 @asynccontextmanager
-async def site(limits: HttpLimits = LIMITS) -> AsyncIterator[Site]:
-    made = Site(limits)
-    bound = await made.server.listen("127.0.0.1:0")
+async def http_site(limits: HttpLimits = LIMITS) -> AsyncIterator[HttpSite]:
+    site = HttpSite(limits)
+    bound = await site.server.listen("127.0.0.1:0")
     host, _, port = bound.rpartition(":")
-    made.address = (host, int(port))
+    site.address = (host, int(port))
     try:
-        yield made
+        yield site
     finally:
-        for writer in made.writers:
+        for writer in site.writers:
             writer.close()
-        await made.server.close()
+        await site.server.close()
         # Let the transports' closing callbacks run.
         await asyncio.sleep(0)
 
@@ -80,6 +97,7 @@ async def read_response(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the connection is closed."""
     return await asyncio.wait_for(reader.read(), WAIT_S)
 
 

@@ -1,0 +1,218 @@
+"""The infer route: an HTTP call to a request for inference, and its response back.
+
+The common path is synchronous: `infer` decodes and submits, a callback encodes and responds. What
+takes a control call or a thread runs as a task: raw requests, compression of large bodies, load
+reports. An error in the body is submitted in place of the request, because the scheduler reports
+an unknown model first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from nereid.core.errors import NereidError, Unimplemented, http_status
+from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
+from nereid.pb import kserve_pb2
+from nereid.services.gateway import request_head
+from nereid.services.gateway.http import content_coding
+from nereid.services.gateway.http.endpoints import raw_request
+from nereid.services.gateway.http.endpoints.infer_request import (
+    ALL_BINARY,
+    InferRequestDecoder,
+    ParsedHeader,
+    ResponseForm,
+    header_length,
+)
+from nereid.services.gateway.http.server.call import JSON, TEXT
+from nereid.services.gateway.load_reports import FORMAT_HEADER
+
+if TYPE_CHECKING:
+    from nereid.core.messages import InferResponse
+    from nereid.services.gateway.http.call_tasks import CallTasks
+    from nereid.services.gateway.http.endpoints.infer_response import InferResponseEncoder
+    from nereid.services.gateway.http.routes import Route
+    from nereid.services.gateway.http.server.call import HttpCall
+    from nereid.services.gateway.http.submission import InferSubmission
+    from nereid.services.gateway.load_reports import LoadReports
+    from nereid.services.gateway.shared_tensors import MessageBuffer
+
+# Bodies past this are compressed in a thread, and decompressed past a sixteenth of it.
+_INLINE_BYTES: Final = 262144
+_HEADER_LENGTH: Final = b"inference-header-content-length"
+# Remembered decoders; a full table starts anew.
+_MAX_DECODERS: Final = 1024
+_MAX_TARGET_BYTES: Final = 1024
+
+# Content type, further header lines, parts of the body.
+_Encoded = tuple[bytes, bytes, Any]
+
+
+class InferEndpoint:
+    """The handler of the infer route."""
+
+    def __init__(
+        self,
+        submission: InferSubmission,
+        encoder: InferResponseEncoder,
+        loads: LoadReports,
+        tasks: CallTasks,
+        max_input_bytes: int,
+    ) -> None:
+        self._data_plane = submission.data_plane
+        self._encoder = encoder
+        self._submit_request = submission.submit_request
+        self._loads = loads
+        self._tasks = tasks
+        self._max_input_bytes = max_input_bytes
+        self.decoders_by_target: dict[bytes, InferRequestDecoder] = {}
+        # Shared by all decoders.
+        self._headers: dict[tuple[bytes, bytes], ParsedHeader] = {}
+
+    def allocate_body(self, call: HttpCall, size_bytes: int) -> MessageBuffer | None:
+        """A buffer for the body of a request whose headers arrived; None: gather it in bytes."""
+        if b"content-encoding" in call.headers:
+            return None
+        try:
+            length = int(call.headers.get(_HEADER_LENGTH, b""))
+        except ValueError:
+            return None
+        # Nothing but JSON, or nothing but a tensor, is read as bytes.
+        if not 0 < length < size_bytes:
+            return None
+        return self._data_plane.shared_tensors.room(size_bytes, length)
+
+    def handle(self, call: HttpCall, route: Route) -> None:
+        """Serve the first call of a target; the front finds the decoder for further ones."""
+        decoder = InferRequestDecoder(
+            route.model, route.version, self._headers, self._data_plane.regions
+        )
+        if len(call.target) <= _MAX_TARGET_BYTES:
+            if len(self.decoders_by_target) >= _MAX_DECODERS:
+                self.decoders_by_target.clear()
+            self.decoders_by_target[call.target] = decoder
+        self.infer(call, decoder)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def infer(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
+        """Decode the body of call and submit it."""
+        headers = call.headers
+        body: bytes | MessageBuffer = call.body
+        if call.body_buffer is not None:
+            body = cast("MessageBuffer", call.body_buffer)  # from allocate_body
+        if self._data_plane.tracing is not None and not call.received_ns:
+            call.received_ns = monotonic_ns()
+        if b"content-encoding" in headers:
+            self._tasks.spawn(call, self._infer_compressed(call, decoder))
+            return
+        try:
+            length = header_length(headers.get(_HEADER_LENGTH), len(body))
+        except NereidError as error:
+            self._submit(call, decoder.error_request(error), ResponseForm())
+            return
+        if length == 0:
+            self._tasks.spawn(call, self._infer_raw(call, decoder))
+            return
+        request, form = decoder.decode(body, length)
+        self._submit(call, request, form)
+
+    async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
+        encoding = call.headers.pop(b"content-encoding")
+        try:
+            if len(call.body) <= _INLINE_BYTES // 16:
+                body = content_coding.decompress(call.body, encoding, self._max_input_bytes)
+            else:
+                body = await asyncio.to_thread(
+                    content_coding.decompress, call.body, encoding, self._max_input_bytes
+                )
+        except NereidError as error:
+            self._submit(call, decoder.error_request(error), ResponseForm())
+            return
+        call.body = body
+        self.infer(call, decoder)
+
+    async def _infer_raw(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
+        """A body without a JSON header: the model's configuration says what tensor it is."""
+        try:
+            response = await self._data_plane.control.call(
+                "ModelConfig",
+                kserve_pb2.ModelConfigRequest(name=decoder.model, version=decoder.version),
+                kserve_pb2.ModelConfigResponse,
+            )
+        except NereidError as error:
+            _fail(call, ErrorStatus(error.code, error.message, accepted=True))
+            return
+        try:
+            tensor, payload = raw_request.deduce_input(response.config, call.body)
+            checked = request_head.build(decoder.model, decoder.version, [tensor], ())
+        except NereidError as error:
+            self._submit(call, decoder.error_request(error), ResponseForm())
+            return
+        self._submit(call, InferRequest(0, checked.head, [payload]), ALL_BINARY)
+
+    def _submit(self, call: HttpCall, request: InferRequest, form: ResponseForm) -> None:
+        def on_response(response: InferResponse) -> None:
+            if response.error is not None:
+                _fail(call, response.error)
+            else:
+                self._encode_and_respond(call, response, request.request_id, form)
+
+        self._submit_request(call, request, on_response)
+
+    # --- responses ------------------------------------------------------------------------------
+
+    def _encode_and_respond(
+        self, call: HttpCall, response: InferResponse, request_id: str, form: ResponseForm
+    ) -> None:
+        try:
+            encoded = self._encoder.encode(response, request_id, form)
+        except NereidError as error:
+            _fail(call, error_status_of(error))
+            return
+        load_format = call.headers.get(FORMAT_HEADER)
+        if load_format is None:
+            self._respond(call, encoded)
+        else:
+            self._tasks.spawn(call, self._respond_with_load(call, encoded, load_format))
+
+    async def _respond_with_load(
+        self, call: HttpCall, encoded: _Encoded, load_format: bytes
+    ) -> None:
+        content_type, extra, body = encoded
+        line = await self._loads.line(load_format)
+        self._respond(call, (content_type, extra + line, body))
+
+    def _respond(self, call: HttpCall, encoded: _Encoded) -> None:
+        content_type, extra, body = encoded
+        accepted = call.headers.get(b"accept-encoding")
+        encoding = content_coding.choose_encoding(accepted) if accepted else None
+        if encoding is None:
+            call.respond(200, body, content_type, extra)
+            return
+        extra += b"Content-Encoding: %b\r\n" % encoding
+        if sum(map(len, body)) <= _INLINE_BYTES:
+            call.respond(200, (content_coding.compress(body, encoding),), content_type, extra)
+            return
+        self._tasks.spawn(call, _respond_compressed(call, (content_type, extra, body), encoding))
+
+
+async def _respond_compressed(call: HttpCall, encoded: _Encoded, encoding: bytes) -> None:
+    content_type, extra, body = encoded
+    compressed = await asyncio.to_thread(content_coding.compress, body, encoding)
+    call.respond(200, (compressed,), content_type, extra)
+
+
+def _fail(call: HttpCall, error_status: ErrorStatus) -> None:
+    unsupported = (
+        error_status.code == Unimplemented.code
+        and error_status.message == content_coding.UNSUPPORTED_MESSAGE
+    )
+    prefix = "HTTP end point " if error_status.message == DECOUPLED else ""
+    call.fail(
+        http_status(error_status.code),
+        prefix + error_status.message,
+        TEXT if error_status.accepted else JSON,
+        content_coding.SUPPORTED_LINE if unsupported else b"",
+    )

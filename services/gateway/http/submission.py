@@ -1,0 +1,46 @@
+"""From an HTTP call to the data plane: adds what the call's headers say, passes on a disconnect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.services.gateway.policy.header_forwarding import SpeltHeaders
+from nereid.services.gateway.tracing import trace_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.messages import InferRequest, InferResponse
+    from nereid.services.gateway.data_plane import DataPlane, UnderWay
+    from nereid.services.gateway.http.server.call import HttpCall
+    from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
+
+
+class InferSubmission:
+    """Submits requests for inference."""
+
+    def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None) -> None:
+        """forwarding: makes headers parameters of requests, if any are wanted."""
+        self.data_plane = data_plane
+        self._forwarding = forwarding
+
+    def submit_request(
+        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> UnderWay:
+        """Submit request; it is cancelled if the client disconnects."""
+        traceparent = call.headers.get(b"traceparent")
+        if traceparent is not None:
+            request.trace_context = trace_context.binary(traceparent)
+        if self._forwarding is not None and isinstance(call.headers, SpeltHeaders):
+            self._forwarding.add(request, call.headers.spelt.items())
+        tracing = self.data_plane.tracing
+        if tracing is None:
+            submitted = self.data_plane.infer(request, on_response)
+        else:
+            submitted = tracing.infer(request, on_response, "http", call.received_ns)
+        if not call.done:
+            call.on_cancel = submitted.cancel
+        # The connection holds the call until the response is there: free its body before.
+        call.body = b""
+        call.body_buffer = None
+        return submitted
