@@ -19,18 +19,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from nereid.backends import ModelLostError, ReadinessReporter, RequestModel
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.methods import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
-from nereid.services.executor import backends
-from nereid.services.executor.backends import (
-    AskedModel,
-    Errand,
-    LostError,
-    RequestModel,
-    SelfServing,
-)
+from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import Runner
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.shared_tensors import Lender
@@ -39,9 +33,10 @@ from nereid.services.executor.warmup import warm_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
     from nereid.rpc.net.tls_files import Tls
-    from nereid.services.executor.backends import InstanceSpec, Model
+    from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.shared_tensors import SharedTensors
 
 _log = logging.getLogger(__name__)
@@ -91,12 +86,18 @@ class Instance:
     """One loaded copy of a model version; start() and stop() may be called from any thread."""
 
     def __init__(
-        self, number: int, spec: InstanceSpec, scheduler: Scheduler, callbacks: Callbacks
+        self,
+        number: int,
+        spec: InstanceSpec,
+        backends: BackendRegistry,
+        scheduler: Scheduler,
+        callbacks: Callbacks,
     ) -> None:
         self.number = number
         self._shared_tensors: SharedTensors | None = None
         self._lender: Lender | None = None
         self.spec = spec
+        self._backends = backends
         self._scheduler = scheduler
         self._callbacks = callbacks
         self._stopping = threading.Event()
@@ -105,8 +106,8 @@ class Instance:
         # Of a model that answers requests in its own time.
         self._requests: RequestRunner | None = None
         # That model, if it may know whether it is ready, and if it serves the stream itself.
-        self._asked: AskedModel | None = None
-        self._serving: SelfServing | None = None
+        self._asked: ReadinessReporter | None = None
+        self._serving: DirectServing | None = None
         # Nobody takes its answers any more.
         self._forsaken = threading.Event()
         # How many batches it has answered; its thread alone writes.
@@ -122,7 +123,7 @@ class Instance:
     def batches(self) -> int:
         """How many batches it has answered."""
         if self._serving is not None:
-            self._batches = max(self._batches, self._serving.begun)
+            self._batches = max(self._batches, self._serving.last_batch_begun)
         return self._batches
 
     def share(self, shared_tensors: SharedTensors, *, lending: bool) -> None:
@@ -152,7 +153,7 @@ class Instance:
         if self._asked is None:
             on_response(False)
         else:
-            self._asked.readiness_query(on_response)
+            self._asked.query_readiness(on_response)
 
     @property
     def _busy(self) -> bool:
@@ -176,7 +177,7 @@ class Instance:
         with self._callbacks.loads:
             if self._stopping.is_set():
                 return
-            model = backends.get(spec.config.backend).load(spec)
+            model = self._backends.load_backend(spec.config.backend).load(spec)
         try:
             if isinstance(model, RequestModel):
                 self._serve_requests(model)
@@ -195,19 +196,19 @@ class Instance:
         """As for other models, but this one may be lost, and comes back."""
         runner = RequestRunner(self.spec, model, self._callbacks.tracer)
         self._requests = runner
-        if isinstance(model, AskedModel):
+        if isinstance(model, ReadinessReporter):
             self._asked = model
         try:
             self._warm_up(runner)
-        except LostError as error:
+        except ModelLostError as error:
             raise Internal(f"it failed on its warm-up: {error}") from error
         while True:
             try:
                 self._serve_streams(lambda: self._serve_one_way_or_other(model, runner))
                 return
-            except LostError:
+            except ModelLostError:
                 # Its stream is closed: until the model is back, nobody gives it anything.
-                if not model.revive(self._stopping):
+                if not model.restart(self._stopping):
                     return
 
     def _warm_up(self, runner: Runner | RequestRunner) -> None:
@@ -227,7 +228,7 @@ class Instance:
                     serve()
                 finally:
                     if self._lender is not None and not self._stopping.is_set():
-                        self._lender.break_off()
+                        self._lender.discard_lent()
                 # The scheduler ended the stream in good order: it says by its own stream what next.
                 self._stopping.wait()
             except RpcError as error:
@@ -247,10 +248,10 @@ class Instance:
     def _serve_one_way_or_other(self, model: RequestModel, runner: RequestRunner) -> None:
         """As long as a stream lasts; the model itself, if it can, else through this thread."""
         in_clear = self._scheduler.tls is None
-        if in_clear and isinstance(model, SelfServing) and model.serves_itself:
+        if in_clear and isinstance(model, DirectServing) and model.can_serve_stream:
             self._serving = model
-            model.serve(self._errand())
-            if model.serves_itself or self._stopping.is_set():
+            model.serve_stream(self._stream_context())
+            if model.can_serve_stream or self._stopping.is_set():
                 return
             self._serving = None
         stream = self._dial()
@@ -259,12 +260,12 @@ class Instance:
         finally:
             stream.close()
 
-    def _errand(self) -> Errand:
-        return Errand(
+    def _stream_context(self) -> StreamContext:
+        return StreamContext(
             address=self._scheduler.address,
             metadata=[*self._metadata(), (VOUCHED_KEY, "1")],
-            stopping=self._stopping.is_set,
-            forsaken=self._forsaken.is_set,
+            is_stopping=self._stopping.is_set,
+            is_abandoned=self._forsaken.is_set,
             on_lost=self._callbacks.lost,
             lender=self._lender,
             tracer=self._callbacks.tracer,
@@ -277,7 +278,7 @@ class Instance:
         metadata = [(INSTANCE_KEY, str(self.number))]
         if self._requests is not None:
             metadata.append((CONTROLS_KEY, "1"))
-        if self._asked is not None and self._asked.tells_ready:
+        if self._asked is not None and self._asked.reports_readiness:
             metadata.append((READY_KEY, "1"))
         return metadata
 

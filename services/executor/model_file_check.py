@@ -14,15 +14,15 @@ from nereid.core.errors import InvalidArgument, Unimplemented
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nereid.backends import ModelDescription, TensorDescription
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends import Description, TensorDescription
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
 
 _ANY = -1
 
 
-def check(config: model_config_pb2.ModelConfig, description: Description) -> None:
+def check(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
     """Compare them.
 
     Raises:
@@ -43,7 +43,7 @@ def _refuse_ragged(config: model_config_pb2.ModelConfig) -> None:
         )
 
 
-def _check_input_count(config: model_config_pb2.ModelConfig, description: Description) -> None:
+def _check_input_count(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
     names = [tensor.name for tensor in config.input]
     names += [control.name for control in config.sequence_batching.control_input]
     names += [state.input_name for state in config.sequence_batching.state]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability.tracing import open_tracer
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
-from nereid.services.executor import backends, devices, metrics
+from nereid.services.executor import devices, metrics
 from nereid.services.executor.backends.python.supervisor import environments
 from nereid.services.executor.session import Membership, Surroundings
 from nereid.services.executor.settings import visible_gpus
@@ -25,6 +25,7 @@ from nereid.services.executor.shared_tensors import SharedTensors
 
 if TYPE_CHECKING:
     from nereid.observability.metrics import Page
+    from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.settings import ExecutorSettings
 
 _log = logging.getLogger(__name__)
@@ -42,8 +43,9 @@ _DROP_TIMEOUT_S: Final = 5.0
 class ExecutorService:
     """An executor process's one service."""
 
-    def __init__(self, settings: ExecutorSettings) -> None:
+    def __init__(self, settings: ExecutorSettings, backends: BackendRegistry) -> None:
         self._settings = settings
+        self._backends = backends
         self._leaving = asyncio.Event()
         self._stay: Membership | None = None
         self._batches: Counter[tuple[str, int]] = Counter()
@@ -65,11 +67,12 @@ class ExecutorService:
         describers = ThreadPoolExecutor(1, "describe")
         loads = threading.Semaphore(self._settings.model_load_thread_count)
         shared_tensors = SharedTensors(self._settings.shm_limit_bytes, self._settings.shm_idle_secs)
-        said = hello(self._settings)
+        said = hello(self._settings, self._backends)
         said.memory_domain, said.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(self._settings, "executor", said.name)
         surroundings = Surroundings(
             self._settings,
+            self._backends,
             said,
             channel,
             describers,
@@ -139,17 +142,17 @@ async def _tidy(shared_tensors: SharedTensors) -> None:
         shared_tensors.tidy()
 
 
-def hello(settings: ExecutorSettings) -> pb.Hello:
+def hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:
     """What this executor tells of itself; GPUs only if a backend here can use them."""
     return pb.Hello(
         name=settings.own_name(),
         host=devices.host_identity(),
-        devices=[devices.cpu(), *offered_gpus(settings)],
-        backends=backends.available(),
+        devices=[devices.cpu(), *offered_gpus(settings, backends)],
+        backends=backends.available_backends(),
     )
 
 
-def offered_gpus(settings: ExecutorSettings) -> list[pb.Device]:
+def offered_gpus(settings: ExecutorSettings, backends: BackendRegistry) -> list[pb.Device]:
     """The GPUs that an executor with these settings has to offer."""
     found = devices.gpus(visible_gpus()) if settings.gpus != "none" else []
     if found and not backends.any_uses_gpus():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.backends import InstanceSpec
 from nereid.core.codecs import read_log_rules, write_error
 from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
@@ -24,7 +25,6 @@ from nereid.core.messages import error_status_of
 from nereid.core.methods import JOIN_PATH
 from nereid.observability.logging import follow_log_rules
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor import backends
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
 from nereid.services.executor.instance import Callbacks, Instance, Scheduler
 from nereid.services.executor.mesh_client import Mesh
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from concurrent.futures import Executor as ThreadPool
 
+    from nereid.backends import ModelDescription, TensorDescription
     from nereid.core.messages import ErrorStatus
     from nereid.observability.tracing import Tracer
     from nereid.rpc import Channel, RpcError, StreamHandle
     from nereid.rpc.net.tls_files import Tls
-    from nereid.services.executor.backends import Description, TensorDescription
+    from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.settings import ExecutorSettings
     from nereid.services.executor.shared_tensors import SharedTensors
 
@@ -56,6 +57,7 @@ class Surroundings:
     """What a stay needs and does not own."""
 
     settings: ExecutorSettings
+    backends: BackendRegistry
     hello: pb.Hello
     channel: Channel
     describers: ThreadPool
@@ -168,7 +170,7 @@ class Membership:
         path = Path(self._in.settings.local_path(command.version_path))
 
         def work() -> pb.Described:
-            return described(command, path)
+            return described(self._in.backends, command, path)
 
         def done(task: asyncio.Future[pb.Described]) -> None:
             if not task.cancelled():
@@ -181,7 +183,7 @@ class Membership:
         if number in self._instances:
             _log.error("the scheduler asked twice for instance %d", number)
             return
-        spec = backends.InstanceSpec(
+        spec = InstanceSpec(
             config=command.config,
             version=command.version,
             version_path=Path(self._in.settings.local_path(command.version_path)),
@@ -203,7 +205,7 @@ class Membership:
             tracer=self._in.tracer,
         )
         scheduler = Scheduler(self._in.settings.scheduler_address, self._in.tls)
-        instance = Instance(number, spec, scheduler, callbacks)
+        instance = Instance(number, spec, self._in.backends, scheduler, callbacks)
         shared_tensors = self._in.shared_tensors
         if shared_tensors is not None:
             instance.share(
@@ -261,12 +263,12 @@ class Membership:
         self._send(event)
 
 
-def described(command: pb.Describe, version_path: Path) -> pb.Described:
+def described(backends: BackendRegistry, command: pb.Describe, version_path: Path) -> pb.Described:
     """The answer to a Describe; called in a worker thread."""
     response = pb.Described(command=command.command)
     try:
-        backend = backends.get(command.config.backend)
-        description: Description = backend.describe(command.config, version_path)
+        backend = backends.load_backend(command.config.backend)
+        description: ModelDescription = backend.describe(command.config, version_path)
         response.inputs.extend(_written(description.inputs))
         response.outputs.extend(_written(description.outputs))
         if description.config is not None:

@@ -121,11 +121,11 @@ class Lender:
         """What was lent, or given as room, is not used."""
         self._segments.free(segment_name)
 
-    def take_back(self) -> None:
+    def free_lent(self) -> None:
         """The batch under way failed: nobody has heard of what it lent."""
         for name in self.lent:
             self._segments.free(name)
 
-    def break_off(self) -> None:
+    def discard_lent(self) -> None:
         """Nobody can be told any more that answers were lent, or will say that they come back."""
         self._segments.discard_of(self)

@@ -17,12 +17,12 @@ import pytest
 from google.protobuf import text_format
 from onnx import helper
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, Model, RequestModel
 from nereid.core.datatypes import NAMES, SIZE_BYTES
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor import backends
-from nereid.services.executor.backends import UNSTATED, InstanceSpec, Model, RequestModel
+from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.batch.batch_runner import Runner
 from tests.support.models import openvino_models, torch_models
 from tests.support.models.onnx_models import head, member, response_of, value, write
@@ -93,7 +93,7 @@ def spec_of(
 
 
 def loaded(kind: Kind, spec: InstanceSpec) -> Model:
-    model = backends.get(kind.name).load(spec)
+    model = BackendRegistry().load_backend(kind.name).load(spec)
     assert not isinstance(model, RequestModel)
     return model
 
@@ -155,7 +155,7 @@ def test_a_model_without_batching(kind: Kind, tmp_path: Path, datatype: str) -> 
 def test_a_file_says_the_same_before_and_after_it_is_loaded(kind: Kind, tmp_path: Path) -> None:
     kind.save(tmp_path / "1", "FP32")
     spec = spec_of(kind, tmp_path / "1")
-    backend = backends.get(kind.name)
+    backend = BackendRegistry().load_backend(kind.name)
     described, model = backend.describe(spec.config, spec.version_path), loaded(kind, spec)
     assert described == model.description
     if kind.describes:
@@ -163,7 +163,7 @@ def test_a_file_says_the_same_before_and_after_it_is_loaded(kind: Kind, tmp_path
         assert given[:3] == ("INPUT0", "FP32", (-1, -1))
         assert made[:3] == ("OUTPUT0", "FP32", (-1, -1))
     else:
-        assert described is UNSTATED
+        assert described is EMPTY_DESCRIPTION
 
 
 def test_a_missing_file_is_not_found(kind: Kind, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_broken_file_is_an_error_that_names_the_model(kind: Kind, tmp_path: Pa
         pytest.skip(f"{kind.name} has no file")
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / kind.filename).write_bytes(b"this is no model")
-    backend, spec = backends.get(kind.name), spec_of(kind, tmp_path / "1")
+    backend, spec = BackendRegistry().load_backend(kind.name), spec_of(kind, tmp_path / "1")
     with pytest.raises(NereidError, match="failed to load 'm'"):
         loaded(kind, spec)
     if kind.describes:

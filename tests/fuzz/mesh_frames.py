@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from nereid.backends import ModelDescription
 from nereid.core.cache_messages import FromCacheCodec, ToCacheCodec
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import NereidError
@@ -20,7 +21,6 @@ from nereid.core.messages import (
     SharedMemory,
 )
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import Description
 from nereid.services.executor.batch.arrays import gather, split, stack
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member
@@ -30,7 +30,7 @@ _CONFIG = """max_batch_size: 8
 input [{ name: "x" data_type: TYPE_FP32 dims: -1 }, { name: "s" data_type: TYPE_STRING dims: 1 }]
 output [{ name: "y" data_type: TYPE_FP32 dims: -1 }, { name: "t" data_type: TYPE_STRING dims: 1 }]
 """
-_SIGNATURE = signature_of(config(_CONFIG), 1, Description((), ()), bytes_as_text=True)
+_SIGNATURE = signature_of(config(_CONFIG), 1, ModelDescription((), ()), bytes_as_text=True)
 _CODECS: list[Any] = [RequestCodec(lambda: 0.0), ResponseCodec(), ToCacheCodec(), FromCacheCodec()]
 
 

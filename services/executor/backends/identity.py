@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument, Unimplemented
-from nereid.services.executor.backends import UNSTATED, Description, InstanceSpec
 from nereid.services.executor.backends.parameters import number, parameters_of
 from nereid.services.executor.model_file_check import show, type_name
 
@@ -33,9 +33,9 @@ def uses_gpus() -> bool:
     return False
 
 
-def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> Description:
+def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> ModelDescription:
     """Nothing: there is no file that could tell the tensors."""
-    return UNSTATED
+    return EMPTY_DESCRIPTION
 
 
 def load(spec: InstanceSpec) -> IdentityModel:
@@ -54,7 +54,7 @@ def load(spec: InstanceSpec) -> IdentityModel:
 class IdentityModel:
     """What is left of the configuration is how long an execution takes."""
 
-    description = UNSTATED
+    description = EMPTY_DESCRIPTION
     bytes_as_text = False
 
     def __init__(self, delay_s: float) -> None:

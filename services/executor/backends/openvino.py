@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import openvino
 
+from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.services.executor import model_file_check
-from nereid.services.executor.backends import Description, InstanceSpec, TensorDescription
 from nereid.services.executor.backends.model_file import model_file
 from nereid.services.executor.backends.parameters import number, parameters_of, truth
 
@@ -55,7 +55,7 @@ def uses_gpus() -> bool:
     return False
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
     """The graph's inputs and outputs, after what the configuration does to its shapes."""
     return _describe(config, _read(config, version_path, openvino.Core()))
 
@@ -130,8 +130,8 @@ def _shapes(
     }
 
 
-def _describe(config: model_config_pb2.ModelConfig, model: openvino.Model) -> Description:
-    return Description(
+def _describe(config: model_config_pb2.ModelConfig, model: openvino.Model) -> ModelDescription:
+    return ModelDescription(
         tuple(_tensor(config, "input", node, config.input) for node in model.inputs),
         tuple(_tensor(config, "output", node, config.output) for node in model.outputs),
     )
@@ -172,7 +172,7 @@ class OpenVinoModel:
 
     bytes_as_text = False
 
-    def __init__(self, request: openvino.InferRequest, description: Description) -> None:
+    def __init__(self, request: openvino.InferRequest, description: ModelDescription) -> None:
         self.description = description
         self._request = request
         self._inputs = {

@@ -22,8 +22,8 @@ from nereid.services.executor.tracing import Run, record, sampled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
-    from nereid.services.executor.backends import InstanceSpec, Model
     from nereid.services.executor.batch.arrays import Gathered, Piece, View
     from nereid.services.executor.shared_tensors import Lender
 
@@ -77,7 +77,7 @@ class Runner:
             self._check_size(pieces)
         except Exception as error:
             if lender is not None:
-                lender.take_back()
+                lender.free_lent()
             pieces = self._failures(error, gathered, batch.members)
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
         if lender is not None and lender.lent:

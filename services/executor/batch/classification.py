@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from nereid.backends import BatchUpdate, Response
     from nereid.core.classification import Classification
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends import Collected, Response
 
 _UNORDERED = frozenset({BYTES, "BF16"})
 
@@ -55,8 +55,8 @@ class Classes:
         self._batching = config.max_batch_size > 0
 
     def told(
-        self, collected: Collected, wanted: Mapping[int, Mapping[str, Classification]]
-    ) -> Collected:
+        self, collected: BatchUpdate, wanted: Mapping[int, Mapping[str, Classification]]
+    ) -> BatchUpdate:
         """With classes in place of outputs, or beside them; wanted: by member."""
         responses = [
             self._response(each, wanted[each.member])

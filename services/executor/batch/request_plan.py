@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from nereid.backends import ModelDescription
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends import Description
     from nereid.services.executor.batch.responses import Form
 
 # Heads differ by batch size and shape; a client that varies them without end starts afresh.
@@ -91,7 +91,7 @@ class Plan:
 def signature_of(
     config: model_config_pb2.ModelConfig,
     version: int,
-    description: Description,
+    description: ModelDescription,
     *,
     bytes_as_text: bool,
     labels: Mapping[str, tuple[str, ...]] | None = None,

@@ -17,6 +17,7 @@ from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.executor.backends.python.supervisor import supervision
+from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import ExecutorService
 from nereid.services.executor.settings import ExecutorSettings
 from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, Stay
@@ -79,7 +80,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     scheduler = Scheduler()
     async with scheduler.serving(tmp_path / "socket") as address:
         settings = ExecutorSettings(scheduler_address=address, name="one", gpus="none")
-        world = World(scheduler, ExecutorService(settings), tmp_path / "models")
+        world = World(scheduler, ExecutorService(settings, BackendRegistry()), tmp_path / "models")
         world.stay, _ = await scheduler.stay()
         try:
             yield world

@@ -13,7 +13,7 @@ import pytest
 from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.executor import backends
+from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import ExecutorService
 from nereid.services.executor.settings import ExecutorSettings, PathMapping
 from tests.support.executor import gated_backend
@@ -55,10 +55,7 @@ class Gate:
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    monkeypatch.setitem(
-        backends._MODULES, "gated", ("tests.support.executor.gated_backend", "numpy")
-    )
+def gate() -> Iterator[Gate]:
     for event in (gated_backend.started, gated_backend.released, gated_backend.closed):
         event.clear()
     gate = Gate()
@@ -238,7 +235,8 @@ async def test_after_the_schedulers_restart_all_begins_anew(tmp_path: Path) -> N
     scheduler = Scheduler()
     path = str(identity(tmp_path / "1", "FP32", ["n", 2]))
     service = ExecutorService(
-        ExecutorSettings(scheduler_address=f"unix:{tmp_path}/socket", name="one", gpus="none")
+        ExecutorSettings(scheduler_address=f"unix:{tmp_path}/socket", name="one", gpus="none"),
+        BackendRegistry(),
     )
     # It may start before the scheduler.
     task = asyncio.create_task(service.run())
@@ -317,7 +315,9 @@ async def test_instances_of_a_lost_scheduler_finish_and_are_freed(world: World, 
 
 
 async def test_leaving_without_a_scheduler(tmp_path: Path) -> None:
-    service = ExecutorService(ExecutorSettings(scheduler_address=f"unix:{tmp_path}/no"))
+    service = ExecutorService(
+        ExecutorSettings(scheduler_address=f"unix:{tmp_path}/no"), BackendRegistry()
+    )
     task = asyncio.create_task(service.run())
     await asyncio.sleep(0)
     service.leave()

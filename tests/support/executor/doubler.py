@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nereid.backends import ModelDescription
 from nereid.core.tensors import Array
-from nereid.services.executor.backends import Description
 
 
 class Doubler:
     """A model in Python: y = 2 x; it fails with what it is told to fail with."""
 
-    description = Description((), ())
+    description = ModelDescription((), ())
     bytes_as_text = False
 
     def __init__(self, failure: Exception | None = None) -> None:

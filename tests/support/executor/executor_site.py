@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.backends.registry import BUILT_IN, BackendRegistry, BuiltInBackend
 from nereid.services.executor.service import ExecutorService
 from nereid.services.executor.settings import ExecutorSettings
 from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, Stay
 from tests.support.models.onnx_models import identity, identity_config
 
+# A model that the test holds up: tests.support.executor.gated_backend.
+GATED = BuiltInBackend("tests.support.executor.gated_backend", "numpy")
 IDENTITY = identity_config("FP32", "2")
 
 
@@ -44,7 +47,8 @@ async def running(tmp_path: Path, **settings: object) -> AsyncIterator[World]:
     scheduler = Scheduler()
     async with scheduler.serving(tmp_path / "socket") as address:
         service = ExecutorService(
-            ExecutorSettings(scheduler_address=address, name="one", gpus="none", **settings)  # type: ignore[arg-type]
+            ExecutorSettings(scheduler_address=address, name="one", gpus="none", **settings),  # type: ignore[arg-type]
+            BackendRegistry(built_in={**BUILT_IN, "gated": GATED}),
         )
         task = asyncio.create_task(service.run())
         stay, hello = await scheduler.stay()

@@ -15,10 +15,10 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
 from nereid.services.executor import model_file_check
-from nereid.services.executor.backends import Description, InstanceSpec, TensorDescription
 from nereid.services.executor.backends.model_file import existing, model_file
 from nereid.services.executor.backends.onnx.model_graph import unranked_tensors
 from nereid.services.executor.backends.onnx.session_options import (
@@ -80,7 +80,7 @@ def uses_gpus() -> bool:
     return CUDA in ort.get_available_providers()
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
     """The graph's inputs and outputs; no optimisation, since the session is thrown away."""
     path = _model_file(config, version_path)
     options = bare_options()
@@ -129,7 +129,7 @@ def _session(
 
 def _describe(
     config: model_config_pb2.ModelConfig, session: ort.InferenceSession, path: Path
-) -> Description:
+) -> ModelDescription:
     optional = session.get_overridable_initializers()
     given = [*session.get_inputs(), *optional]
     unranked: frozenset[str] = frozenset()
@@ -148,7 +148,7 @@ def _describe(
         # A configuration can leave out what has no tensor type, such as a ZipMap's maps.
         if not named or node.name in named
     ]
-    return Description(tuple(inputs), tuple(outputs))
+    return ModelDescription(tuple(inputs), tuple(outputs))
 
 
 def _tensor(
@@ -173,7 +173,7 @@ class OnnxModel:
         self,
         config: model_config_pb2.ModelConfig,
         session: ort.InferenceSession,
-        description: Description,
+        description: ModelDescription,
         *,
         bound: bool,
     ) -> None:

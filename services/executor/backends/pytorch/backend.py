@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import UNSTATED, Description, InstanceSpec
 from nereid.services.executor.backends.model_file import model_file
 from nereid.services.executor.backends.parameters import number, parameters_of, truth
 from nereid.services.executor.backends.pytorch.tensor_names import arguments_of, results_of
@@ -48,10 +48,10 @@ def uses_gpus() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
     """Nothing, if the file is there: TorchScript knows neither shapes nor datatypes."""
     model_file(config, version_path, DEFAULT_FILENAME)
-    return UNSTATED
+    return EMPTY_DESCRIPTION
 
 
 def load(spec: InstanceSpec) -> TorchModel:
@@ -122,7 +122,7 @@ def _module(path: Path, device: torch.device | None) -> Any:
 class TorchModel:
     """A module and how to call it; used by its instance's thread alone."""
 
-    description = UNSTATED
+    description = EMPTY_DESCRIPTION
     bytes_as_text = True
 
     def __init__(

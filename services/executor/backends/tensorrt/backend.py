@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.backends import InstanceSpec, ModelDescription
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import model_config_pb2
 from nereid.services.executor import model_file_check
-from nereid.services.executor.backends import Description, InstanceSpec
 from nereid.services.executor.backends.model_file import model_file
 from nereid.services.executor.backends.parameters import parameters_of
 from nereid.services.executor.backends.shared_models import SharedByFile
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from nereid.backends import TensorDescription
     from nereid.core.tensors import Array
-    from nereid.services.executor.backends import TensorDescription
     from nereid.services.executor.backends.tensorrt.optimization_profiles import (
         Profile,
         Shape,
@@ -67,13 +67,13 @@ def uses_gpus() -> bool:
     return True
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
     """The configuration with what the engine adds, which only a GPU of its kind can read."""
     choose_device(0)
     path = model_file(config, version_path, DEFAULT_FILENAME, capability(0))
     engine = Engine(config, path, {})
     rows = largest_batch({0: engine.profile(0)})
-    return Description((), (), completed(config, engine.description, rows))
+    return ModelDescription((), (), completed(config, engine.description, rows))
 
 
 def load(spec: InstanceSpec) -> TensorRtModel:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tensorrt
 
+from nereid.backends import ModelDescription, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
-from nereid.services.executor.backends import Description, TensorDescription
 from nereid.services.executor.backends.parameters import truth
 from nereid.services.executor.backends.tensorrt.optimization_profiles import Profile, Range
 
@@ -124,7 +124,7 @@ class Engine:
         """The error for a call that has just failed in this thread."""
         return Internal(f"{what} for '{self._name}': {_logger().reason()}")
 
-    def _describe(self) -> Description:
+    def _describe(self) -> ModelDescription:
         engine = self._engine
         inputs: list[TensorDescription] = []
         outputs: list[TensorDescription] = []
@@ -132,7 +132,7 @@ class Engine:
             name = engine.get_tensor_name(index)
             is_input = engine.get_tensor_mode(name) == tensorrt.TensorIOMode.INPUT
             (inputs if is_input else outputs).append(self._tensor(name))
-        return Description(tuple(inputs), tuple(outputs))
+        return ModelDescription(tuple(inputs), tuple(outputs))
 
     def _tensor(self, name: str) -> TensorDescription:
         engine = self._engine

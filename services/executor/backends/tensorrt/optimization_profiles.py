@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from nereid import model_config
 from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
-from nereid.model_config import CompletionSettings, ModelDescription, complete_config
-from nereid.model_config import TensorDescription as ToldTensor
+from nereid.model_config import CompletionSettings, complete_config
 from nereid.model_config.validation.instance_groups import group_name
 from nereid.services.executor.model_file_check import show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.backends import ModelDescription, TensorDescription
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends import Description, TensorDescription
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -103,14 +103,14 @@ def misfit(name: str, profiles: Mapping[int, Profile], shapes: Shapes) -> Invali
 
 
 def completed(
-    config: model_config_pb2.ModelConfig, description: Description, rows: int
+    config: model_config_pb2.ModelConfig, description: ModelDescription, rows: int
 ) -> model_config_pb2.ModelConfig:
     """The configuration with what the engine adds; rows: the largest batch of its profiles.
 
     Raises:
         InvalidArgument: what is written does not fit the engine.
     """
-    told = ModelDescription(
+    told = model_config.ModelDescription(
         tuple(map(_told, description.inputs)), tuple(map(_told, description.outputs))
     )
     # Other backends take a default, but here a larger batch than the engine's would fail.
@@ -118,5 +118,7 @@ def completed(
     return complete_config(config, model_name=config.name, description=told, settings=settings)
 
 
-def _told(tensor: TensorDescription) -> ToldTensor:
-    return ToldTensor(tensor.name, CONFIG_NUMBER[tensor.datatype], tensor.dims, tensor.optional)
+def _told(tensor: TensorDescription) -> model_config.TensorDescription:
+    return model_config.TensorDescription(
+        tensor.name, CONFIG_NUMBER[tensor.datatype], tensor.dims, tensor.optional
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nereid.backends import ModelDescription, TensorDescription
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
-from nereid.services.executor.backends import Description, TensorDescription
 from nereid.services.executor.model_file_check import check
 from tests.support.models.onnx_models import config
 
@@ -47,7 +47,7 @@ GOOD_Y = "output { name: 'y' data_type: TYPE_FP32 dims: 2 } "
 def test_what_fits_is_accepted(
     text: str, inputs: tuple[TensorDescription, ...], outputs: tuple[TensorDescription, ...]
 ) -> None:
-    check(config(text), Description(inputs, outputs))
+    check(config(text), ModelDescription(inputs, outputs))
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,12 @@ def test_what_does_not_fit_is_told(
     text: str, found: tuple[TensorDescription, ...], error: type[NereidError], reason: str
 ) -> None:
     with pytest.raises(error) as caught:
-        check(config(text), Description(found, ()))
+        check(config(text), ModelDescription(found, ()))
     assert reason in caught.value.message
 
 
 def test_an_output_that_the_graph_fixes_otherwise_is_told() -> None:
     with pytest.raises(InvalidArgument, match="tensor 'y'"):
-        check(config(BATCHING + GOOD_X + GOOD_Y), Description((X,), (Y._replace(dims=(-1, 7)),)))
+        check(
+            config(BATCHING + GOOD_X + GOOD_Y), ModelDescription((X,), (Y._replace(dims=(-1, 7)),))
+        )

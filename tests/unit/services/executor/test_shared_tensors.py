@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nereid.backends import InstanceSpec
 from nereid.core.errors import Internal, Unavailable
 from nereid.core.messages import SharedMemory
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import InstanceSpec
 from nereid.services.executor.batch.batch_runner import Runner
 from nereid.services.executor.shared_tensors import Lender, SharedTensors
 from nereid.shm.segments import Segments, read
@@ -96,7 +96,7 @@ def test_a_batch_that_fails_while_it_is_responded_keeps_nothing_lent() -> None:
     shared_tensors = SharedTensors(8 * MIB)
     lender = Lender(shared_tensors)
     assert lender.lend([bytes(MIB)])
-    lender.take_back()
+    lender.free_lent()
     assert shared_tensors.segments.taken == 0
     gateway = Segments(8 * MIB)
     failing = runner(Doubler(Internal("no")), shared_tensors)
@@ -112,7 +112,7 @@ def test_what_is_lent_when_nobody_will_give_it_back_is_let_go_of(end: str) -> No
     assert lender.lend([bytes(MIB)])
     assert other.lend([bytes(MIB)])
     if end == "stream":
-        lender.break_off()
+        lender.discard_lent()
         assert shared_tensors.segments.taken == 1
     else:
         shared_tensors.forget()
@@ -140,7 +140,7 @@ def test_other_threads_run_while_a_long_response_is_copied() -> None:
     try:
         go.release()
         for _ in range(500):
-            lender.take_back()
+            lender.free_lent()
             lender.lent.clear()
             lender.lend(response)
             if ran.is_set():

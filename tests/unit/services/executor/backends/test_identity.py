@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import UNSTATED, InstanceSpec, identity
+from nereid.services.executor.backends import identity
 
 PAIR = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
@@ -44,7 +45,7 @@ def test_an_output_without_its_input_is_an_error() -> None:
 
 def test_the_file_says_nothing() -> None:
     model = identity.load(spec(PAIR))
-    assert identity.describe(spec(PAIR).config, Path("1")) is model.description is UNSTATED
+    assert identity.describe(spec(PAIR).config, Path("1")) is model.description is EMPTY_DESCRIPTION
     assert identity.uses_gpus() is False
 
 

@@ -12,9 +12,9 @@ from google.protobuf import text_format
 from onnx import helper
 from openvino import opset13 as ops
 
+from nereid.backends import InstanceSpec, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import InstanceSpec, TensorDescription
 from nereid.services.executor.backends import openvino as backend
 from tests.support.models.onnx_models import value, write
 

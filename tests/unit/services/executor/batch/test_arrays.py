@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nereid.backends import ModelDescription
 from nereid.core import tensors
 from nereid.core.errors import Internal
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import Description
 from nereid.services.executor.batch import arrays as arrays_module
 from nereid.services.executor.batch.arrays import gather, split, stack
 from nereid.services.executor.batch.request_plan import Planner, signature_of
@@ -27,7 +27,7 @@ from tests.support.models.onnx_types import ONNX_TYPE
 
 
 def planner(model_config: object, *, text: bool = False) -> Planner:
-    return Planner(signature_of(model_config, 1, Description((), ()), bytes_as_text=text))  # type: ignore[arg-type]
+    return Planner(signature_of(model_config, 1, ModelDescription((), ()), bytes_as_text=text))  # type: ignore[arg-type]
 
 
 def responses(pieces: list[arrays_module.Piece]) -> list[pb.InferResponse]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nereid.backends import InstanceSpec
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import InstanceSpec
 from nereid.services.executor.batch import batch_runner as runner_module
 from nereid.services.executor.batch.batch_runner import Runner
 from tests.support.executor.doubler import Doubler

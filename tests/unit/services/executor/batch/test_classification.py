@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from nereid.backends import BatchUpdate, ModelDescription, Response
 from nereid.core.classification import Classification
 from nereid.core.tensors import join_bytes, split_bytes, to_raw
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import Collected, Description, Response
 from nereid.services.executor.batch.arrays import gather, split
 from nereid.services.executor.batch.classification import Classes, classify
 from nereid.services.executor.batch.request_plan import Planner, signature_of
@@ -50,7 +50,7 @@ def test_the_largest_elements_are_told_in_order(
 
 def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
     labels = {"y": ("a", "b", "c", "d")}
-    signature = signature_of(config(CONFIG), 1, Description((), ()), bytes_as_text=True,
+    signature = signature_of(config(CONFIG), 1, ModelDescription((), ()), bytes_as_text=True,
                              labels=labels)  # fmt: skip
     first = np.array([[[4, 1], [2, 3]]], np.float32)
     second = np.array([[[1, 2], [3, 4]], [[8, 7], [6, 5]]], np.float32)
@@ -71,7 +71,7 @@ def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
     labels: tuple[str, ...] | None,
 ) -> None:
     signature = signature_of(
-        config(CONFIG), 1, Description((), ()), bytes_as_text=True, labels={"y": ("a", "b")}
+        config(CONFIG), 1, ModelDescription((), ()), bytes_as_text=True, labels={"y": ("a", "b")}
     )
     array = np.array([[[4, 7]], [[2, 1]]], np.float32)
     wanted = Classification(1, labels, beside=True)
@@ -89,7 +89,7 @@ def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
     response.outputs.add(name="y", datatype="FP32", shape=[1, 1, 2])
     responded = Response(0, False, head=response.SerializeToString(), tensors=[to_raw(array[:1])])
     classes = Classes(config(CONFIG.replace('label_filename: "labels.txt"', "")), Path())
-    (responded,) = classes.told(Collected(1, [responded], True), {0: {"y": wanted}}).responses
+    (responded,) = classes.told(BatchUpdate(1, [responded], True), {0: {"y": wanted}}).responses
     found = kserve_pb2.ModelInferResponse.FromString(responded.head).outputs
     assert [(each.datatype, [*each.shape]) for each in found] == [
         ("FP32", [1, 1, 2]),
@@ -110,7 +110,9 @@ def test_outputs_of_a_model_that_responses_requests_become_classes() -> None:
     ]
     plain = config(CONFIG.replace('label_filename: "labels.txt"', ""))
     classes = Classes(plain, Path())
-    first, second = classes.told(Collected(1, both, True), {1: {"y": Classification(1)}}).responses
+    first, second = classes.told(
+        BatchUpdate(1, both, True), {1: {"y": Classification(1)}}
+    ).responses
     assert first == both[0]
     head = kserve_pb2.ModelInferResponse.FromString(second.head)
     assert [(each.datatype, list(each.shape)) for each in head.outputs] == [
@@ -126,7 +128,7 @@ def test_elements_without_an_order_cannot_become_classes() -> None:
     response = Response(0, False, head=told.SerializeToString(), tensors=[b"\0\0\0\0"])
     classes = Classes(config("max_batch_size: 0"), Path())
     (refused,) = classes.told(
-        Collected(1, [response], True), {0: {"y": Classification(1)}}
+        BatchUpdate(1, [response], True), {0: {"y": Classification(1)}}
     ).responses
     assert refused.error_status is not None
     assert refused.error_status.message.endswith("due to unsupported type 'BYTES'")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nereid.backends import EMPTY_DESCRIPTION, ModelDescription, TensorDescription
 from nereid.core.errors import Internal
-from nereid.services.executor.backends import Description, TensorDescription
 from nereid.services.executor.batch import request_plan as plan_module
 from nereid.services.executor.batch.request_plan import (
     Planner,
@@ -17,8 +17,8 @@ from nereid.services.executor.batch.request_plan import (
 from tests.support.models.onnx_models import ADD_SUB, Input, config, head
 
 
-def signature(text: str, description: Description | None = None) -> Signature:
-    return signature_of(config(text), 3, description or Description((), ()), bytes_as_text=True)
+def signature(text: str, description: ModelDescription | None = None) -> Signature:
+    return signature_of(config(text), 3, description or EMPTY_DESCRIPTION, bytes_as_text=True)
 
 
 VARIABLE = signature(
@@ -66,7 +66,7 @@ def test_reshape_gives_the_model_its_own_shape() -> None:
 
 
 def test_a_scalar_of_the_graph_is_written_as_ones() -> None:
-    description = Description((TensorDescription("x", "FP32", ()),), ())
+    description = ModelDescription((TensorDescription("x", "FP32", ()),), ())
     scalar = signature("input { name: 'x' data_type: TYPE_FP32 dims: 1 }", description)
     assert make_plan(scalar, head(("x", "FP32", [1]))).columns[0].shape == ()
 

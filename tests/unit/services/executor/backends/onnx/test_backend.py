@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from nereid.backends import InstanceSpec, TensorDescription
 from nereid.core.errors import (
     Internal,
     InvalidArgument,
@@ -18,7 +19,6 @@ from nereid.core.errors import (
     Unimplemented,
 )
 from nereid.core.tensors import NUMPY_TYPE
-from nereid.services.executor.backends import InstanceSpec, TensorDescription
 from nereid.services.executor.backends.onnx import backend
 from tests.support.models.onnx_models import (
     ADD_SUB,

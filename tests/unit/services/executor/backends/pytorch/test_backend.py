@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
 from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import UNSTATED, InstanceSpec
 from tests.support.models.torch_models import save
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -194,7 +194,7 @@ def test_strings_have_one_dimension(tmp_path: Path, batch: int, dims: str) -> No
 
 def test_the_file_says_nothing_but_has_to_be_there(tmp_path: Path) -> None:
     one = spec(save(tmp_path / "1", SUB), ["a", "b"])
-    assert pytorch.describe(one.config, one.version_path) is UNSTATED
+    assert pytorch.describe(one.config, one.version_path) is EMPTY_DESCRIPTION
 
 
 def test_parts_stay_where_the_file_puts_them_for_kind_model(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends import InstanceSpec
 from nereid.core.errors import InvalidArgument
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import InstanceSpec
 
 trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed")
 cuda = pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")

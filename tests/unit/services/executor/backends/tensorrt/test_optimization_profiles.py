@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends import ModelDescription, TensorDescription
 from nereid.core.errors import InvalidArgument
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import Description, TensorDescription
 from nereid.services.executor.backends.tensorrt.optimization_profiles import (
     Profile,
     Range,
@@ -92,7 +92,7 @@ def test_what_no_profile_takes_is_told_with_what_they_take() -> None:
 
 def test_the_engines_largest_batch_completes_a_configuration() -> None:
     x = TensorDescription("x", "FP16", (-1, 4))
-    description = Description((x,), (x._replace(name="y"),))
+    description = ModelDescription((x,), (x._replace(name="y"),))
     got = completed(config(""), description, 16)
     assert (got.max_batch_size, got.HasField("dynamic_batching")) == (16, True)
     assert [(each.name, list(each.dims)) for each in got.input] == [("x", [4])]
