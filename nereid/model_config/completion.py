@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import VARIABLE
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, fill_backend
 from nereid.model_config.validation.model import validate_config, validate_scheduling
-from nereid.model_config.validation.model_file import check_description
+from nereid.model_config.validation.model_file import check_completed
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
-    from nereid.model_config.description import ModelDescription, TensorDescription
+    from nereid.backends.description import ModelDescription, TensorDescription
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
     _Tensors = (
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
         | RepeatedCompositeFieldContainer[model_config_pb2.ModelOutput]
     )
 
-_VARIABLE: Final = -1
 _SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
 
 
@@ -73,7 +74,7 @@ def complete_config(
         _fill_from_description(completed, description, settings)
         _set_defaults(completed)
     validate_config(completed)
-    check_description(completed, description)
+    check_completed(completed, description)
     return completed
 
 
@@ -144,7 +145,7 @@ def _fill_batching(
 ) -> None:
     tensors = [tensor for tensor in description.inputs if not tensor.optional]
     tensors += description.outputs
-    if not all(tensor.dims and tensor.dims[0] == _VARIABLE for tensor in tensors):
+    if not all(tensor.dims and tensor.dims[0] == VARIABLE for tensor in tensors):
         if config.max_batch_size:
             raise InvalidArgument(
                 f"autofill failed for model '{config.name}': model does not support batching "
@@ -191,7 +192,7 @@ def _fill_partial(
             # Told as an unknown name once the configuration itself is valid.
             continue
         if not tensor.data_type:
-            tensor.data_type = cast("model_config_pb2.DataType", found.datatype)
+            tensor.data_type = _data_type(found)
         if not tensor.dims and not tensor.HasField("reshape"):
             _fill_dims(config, tensor, found)
 
@@ -204,8 +205,13 @@ def _fill_all(
     for found in described:
         tensor = tensors.add()
         tensor.name = found.name
-        tensor.data_type = cast("model_config_pb2.DataType", found.datatype)
+        tensor.data_type = _data_type(found)
         _fill_dims(config, tensor, found)
+
+
+def _data_type(found: TensorDescription) -> model_config_pb2.DataType:
+    number = CONFIG_NUMBER.get(found.datatype, model_config_pb2.TYPE_INVALID)
+    return cast("model_config_pb2.DataType", number)
 
 
 def _fill_dims(
@@ -214,7 +220,7 @@ def _fill_dims(
     batching = config.max_batch_size > 0
     if found.dims is None:
         # A configuration cannot say "any rank"; its author can, by writing the dims.
-        tensor.dims.append(_VARIABLE)
+        tensor.dims.append(VARIABLE)
         return
     tensor.dims.extend(found.dims[1:] if batching else found.dims)
     if not tensor.dims:

@@ -19,10 +19,10 @@ from google.protobuf.message import DecodeError
 
 from nereid.backends import InstanceSpec
 from nereid.core.codecs import read_log_rules, write_error
-from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.messages import error_status_of
 from nereid.core.methods import JOIN_PATH
+from nereid.model_config import write_description
 from nereid.observability.logging import follow_log_rules
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
@@ -31,10 +31,9 @@ from nereid.services.executor.mesh_client import Mesh
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Executor as ThreadPool
 
-    from nereid.backends import ModelDescription, TensorDescription
     from nereid.core.messages import ErrorStatus
     from nereid.observability.tracing import Tracer
     from nereid.rpc import Channel, RpcError, StreamHandle
@@ -268,30 +267,13 @@ def described(backends: BackendRegistry, command: pb.Describe, version_path: Pat
     response = pb.Described(command=command.command)
     try:
         backend = backends.load_backend(command.config.backend)
-        description: ModelDescription = backend.describe(command.config, version_path)
-        response.inputs.extend(_written(description.inputs))
-        response.outputs.extend(_written(description.outputs))
-        if description.config is not None:
-            response.config.CopyFrom(description.config)
+        write_description(backend.describe(command.config, version_path), response)
     except NereidError as error:
         write_error(error_status_of(error), response.error)
     except Exception:
         _log.exception("model %s could not be described", command.config.name)
         write_error(error_status_of(Internal(INTERNAL_MESSAGE)), response.error)
     return response
-
-
-def _written(tensors: Sequence[TensorDescription]) -> list[pb.TensorDescription]:
-    return [
-        pb.TensorDescription(
-            name=tensor.name,
-            data_type=CONFIG_NUMBER[tensor.datatype],  # type: ignore[arg-type]  # an enum's number
-            dims=tensor.dims or (),
-            unknown_rank=tensor.dims is None,
-            optional=tensor.optional,
-        )
-        for tensor in tensors
-    ]
 
 
 def _freeze() -> None:

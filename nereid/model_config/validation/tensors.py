@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import VARIABLE
 from nereid.model_config.backend_choice import TENSORRT_PLATFORM
 from nereid.pb import model_config_pb2
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
 
-_VARIABLE: Final = -1
 _DIMENSION_RULE: Final = "must be integer >= 1, or -1 to indicate a variable-size dimension"
 _IMAGE_FORMATS: Final = (
     model_config_pb2.ModelInput.FORMAT_NHWC,
@@ -75,7 +75,7 @@ def _check_shape(tensor: _Tensor, prefix: str, max_batch_size: int) -> None:
 
 
 def _is_dimension(dim: int) -> bool:
-    return dim >= 1 or dim == _VARIABLE
+    return dim >= 1 or dim == VARIABLE
 
 
 def _check_reshape(subject: str, dims: Sequence[int], reshape: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ def _check_reshape(subject: str, dims: Sequence[int], reshape: Sequence[int]) ->
 def _counts_between_wildcards(dims: Sequence[int]) -> list[int]:
     counts = [1]
     for dim in dims:
-        if dim == _VARIABLE:
+        if dim == VARIABLE:
             counts.append(1)
         else:
             counts[-1] *= dim

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.core.shapes import format_shape
+from nereid.model_config.validation.model_file import config_type_name
 from nereid.services.executor.backends.parameters import number, parameters_of
-from nereid.services.executor.model_file_check import show, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +90,7 @@ def _check_pairs(config: model_config_pb2.ModelConfig) -> None:
         if _shape(given) != _shape(output):
             raise InvalidArgument(
                 "expected input and output shape to match, got "
-                f"{show(_shape(given))} and {show(_shape(output))}"
+                f"{format_shape(_shape(given))} and {format_shape(_shape(output))}"
             )
 
 
@@ -102,7 +103,7 @@ def _index(role: str, prefix: str, tensor: _Tensor) -> str:
 
 
 def _type_name(tensor: _Tensor) -> str:
-    return type_name(NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "INVALID"))
+    return config_type_name(NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "INVALID"))
 
 
 def _shape(tensor: _Tensor) -> Sequence[int]:

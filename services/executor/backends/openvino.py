@@ -15,7 +15,7 @@ import openvino
 
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
-from nereid.services.executor import model_file_check
+from nereid.model_config import check_model_file
 from nereid.services.executor.backends.model_file import model_file
 from nereid.services.executor.backends.parameters import number, parameters_of, truth
 
@@ -72,7 +72,7 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
     parameters = parameters_of(config)
     model = _read(config, spec.version_path, core)
     description = _describe(config, model)
-    model_file_check.check(config, description)
+    check_model_file(config, description)
     device = parameters.get("TARGET_DEVICE", "CPU")
     with _mapped(f"failed to load '{config.name}': "):
         compiled = core.compile_model(model, device, _properties(config, parameters))

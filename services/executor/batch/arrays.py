@@ -18,9 +18,10 @@ from nereid.core import datatypes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unimplemented
 from nereid.core.messages import ErrorStatus, SharedMemory, error_status_of
+from nereid.core.shapes import format_shape, shape_fits
 from nereid.core.tensors import NUMPY_TYPE, Array, split_bytes, to_raw
 from nereid.services.executor.batch.classification import classify
-from nereid.services.executor.batch.request_plan import fits, substitute
+from nereid.services.executor.batch.request_plan import substitute
 from nereid.services.executor.batch.responses import (
     Form,
     failure,
@@ -28,7 +29,6 @@ from nereid.services.executor.batch.responses import (
     response_head,
     wire_response,
 )
-from nereid.services.executor.model_file_check import show
 from nereid.shm.segments import THRESHOLD_BYTES
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _check(
             if not shape or shape[0] != rows:
                 raise Internal(
                     f"output '{spec.name}' of model '{signature.model_name}' has shape "
-                    f"{show(shape)}, but the batch has size {rows}"
+                    f"{format_shape(shape)}, but the batch has size {rows}"
                 )
             shape = shape[1:]
         shapes.append(shape)
@@ -312,10 +312,10 @@ def _make_form(
     for (index, classes), place in zip(plan.told, places, strict=True):
         spec, row = signature.outputs[index], row_shapes[place]
         model_dims = spec.dims if spec.reshape is None else spec.reshape
-        if not fits(row, model_dims):
+        if not shape_fits(row, model_dims):
             raise Internal(
-                f"output '{spec.name}' of model '{signature.model_name}' has shape {show(row)}, "
-                f"expected {show(model_dims)}"
+                f"output '{spec.name}' of model '{signature.model_name}' has shape "
+                f"{format_shape(row)}, expected {format_shape(model_dims)}"
             )
         shape = row if spec.reshape is None else substitute(spec.dims, spec.reshape, row)
         if classes is not None:

@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 from nereid.core.classification import Classification, classifications
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal
+from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
-from nereid.services.executor.model_file_check import show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,9 +181,9 @@ def _column(
     shape = tuple(tensor.shape)
     row = shape[1:] if signature.batching else shape
     count = prod(shape)
-    if min(shape, default=0) < 0 or not fits(row, spec.dims):
+    if min(shape, default=0) < 0 or not shape_fits(row, spec.dims):
         raise Internal(
-            f"unexpected shape {show(shape)} of input '{tensor.name}' "
+            f"unexpected shape {format_shape(shape)} of input '{tensor.name}' "
             f"for model '{signature.model_name}'"
         )
     inner = row if spec.reshape is None else substitute(spec.reshape, spec.dims, row)
@@ -214,14 +214,7 @@ def _outputs(signature: Signature, names: list[str]) -> tuple[int, ...]:
     return tuple(sorted({known[name] for name in names}))
 
 
-def fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    """Whether a shape is one that these dims (-1: variable) allow."""
-    return len(shape) == len(dims) and all(
-        dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
-    )
-
-
 def substitute(into: Sequence[int], dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     """Put the sizes that shape has where dims are variable into the variable places of another."""
-    sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == -1)
-    return tuple(next(sizes, -1) if dim == -1 else dim for dim in into)
+    sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == VARIABLE)
+    return tuple(next(sizes, -1) if dim == VARIABLE else dim for dim in into)

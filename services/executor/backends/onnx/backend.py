@@ -18,7 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
-from nereid.services.executor import model_file_check
+from nereid.model_config import check_model_file
 from nereid.services.executor.backends.model_file import existing, model_file
 from nereid.services.executor.backends.onnx.model_graph import unranked_tensors
 from nereid.services.executor.backends.onnx.session_options import (
@@ -102,7 +102,7 @@ def load(spec: InstanceSpec) -> OnnxModel:
     if spec.gpu is not None and CUDA not in session.get_providers():
         raise Internal(f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}")
     description = _describe(config, session, path)
-    model_file_check.check(config, description)
+    check_model_file(config, description)
     return OnnxModel(config, session, description, bound=spec.gpu is not None)
 
 

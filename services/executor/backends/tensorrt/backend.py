@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.backends import InstanceSpec, ModelDescription
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import VARIABLE
 from nereid.core.tensors import NUMPY_TYPE
+from nereid.model_config import check_model_file
 from nereid.pb import model_config_pb2
-from nereid.services.executor import model_file_check
 from nereid.services.executor.backends.model_file import model_file
 from nereid.services.executor.backends.parameters import parameters_of
 from nereid.services.executor.backends.shared_models import SharedByFile
@@ -57,7 +58,6 @@ _Priority = model_config_pb2.ModelOptimizationPolicy
 _URGENCY: Final = {_Priority.PRIORITY_MAX: 1, _Priority.PRIORITY_MIN: -1}
 _STRATEGY: Final = "execution_context_allocation_strategy"
 _STRATEGIES: Final = ("STATIC", "ON_PROFILE_CHANGE")
-_VARIABLE: Final = -1
 
 _engines: SharedByFile[Engine] = SharedByFile()
 
@@ -86,7 +86,7 @@ def load(spec: InstanceSpec) -> TensorRtModel:
     choose_device(spec.gpu)
     path = model_file(config, spec.version_path, DEFAULT_FILENAME, capability(spec.gpu))
     engine = _engines.get(path, str(spec.gpu), lambda: Engine(config, path, spec.settings))
-    model_file_check.check(config, engine.description)
+    check_model_file(config, engine.description)
     numbers = profiles_wanted(config, spec.name, engine.profile_count)
     profiles = {number: engine.profile(number) for number in numbers}
     most = largest_batch(profiles)
@@ -219,7 +219,7 @@ class TensorRtModel:
                 raise self._engine.failure(f"failed to set the address of '{name}'")
         for tensor in self.description.outputs:
             # With all inputs' shapes set, only data can still decide.
-            if _VARIABLE in tuple(context.get_tensor_shape(tensor.name)):
+            if VARIABLE in tuple(context.get_tensor_shape(tensor.name)):
                 memory = self._places[tensor.name].device
                 allocator = allocators[tensor.name] = Allocator(memory.address, memory.size_bytes)
                 context.set_output_allocator(tensor.name, allocator)

@@ -8,15 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nereid.core.errors import InvalidArgument, Unimplemented
-from nereid.services.executor.model_file_check import show
+from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.pb import model_config_pb2
     from nereid.services.executor.backends.tensorrt.optimization_profiles import Shapes
-
-_VARIABLE = -1
 
 
 class GraphSpec(NamedTuple):
@@ -44,7 +42,7 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
     if cuda.graph_spec:
         return [_written(config, inputs, written) for written in cuda.graph_spec]
     batching = config.max_batch_size > 0
-    if any(_VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
+    if any(VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
         # Only the configuration could say which shapes are common.
         return []
     if not batching:
@@ -91,19 +89,13 @@ def _written(config: model_config_pb2.ModelConfig, inputs: Shapes, written: Any)
     for name, dims in inputs.items():
         rest = tuple(written.input[name].dim) if name in written.input else dims[batching:]
         shape = (written.batch_size, *rest) if batching else rest
-        if _VARIABLE in shape or not _is_of(shape, dims):
+        if VARIABLE in shape or not shape_fits(shape, dims):
             raise InvalidArgument(
-                f"unable to load model '{config.name}', graph_spec has the shape {show(shape)} for "
-                f"input '{name}', the engine {show(dims)}"
+                f"unable to load model '{config.name}', graph_spec has the shape "
+                f"{format_shape(shape)} for input '{name}', the engine {format_shape(dims)}"
             )
         shapes[name] = shape
     return GraphSpec(shapes, _least_rows(config, written, shapes))
-
-
-def _is_of(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    return len(shape) == len(dims) and all(
-        dim in (_VARIABLE, size) for size, dim in zip(shape, dims, strict=True)
-    )
 
 
 def _least_rows(config: model_config_pb2.ModelConfig, written: Any, shapes: Shapes) -> int:

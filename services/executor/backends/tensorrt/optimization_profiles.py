@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid import model_config
-from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import format_shape
 from nereid.model_config import CompletionSettings, complete_config
 from nereid.model_config.validation.instance_groups import group_name
-from nereid.services.executor.model_file_check import show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nereid.backends import ModelDescription, TensorDescription
+    from nereid.backends import ModelDescription
     from nereid.pb import model_config_pb2
 
 Shape = tuple[int, ...]
@@ -88,11 +86,11 @@ def largest_batch(profiles: Mapping[int, Profile]) -> int:
 
 def misfit(name: str, profiles: Mapping[int, Profile], shapes: Shapes) -> InvalidArgument:
     """The error for shapes that no profile takes."""
-    given = ", ".join(f"'{each}' {show(shape)}" for each, shape in sorted(shapes.items()))
+    given = ", ".join(f"'{each}' {format_shape(shape)}" for each, shape in sorted(shapes.items()))
     taken = "; ".join(
         f"profile {number}: "
         + ", ".join(
-            f"'{each}' {show(one.least)} to {show(one.most)}"
+            f"'{each}' {format_shape(one.least)} to {format_shape(one.most)}"
             for each, one in sorted(profile.items())
         )
         for number, profile in sorted(profiles.items())
@@ -110,15 +108,8 @@ def completed(
     Raises:
         InvalidArgument: what is written does not fit the engine.
     """
-    told = model_config.ModelDescription(
-        tuple(map(_told, description.inputs)), tuple(map(_told, description.outputs))
-    )
     # Other backends take a default, but here a larger batch than the engine's would fail.
     settings = CompletionSettings(default_max_batch_size=rows)
-    return complete_config(config, model_name=config.name, description=told, settings=settings)
-
-
-def _told(tensor: TensorDescription) -> model_config.TensorDescription:
-    return model_config.TensorDescription(
-        tensor.name, CONFIG_NUMBER[tensor.datatype], tensor.dims, tensor.optional
+    return complete_config(
+        config, model_name=config.name, description=description, settings=settings
     )
