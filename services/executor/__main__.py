@@ -26,7 +26,7 @@ _log = logging.getLogger("nereid.services.executor")
 
 
 def main() -> int:
-    """The process; its exit code."""
+    """Run the process; returns its exit code."""
     settings = settings_module.read()
     set_up_logging(settings, "executor")
     settings_module.prepare_environment()
@@ -34,7 +34,10 @@ def main() -> int:
     backends = BackendRegistry(Path(directory) if directory else None)
     finished = uvloop.run(_serve(settings, backends))
     if not finished:
-        _log.warning("a batch was still running when the time to exit was up")
+        _log.warning(
+            "a batch was still running after --exit-timeout-secs=%g; exiting without its result",
+            settings.exit_timeout_secs,
+        )
     return 0 if finished else 1
 
 
@@ -59,5 +62,5 @@ if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stdout.flush()
-    # A thread stuck in a model's own code would crash an interpreter that tidies up around it.
+    # Finalisation would crash where a thread is stuck in a model's native code.
     os._exit(code)

@@ -21,7 +21,7 @@ from nereid.core.messages import (
     SharedMemory,
 )
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.arrays import gather, split, stack
+from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member
 
@@ -72,8 +72,8 @@ def _response(data: bytes) -> None:
     batch = pb.Batch.FromString(data)
     planner = Planner(_SIGNATURE)
     try:
-        gathered = gather(planner, batch.members)
-        inputs = stack(_SIGNATURE, gathered)
+        gathered = gather_members(planner, batch.members)
+        inputs = stack_inputs(_SIGNATURE, gathered)
     except NereidError:
         return
     arrays = []
@@ -83,7 +83,7 @@ def _response(data: bytes) -> None:
             return
         by_name = {"y": inputs["x"], "t": inputs["s"]}
         arrays = [by_name[name] for name in gathered.names]
-    executed = pb.Executed.FromString(b"".join(split(_SIGNATURE, gathered, arrays)))
+    executed = pb.Executed.FromString(b"".join(split_outputs(_SIGNATURE, gathered, arrays)))
     assert len(executed.responses) == len(batch.members)
     for response, outcome in zip(executed.responses, gathered.outcomes, strict=True):
         assert response.HasField("error") == isinstance(outcome, ErrorStatus)

@@ -1,4 +1,4 @@
-"""A backend whose one model waits, in execute, until the test lets it go on."""
+"""A backend whose one model blocks in execute until the test sets `released`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TENSOR = TensorDescription("x", "FP32", (-1, 2))
 
 
 class GatedModel:
-    """y = x, in its own time."""
+    """y = x, once `released` is set."""
 
     description = ModelDescription((_TENSOR,), (_TENSOR._replace(name="y"),))
     bytes_as_text = False

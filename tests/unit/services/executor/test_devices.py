@@ -10,7 +10,7 @@ import pytest
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor import devices
-from nereid.services.executor.devices import Gpu, select
+from nereid.services.executor.devices import Gpu, select_visible
 
 WHOLE = [Gpu(f"GPU-{letter}aa", "H", 80, number) for number, letter in enumerate("xyz")]
 SLICES = [Gpu(f"MIG-{letter}", "H 1g", 10, 0, is_slice=True) for letter in "pq"]
@@ -37,7 +37,7 @@ SLICES = [Gpu(f"MIG-{letter}", "H 1g", 10, 0, is_slice=True) for letter in "pq"]
     ],
 )
 def test_cudas_selection(found: list[Gpu], selection: str | None, expected: list[Gpu]) -> None:
-    assert select(found, selection) == expected
+    assert select_visible(found, selection) == expected
 
 
 class Nvml(ModuleType):

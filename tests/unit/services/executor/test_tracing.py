@@ -1,4 +1,4 @@
-"""What an executor tells of a batch's sampled members."""
+"""The spans of a batch's sampled members."""
 
 from time import perf_counter_ns
 

@@ -13,7 +13,7 @@ from nereid.core.classification import Classification
 from nereid.core.tensors import join_bytes, split_bytes, to_raw
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.arrays import gather, split
+from nereid.services.executor.batch.arrays import gather_members, split_outputs
 from nereid.services.executor.batch.classification import Classes, classify
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member, response_of
@@ -58,8 +58,8 @@ def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
         member(head(("x", "FP32", [1, 2, 2])), to_raw(first)),
         member(head(("x", "FP32", [2, 2, 2]), classes={"y": Classification(2)}), to_raw(second)),
     ]
-    gathered = gather(Planner(signature), batch)
-    pieces = split(signature, gathered, [np.concatenate([first, second])])
+    gathered = gather_members(Planner(signature), batch)
+    pieces = split_outputs(signature, gathered, [np.concatenate([first, second])])
     plain, classes = pb.Executed.FromString(b"".join(pieces)).responses
     assert response_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
     told = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
@@ -79,7 +79,7 @@ def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
         member(head(("x", "FP32", [1, 1, 2]), classes={"y": wanted}), to_raw(array[:1])),
         member(head(("x", "FP32", [1, 1, 2])), to_raw(array[1:])),
     ]
-    pieces = split(signature, gather(Planner(signature), batch), [array])
+    pieces = split_outputs(signature, gather_members(Planner(signature), batch), [array])
     both, plain = pb.Executed.FromString(b"".join(pieces)).responses
     told = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
     tensor = ("y", "FP32", [1, 1, 2], to_raw(array[:1]))

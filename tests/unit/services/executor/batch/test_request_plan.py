@@ -6,7 +6,6 @@ import pytest
 
 from nereid.backends import EMPTY_DESCRIPTION, ModelDescription, TensorDescription
 from nereid.core.errors import Internal
-from nereid.services.executor.batch import request_plan as plan_module
 from nereid.services.executor.batch.request_plan import (
     Planner,
     Signature,
@@ -85,21 +84,20 @@ def test_a_scalar_of_the_graph_is_written_as_ones() -> None:
         (b"\xff", "no ModelInferRequest"),
     ],
 )
-def test_what_the_scheduler_should_have_refused_is_told(wrong: bytes, text: str) -> None:
+def test_what_the_scheduler_should_have_refused_is_refused(wrong: bytes, text: str) -> None:
     with pytest.raises(Internal) as caught:
         make_plan(VARIABLE, wrong)
     assert text in caught.value.message
 
 
-def test_plans_are_remembered_by_their_heads_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "MAX_PLANS", 2)
-    planner = Planner(signature(ADD_SUB))
+def test_plans_are_remembered_by_their_heads_and_bounded() -> None:
+    planner = Planner(signature(ADD_SUB), max_plans=2)
     heads = [head(("a", "INT32", [rows, 4])) for rows in (1, 2, 3)]
-    first = planner.plan(heads[0])
-    assert planner.plan(heads[0]) is first
-    planner.plan(heads[1])
-    assert planner.plan(heads[0]) is first
-    planner.plan(heads[2])
+    first = planner.plan_request(heads[0])
+    assert planner.plan_request(heads[0]) is first
+    planner.plan_request(heads[1])
+    assert planner.plan_request(heads[0]) is first
+    planner.plan_request(heads[2])
     assert list(planner.plans) == [heads[2]]
 
 
