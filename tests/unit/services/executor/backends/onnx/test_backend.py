@@ -79,7 +79,7 @@ def test_io_binding_gives_what_a_plain_run_gives(tmp_path: Path, datatype: str) 
         config(""),
         onnxruntime.InferenceSession(path / "model.onnx"),
         loaded.description,
-        bound=True,
+        on_gpu=True,
     )
     array = sample(datatype)
     for _ in range(2):
