@@ -1,6 +1,6 @@
 """config.pbtxt to a complete, valid, frozen model configuration, and back to what clients see.
 
-parse -> complete (with what the model file says) -> freeze (validates). Pure: text and messages
+parse -> complete (from the model file's description) -> freeze (validates). Pure: text and messages
 in, messages and frozen values out; no file, clock, socket or other service.
 """
 

@@ -59,7 +59,9 @@ class SharedTensors:
                 SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
             )
         except LostError as error:
-            raise Unavailable(f"the data of the request is gone: {error}", accepted=True) from error
+            raise Unavailable(
+                f"the request's data in shared memory was lost: {error}", accepted=True
+            ) from error
 
     def release_segments(self, release: pb.Release) -> None:
         """The responses in these segments have been read."""

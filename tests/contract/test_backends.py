@@ -1,6 +1,6 @@
-"""What docs/backends.md promises, of every backend whose package is installed here.
+"""The contract of docs/backends.md, for every backend whose package is installed here.
 
-All serve one model, OUTPUT0 = INPUT0, and are asked through the code that serves batches.
+Each serves OUTPUT0 = INPUT0, through the code that executes batches.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def execute(runner: BatchRunner, *members: pb.BatchMember) -> list[pb.InferRespo
 
 
 @pytest.mark.parametrize("datatype", sorted(NAMES))
-def test_each_member_of_a_batch_gets_its_own(kind: Kind, tmp_path: Path, datatype: str) -> None:
+def test_each_member_of_a_batch_gets_its_own_rows(
+    kind: Kind, tmp_path: Path, datatype: str
+) -> None:
     if datatype not in kind.datatypes:
         pytest.skip(f"{kind.name} has no {datatype}")
     kind.save(tmp_path / "1", datatype)
@@ -152,7 +154,7 @@ def test_a_model_without_batching(kind: Kind, tmp_path: Path, datatype: str) -> 
     assert response_of(response) == [("OUTPUT0", datatype, [2, 2], raw)]
 
 
-def test_a_file_says_the_same_before_and_after_it_is_loaded(kind: Kind, tmp_path: Path) -> None:
+def test_a_file_is_described_as_it_is_loaded(kind: Kind, tmp_path: Path) -> None:
     kind.save(tmp_path / "1", "FP32")
     spec = spec_of(kind, tmp_path / "1")
     backend = BackendRegistry().load_backend(kind.name)

@@ -47,7 +47,7 @@ class DirectServing(Protocol):
         """The last batch from a stream that it serves itself; 0: none."""
 
     def serve_stream(self, context: StreamContext) -> None:
-        """Until the stream ends, or the context says to stop.
+        """Until the stream ends, or the context stops it.
 
         Raises:
             ModelLostError: the model ended, and on_lost was called.

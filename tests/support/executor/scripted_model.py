@@ -1,4 +1,4 @@
-"""A model that answers requests when it is told to, and its instance's stream."""
+"""A RequestModel that sends the updates that a test scripts, and its instance's stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPEC = InstanceSpec(
 
 
 class Model:
-    """Says what the test has it say. Each thing said makes its descriptor readable."""
+    """Returns the updates that the test has scripted, and raises the errors."""
 
     def __init__(
         self, *, decoupled: bool = False, execution_timeout_s: float | None = None
@@ -46,7 +46,7 @@ class Model:
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
 
     def say(self, what: BatchUpdate | Exception) -> None:
-        """Now, or as soon as it has something to do."""
+        """Script an update or error: at once, or from the first batch on."""
         self.says.append(what)
         if self.begun:
             os.eventfd_write(self.bell, 1)
@@ -87,7 +87,7 @@ class Model:
 
 
 class Stream:
-    """An instance's stream: batches in, and what is answered. steps: called between its turns."""
+    """An instance's stream: batches to receive, and the messages that were sent."""
 
     def __init__(self, *batches: pb.Batch) -> None:
         self.incoming = [each.SerializeToString() for each in batches]
@@ -141,7 +141,7 @@ def collect(runner: RequestRunner, model: Model, *said: BatchUpdate) -> list[pb.
 
 
 def told(executed: pb.Executed) -> list[tuple[int, Any, bool]]:
-    """Each answer's place, what it is, and whether there will be more."""
+    """Each response's index, its error text or payloads, and whether another follows."""
     return [
         (each.id, each.error.message or [one.inline for one in each.payloads], each.more)
         for each in executed.responses

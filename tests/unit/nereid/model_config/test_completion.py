@@ -109,7 +109,7 @@ def test_the_directory_must_have_the_models_name() -> None:
     )
 
 
-def test_a_error_of_the_configuration_is_told_without_the_model_file() -> None:
+def test_an_invalid_configuration_is_refused_without_the_model_file() -> None:
     assert error_status("max_batch_size: -1") == "'max_batch_size' must be non-negative value for m"
 
 

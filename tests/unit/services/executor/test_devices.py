@@ -93,7 +93,7 @@ def install(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", nvml)
 
 
-def test_gpus_and_slices_as_nvml_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_and_slices_as_nvml_reports_them(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     install(monkeypatch, nvml)
     assert [(gpu.id, gpu.uuid) for gpu in devices.gpus("1,2")] == [(0, "U-1"), (1, "U-2")]

@@ -43,7 +43,7 @@ def test_the_longest_mapping_of_a_path_counts() -> None:
     assert read(arguments(settings), {}) == settings
 
 
-def test_every_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_error_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         read(["--gpus=x", "--model-repository-map=/a", "--scheduler-address=q", "--what"], {})
     assert caught.value.code == 2

@@ -19,7 +19,7 @@ Dims = tuple[int, ...] | None
 def check(
     text: str, x: Dims, y: Dims = (-1, 2), more: tuple[TensorDescription, ...] = ()
 ) -> str | None:
-    """The fault that is found, or None."""
+    """The error's text, or None."""
     description = ModelDescription(
         (TensorDescription("x", "FP32", x), *more), (TensorDescription("y", "BYTES", y),)
     )
@@ -166,11 +166,11 @@ def test_an_output_may_be_open_on_either_side(dims: str, graph: Dims) -> None:
         ),
     ],
 )
-def test_what_does_not_agree_is_told_in_tritons_words(text: str, x: Dims, expected: str) -> None:
+def test_what_does_not_agree_is_refused_in_tritons_words(text: str, x: Dims, expected: str) -> None:
     assert check(text, x) == expected
 
 
-def test_a_datatype_that_has_no_name_here_is_told() -> None:
+def test_an_unknown_datatype_is_refused() -> None:
     description = ModelDescription(
         (TensorDescription("x", "INVALID", (4,)),), (TensorDescription("y", "BYTES", (-1, 2)),)
     )

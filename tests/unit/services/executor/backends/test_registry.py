@@ -38,7 +38,7 @@ def test_own_backends_are_found_by_name() -> None:
     assert backends.load_backend("identity") is identity
 
 
-def test_a_backend_that_is_not_there_is_told_in_tritons_words() -> None:
+def test_a_missing_backend_is_an_error_in_tritons_words() -> None:
     backends = BackendRegistry()
     with pytest.raises(InvalidArgument) as caught:
         backends.load_backend("b")
@@ -64,7 +64,7 @@ def test_a_package_brings_backends(install: Install) -> None:
     assert backends.any_uses_gpus()
 
 
-def test_an_installed_backend_takes_the_place_of_nereids(install: Install) -> None:
+def test_an_installed_backend_replaces_nereids(install: Install) -> None:
     backends = BackendRegistry()
     source = "class Backend:\n    def uses_gpus(self): return False\n\nbackend = Backend()"
     install("their_identity", source, "identity = their_identity:backend")
@@ -87,7 +87,9 @@ def test_a_folder_with_a_model_file_is_a_backend(
     assert isinstance(backends.load_backend("echo"), PythonBased)
 
 
-def test_a_backend_that_cannot_be_imported_says_why_and_harms_no_other(install: Install) -> None:
+def test_a_backend_that_cannot_be_imported_is_an_error_and_affects_no_other(
+    install: Install,
+) -> None:
     backends = BackendRegistry()
     install("broken_package", "raise RuntimeError('no licence')", "broken = broken_package")
     assert "broken" in backends.available_backends()

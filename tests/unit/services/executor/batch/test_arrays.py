@@ -160,7 +160,7 @@ def test_a_bad_member_gets_its_own_error_and_the_others_run(
     assert not second.error.accepted
 
 
-def test_a_wrong_size_is_told_and_names_the_right_one() -> None:
+def test_a_wrong_size_is_an_error_with_the_right_one() -> None:
     plans = planner(config(ADD_SUB))
     inputs = (("a", "INT32", [1, 4]), ("b", "INT32", [1, 4]))
     gathered = gather_members(plans, [member(head(*inputs), bytes(16), bytes(15))])

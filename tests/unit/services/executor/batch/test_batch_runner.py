@@ -83,7 +83,7 @@ def test_outputs_that_no_message_holds_fail_the_batch_and_not_the_instance() -> 
     assert response_of(execute(run, request(1)).responses[0])
 
 
-def test_a_batch_that_cannot_be_one_fails_as_a_whole() -> None:
+def test_requests_that_cannot_share_a_batch_fail_together() -> None:
     one = member(head(("x", "FP32", [1])), bytes(4))
     executed = execute(runner(Doubler(), max_batch_size=0), one, one)
     assert ["cannot share one" in response.error.message for response in executed.responses] == [

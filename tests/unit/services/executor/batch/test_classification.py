@@ -1,4 +1,4 @@
-"""Outputs told as their best classes."""
+"""Outputs as their largest classes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = """
 
 
 @pytest.mark.parametrize(
-    ("rows", "most", "labels", "told"),
+    ("rows", "most", "labels", "texts"),
     [
         ([[1, 3, 2, 3]], 3, (), [b"3:1", b"3:3", b"2:2"]),
         ([[0.1, -5, 1e10, 7]], 9, (), [b"10000000000.000000:2", b"7.000000:3", b"0.100000:0",
@@ -42,13 +42,13 @@ CONFIG = """
         (np.empty((2, 0)), 3, (), []),
     ],
 )  # fmt: skip
-def test_the_largest_elements_are_told_in_order(
-    rows: Any, most: int, labels: Sequence[str], told: list[bytes]
+def test_the_largest_elements_come_in_order(
+    rows: Any, most: int, labels: Sequence[str], texts: list[bytes]
 ) -> None:
-    assert split_bytes(classify(np.asarray(rows), most, labels)) == told
+    assert split_bytes(classify(np.asarray(rows), most, labels)) == texts
 
 
-def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
+def test_members_of_one_batch_get_classes_or_tensors_as_each_requested() -> None:
     labels = {"y": ("a", "b", "c", "d")}
     signature = signature_of(config(CONFIG), 1, ModelDescription((), ()), bytes_as_text=True,
                              labels=labels)  # fmt: skip
@@ -62,12 +62,12 @@ def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
     pieces = split_outputs(signature, gathered, [np.concatenate([first, second])])
     plain, classes = pb.Executed.FromString(b"".join(pieces)).responses
     assert response_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
-    told = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
-    assert response_of(classes) == [("y", "BYTES", [2, 2], join_bytes(told))]
+    texts = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
+    assert response_of(classes) == [("y", "BYTES", [2, 2], join_bytes(texts))]
 
 
 @pytest.mark.parametrize("labels", [None, ("", "e", "f")])
-def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
+def test_classes_may_come_beside_the_tensor_and_by_other_labels(
     labels: tuple[str, ...] | None,
 ) -> None:
     signature = signature_of(
@@ -81,9 +81,9 @@ def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
     ]
     pieces = split_outputs(signature, gather_members(Planner(signature), batch), [array])
     both, plain = pb.Executed.FromString(b"".join(pieces)).responses
-    told = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
+    text = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
     tensor = ("y", "FP32", [1, 1, 2], to_raw(array[:1]))
-    assert response_of(both) == [tensor, ("y", "BYTES", [1, 1], told)]
+    assert response_of(both) == [tensor, ("y", "BYTES", [1, 1], text)]
     assert response_of(plain) == [("y", "FP32", [1, 1, 2], to_raw(array[1:]))]
     response = kserve_pb2.ModelInferResponse(model_name="m")
     response.outputs.add(name="y", datatype="FP32", shape=[1, 1, 2])
@@ -96,16 +96,16 @@ def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
         ("BYTES", [1, 1]),
     ]
     assert responded.tensors[0] == to_raw(array[:1])
-    assert responded.tensors[1] == (told if labels else join_bytes([b"7.000000:1"]))
+    assert responded.tensors[1] == (text if labels else join_bytes([b"7.000000:1"]))
 
 
 def test_outputs_of_a_model_that_responses_requests_become_classes() -> None:
-    told = kserve_pb2.ModelInferResponse(model_name="m")
-    told.outputs.add(name="x", datatype="INT32", shape=[1])
-    told.outputs.add(name="y", datatype="FP32", shape=[2, 2])
+    described = kserve_pb2.ModelInferResponse(model_name="m")
+    described.outputs.add(name="x", datatype="INT32", shape=[1])
+    described.outputs.add(name="y", datatype="FP32", shape=[2, 2])
     rows = to_raw(np.array([[1, 2], [4, 3]], np.float32))
     both = [
-        Response(member, False, head=told.SerializeToString(), tensors=[b"abcd", rows])
+        Response(member, False, head=described.SerializeToString(), tensors=[b"abcd", rows])
         for member in (0, 1)
     ]
     plain = config(CONFIG.replace('label_filename: "labels.txt"', ""))
@@ -123,9 +123,9 @@ def test_outputs_of_a_model_that_responses_requests_become_classes() -> None:
 
 
 def test_elements_without_an_order_cannot_become_classes() -> None:
-    told = kserve_pb2.ModelInferResponse()
-    told.outputs.add(name="y", datatype="BYTES", shape=[1])
-    response = Response(0, False, head=told.SerializeToString(), tensors=[b"\0\0\0\0"])
+    described = kserve_pb2.ModelInferResponse()
+    described.outputs.add(name="y", datatype="BYTES", shape=[1])
+    response = Response(0, False, head=described.SerializeToString(), tensors=[b"\0\0\0\0"])
     classes = Classes(config("max_batch_size: 0"), Path())
     (refused,) = classes.told(
         BatchUpdate(1, [response], True), {0: {"y": Classification(1)}}

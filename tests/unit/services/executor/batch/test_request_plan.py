@@ -28,7 +28,7 @@ VARIABLE = signature(
 )
 
 
-def test_a_plan_says_how_a_request_fills_the_batch() -> None:
+def test_a_plan_has_the_rows_of_a_request() -> None:
     plan = make_plan(VARIABLE, head(("s", "BYTES", [2, 3]), ("x", "FP16", [2, 5, 2])))
     assert plan.rows == 2
     assert [(column.name, column.shape) for column in plan.columns] == [("s", (3,)), ("x", (5, 2))]
