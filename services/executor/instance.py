@@ -67,29 +67,19 @@ class InstanceState(Enum):
     STOPPED = "stopped"
 
 
-# A stream that breaks leads back to CONNECTING. Every state ends in STOPPED: by stop(), by an error
-# while loading or warming up, or by the scheduler refusing the instance.
+# A stream that breaks leads back to CONNECTING. Every state may also end in STOPPED: by stop(), by
+# an error while loading or warming up, or by the scheduler refusing the instance.
 _TRANSITIONS: Final = {
-    InstanceState.LOADING: {InstanceState.WARMING_UP, InstanceState.STOPPED},
-    InstanceState.WARMING_UP: {InstanceState.CONNECTING, InstanceState.STOPPED},
+    InstanceState.LOADING: {InstanceState.WARMING_UP},
+    InstanceState.WARMING_UP: {InstanceState.CONNECTING},
     InstanceState.CONNECTING: {
         InstanceState.CONNECTING,
         InstanceState.IDLE,
         InstanceState.DELEGATED,
-        InstanceState.STOPPED,
     },
-    InstanceState.IDLE: {
-        InstanceState.EXECUTING,
-        InstanceState.CONNECTING,
-        InstanceState.STOPPED,
-    },
-    InstanceState.EXECUTING: {
-        InstanceState.IDLE,
-        InstanceState.CONNECTING,
-        InstanceState.STOPPED,
-    },
-    InstanceState.DELEGATED: {InstanceState.CONNECTING, InstanceState.STOPPED},
-    InstanceState.STOPPED: set(),
+    InstanceState.IDLE: {InstanceState.EXECUTING, InstanceState.CONNECTING},
+    InstanceState.EXECUTING: {InstanceState.IDLE, InstanceState.CONNECTING},
+    InstanceState.DELEGATED: {InstanceState.CONNECTING},
 }
 
 
@@ -211,7 +201,7 @@ class Instance:
                 self._state.value,
                 error_status.message,
             )
-        self._enter(InstanceState.STOPPED)
+        self._state = InstanceState.STOPPED
         self._callbacks.on_ended(error_status)
 
     def _load_and_serve(self) -> None:
