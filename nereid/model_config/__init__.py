@@ -1,12 +1,12 @@
 """config.pbtxt to a complete, valid, frozen model configuration, and back to what clients see.
 
-parse -> complete (with what the model file says) -> freeze (validates). Pure: text and messages
+parse -> complete (from the model file's description) -> freeze (validates). Pure: text and messages
 in, messages and frozen values out; no file, clock, socket or other service.
 """
 
 from nereid.model_config.backend_choice import fill_backend, model_file_backend
 from nereid.model_config.completion import CompletionSettings, complete_config
-from nereid.model_config.description import ModelDescription, TensorDescription
+from nereid.model_config.description import read_description, write_description
 from nereid.model_config.frozen import (
     DynamicBatching,
     InputSpec,
@@ -23,6 +23,7 @@ from nereid.model_config.instance_groups import (
 from nereid.model_config.render import config_json, metadata
 from nereid.model_config.text_format import parse_config
 from nereid.model_config.validation.model import validate_config
+from nereid.model_config.validation.model_file import check_model_file
 from nereid.model_config.versions import select_versions
 
 __all__ = [
@@ -31,10 +32,9 @@ __all__ = [
     "InputSpec",
     "InstanceGroup",
     "ModelConfig",
-    "ModelDescription",
     "OutputSpec",
     "QueuePolicy",
-    "TensorDescription",
+    "check_model_file",
     "complete_config",
     "config_json",
     "fill_backend",
@@ -43,7 +43,9 @@ __all__ = [
     "model_file_backend",
     "normalise_instance_groups",
     "parse_config",
+    "read_description",
     "select_versions",
     "validate_config",
     "with_instance_groups",
+    "write_description",
 ]

@@ -1,6 +1,6 @@
-"""Which backend runs a model, told from its platform, its file's name or its own name.
+"""The backend of a model, by its platform, its file's name or its own name.
 
-Pure: it sees names of files, never the files.
+Pure: it gets the names of files, never the files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PYTHON_FILE: Final = "model.py"
 
 
 class KnownBackend(NamedTuple):
-    """A backend with the platform and the file name that stand for it; "": it has no platform."""
+    """A backend with the platform and the file name that imply it; "": no platform."""
 
     backend: str
     platform: str
     filename: str
 
 
-# In the order in which Triton looks.
+# In the order of Triton's checks.
 KNOWN_BACKENDS: Final = (
     KnownBackend(TENSORFLOW, "tensorflow_savedmodel", "model.savedmodel"),
     KnownBackend(TENSORFLOW, "tensorflow_graphdef", "model.graphdef"),
@@ -45,7 +45,7 @@ KNOWN_BACKENDS: Final = (
 
 
 def model_file_backend(filenames: Collection[str]) -> tuple[str, str] | None:
-    """The (backend, platform) that a version directory's files stand for, if one does."""
+    """The (backend, platform) that a version directory's files imply, if any."""
     for known in KNOWN_BACKENDS:
         if known.filename in filenames:
             return known.backend, known.platform
@@ -53,20 +53,20 @@ def model_file_backend(filenames: Collection[str]) -> tuple[str, str] | None:
 
 
 def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[str] = ()) -> None:
-    """Set, in place, what of name, backend, platform and default_model_filename is missing.
+    """Fill in, in place, missing name, backend, platform and default_model_filename.
 
     Raises:
-        InvalidArgument: nothing tells the backend.
+        InvalidArgument: the backend cannot be determined.
     """
     if not config.name:
         config.name = model_name
     for known in KNOWN_BACKENDS:
-        if _stands_for(config, known, filenames):
-            _fill_from(config, known)
+        if _implies(config, known, filenames):
+            _fill_fields(config, known)
             return
     if config.backend or config.platform or config.default_model_filename:
         return
-    # A model for somebody's own backend: "anything.<backend>".
+    # A model of a custom backend: "anything.<backend>".
     _, dot, backend = model_name.partition(".")
     if not dot:
         raise InvalidArgument(
@@ -78,8 +78,8 @@ def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[
     config.default_model_filename = f"model.{backend}"
 
 
-def _stands_for(config: ModelConfig, known: KnownBackend, filenames: Collection[str]) -> bool:
-    # Two platforms are TensorFlow's, so there the backend alone does not tell.
+def _implies(config: ModelConfig, known: KnownBackend, filenames: Collection[str]) -> bool:
+    # TensorFlow has two platforms, so its backend alone does not determine one.
     if config.backend and known.backend != TENSORFLOW:
         return config.backend == known.backend
     if config.backend not in ("", known.backend):
@@ -91,7 +91,7 @@ def _stands_for(config: ModelConfig, known: KnownBackend, filenames: Collection[
     return not config.platform and known.filename in filenames
 
 
-def _fill_from(config: ModelConfig, known: KnownBackend) -> None:
+def _fill_fields(config: ModelConfig, known: KnownBackend) -> None:
     config.backend = known.backend
     if not config.platform:
         config.platform = known.platform

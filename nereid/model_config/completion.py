@@ -1,7 +1,7 @@
-"""A configuration as it was written, and what the model file says, to a complete configuration.
+"""Completes a configuration from defaults and from the model file's description.
 
-By Triton's rules: defaults of the server core, then what the onnxruntime backend fills in. Beyond
-Triton, tensors that are named but lack dims or a data type are filled in as well.
+By Triton's rules: the defaults of the server core, then what the onnxruntime backend fills in.
+Beyond Triton, tensors that are named but lack dims or a data type are filled in as well.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import VARIABLE
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, fill_backend
 from nereid.model_config.validation.model import validate_config, validate_scheduling
-from nereid.model_config.validation.model_file import check_description
+from nereid.model_config.validation.model_file import check_completed
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
-    from nereid.model_config.description import ModelDescription, TensorDescription
+    from nereid.backends.description import ModelDescription, TensorDescription
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
     _Tensors = (
@@ -28,13 +30,12 @@ if TYPE_CHECKING:
         | RepeatedCompositeFieldContainer[model_config_pb2.ModelOutput]
     )
 
-_VARIABLE: Final = -1
 _SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionSettings:
-    """The server's settings for completion: a backend's default-max-batch-size, and whether."""
+    """A backend's default-max-batch-size, and whether descriptions are used at all."""
 
     default_max_batch_size: int = 4
     disable_auto_complete: bool = False
@@ -50,12 +51,12 @@ def complete_config(
     description: ModelDescription | None,
     settings: CompletionSettings = _DEFAULTS,
 ) -> model_config_pb2.ModelConfig:
-    """A new message with every default set. instance_group stays as written: see instances.py.
+    """A new message with every default set; instance_group stays as written (instance_groups.py).
 
-    With a description, what is returned is also valid and fits the model file.
+    With a description, the result is also valid and fits the model file.
 
     Raises:
-        InvalidArgument: the configuration is wrong in itself, or does not fit the model file.
+        InvalidArgument: the configuration is not valid, or does not fit the model file.
     """
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)
@@ -73,7 +74,7 @@ def complete_config(
         _fill_from_description(completed, description, settings)
         _set_defaults(completed)
     validate_config(completed)
-    check_description(completed, description)
+    check_completed(completed, description)
     return completed
 
 
@@ -81,13 +82,15 @@ def _set_defaults(config: model_config_pb2.ModelConfig) -> None:
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
     if config.HasField("dynamic_batching"):
-        _default_preferred(config.dynamic_batching.preferred_batch_size, config.max_batch_size)
+        _default_preferred_sizes(
+            config.dynamic_batching.preferred_batch_size, config.max_batch_size
+        )
     if config.HasField("sequence_batching"):
         sequence = config.sequence_batching
         if not sequence.max_sequence_idle_microseconds:
             sequence.max_sequence_idle_microseconds = _SEQUENCE_IDLE_DEFAULT_US
         if sequence.HasField("oldest"):
-            _default_preferred(sequence.oldest.preferred_batch_size, config.max_batch_size)
+            _default_preferred_sizes(sequence.oldest.preferred_batch_size, config.max_batch_size)
     if not config.HasField("ensemble_scheduling") and config.platform != ENSEMBLE_PLATFORM:
         optimization = config.optimization
         for name in ("input_pinned_memory", "output_pinned_memory"):
@@ -95,7 +98,7 @@ def _set_defaults(config: model_config_pb2.ModelConfig) -> None:
                 getattr(optimization, name).enable = True
 
 
-def _default_preferred(sizes: MutableSequence[int], max_batch_size: int) -> None:
+def _default_preferred_sizes(sizes: MutableSequence[int], max_batch_size: int) -> None:
     if not sizes and max_batch_size > 0:
         sizes.append(max_batch_size)
 
@@ -108,19 +111,19 @@ def _fill_from_description(
     has_inputs = bool(config.input or config.batch_input)
     written: list[_Tensor] = [*config.input, *config.output]
     if has_inputs and config.output and not any(map(_is_partial, written)):
-        # As on Triton: all is said, so the batch size and the scheduler are meant as written.
+        # As on Triton: a configuration with all tensors keeps its batch size and scheduler.
         return
     _fill_batching(config, description, settings)
-    hidden = _sequence_tensors(config)
+    internal = _sequence_tensors(config)
     if has_inputs:
         _fill_partial(config, config.input, description.inputs)
     else:
         required = (tensor for tensor in description.inputs if not tensor.optional)
-        _fill_all(config, config.input, (t for t in required if t.name not in hidden))
+        _fill_all(config, config.input, (t for t in required if t.name not in internal))
     if config.output:
         _fill_partial(config, config.output, description.outputs)
     else:
-        shown = (tensor for tensor in description.outputs if tensor.name not in hidden)
+        shown = (tensor for tensor in description.outputs if tensor.name not in internal)
         _fill_all(config, config.output, shown)
 
 
@@ -129,7 +132,7 @@ def _is_partial(tensor: _Tensor) -> bool:
 
 
 def _sequence_tensors(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Tensors that the sequence batcher deals with, so that clients never see them."""
+    """Tensors that the sequence batcher provides, and clients never see."""
     sequence = config.sequence_batching
     names = {control.name for control in sequence.control_input}
     for state in sequence.state:
@@ -144,7 +147,7 @@ def _fill_batching(
 ) -> None:
     tensors = [tensor for tensor in description.inputs if not tensor.optional]
     tensors += description.outputs
-    if not all(tensor.dims and tensor.dims[0] == _VARIABLE for tensor in tensors):
+    if not all(tensor.dims and tensor.dims[0] == VARIABLE for tensor in tensors):
         if config.max_batch_size:
             raise InvalidArgument(
                 f"autofill failed for model '{config.name}': model does not support batching "
@@ -162,7 +165,7 @@ def _writes_batch_dimension(
 ) -> bool:
     """Whether some dims as written have the graph's full rank, so that 0 means: no batching.
 
-    Triton's onnxruntime backend does not look, takes its default, and then refuses the dims.
+    Triton's onnxruntime backend does not check this: it uses its default, then refuses the dims.
     """
     ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
     ranks = {
@@ -188,10 +191,10 @@ def _fill_partial(
     for tensor in tensors:
         found = by_name.get(tensor.name)
         if found is None:
-            # Told as an unknown name once the configuration itself is valid.
+            # Reported as an unknown name once the configuration itself is valid.
             continue
         if not tensor.data_type:
-            tensor.data_type = cast("model_config_pb2.DataType", found.datatype)
+            tensor.data_type = _data_type(found)
         if not tensor.dims and not tensor.HasField("reshape"):
             _fill_dims(config, tensor, found)
 
@@ -204,8 +207,13 @@ def _fill_all(
     for found in described:
         tensor = tensors.add()
         tensor.name = found.name
-        tensor.data_type = cast("model_config_pb2.DataType", found.datatype)
+        tensor.data_type = _data_type(found)
         _fill_dims(config, tensor, found)
+
+
+def _data_type(found: TensorDescription) -> model_config_pb2.DataType:
+    number = CONFIG_NUMBER.get(found.datatype, model_config_pb2.TYPE_INVALID)
+    return cast("model_config_pb2.DataType", number)
 
 
 def _fill_dims(
@@ -213,12 +221,12 @@ def _fill_dims(
 ) -> None:
     batching = config.max_batch_size > 0
     if found.dims is None:
-        # A configuration cannot say "any rank"; its author can, by writing the dims.
-        tensor.dims.append(_VARIABLE)
+        # A configuration cannot express "any rank"; an author who knows it writes the dims.
+        tensor.dims.append(VARIABLE)
         return
     tensor.dims.extend(found.dims[1:] if batching else found.dims)
     if not tensor.dims:
-        # A configuration has no scalars: clients send [1], and the batch dimension alone remains.
+        # A configuration has no scalars: clients send [1], of which the model gets no dims.
         tensor.dims.append(1)
         if batching:
             tensor.reshape.SetInParent()

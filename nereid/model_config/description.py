@@ -1,48 +1,56 @@
-"""What a model file says of itself: its tensors, as an executor read them from the graph.
-
-Knows nothing of configurations.
-"""
+"""Descriptions of model files in the messages between executors and the scheduler."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nereid.backends.description import ModelDescription, TensorDescription
+from nereid.core.datatypes import CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
     from nereid.pb import nereid_pb2
 
 
-@dataclass(frozen=True, slots=True)
-class TensorDescription:
-    """A tensor of the graph. dims has the batch dimension; None: the graph states no rank."""
-
-    name: str
-    # A number of model_config.proto's DataType.
-    datatype: int
-    dims: tuple[int, ...] | None
-    optional: bool = False
+def read_description(described: nereid_pb2.Described) -> ModelDescription:
+    """From an executor's response to Describe."""
+    return ModelDescription(
+        tuple(map(_read_tensor, described.inputs)),
+        tuple(map(_read_tensor, described.outputs)),
+        described.config if described.HasField("config") else None,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDescription:
-    """The graph's inputs and outputs, in its order."""
-
-    inputs: tuple[TensorDescription, ...]
-    outputs: tuple[TensorDescription, ...]
-
-    @classmethod
-    def from_proto(cls, described: nereid_pb2.Described) -> ModelDescription:
-        """From an executor's answer to Describe."""
-        return cls(
-            tuple(map(_tensor, described.inputs)),
-            tuple(map(_tensor, described.outputs)),
-        )
+def write_description(description: ModelDescription, described: nereid_pb2.Described) -> None:
+    """Into an executor's response to Describe."""
+    _write_tensors(description.inputs, described.inputs)
+    _write_tensors(description.outputs, described.outputs)
+    if description.config is not None:
+        described.config.CopyFrom(description.config)
 
 
-def _tensor(tensor: nereid_pb2.TensorDescription) -> TensorDescription:
+def _read_tensor(tensor: nereid_pb2.TensorDescription) -> TensorDescription:
     return TensorDescription(
         name=tensor.name,
-        datatype=tensor.data_type,
+        # An unknown number fits no configuration, like TYPE_INVALID.
+        datatype=NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "INVALID"),
         dims=None if tensor.unknown_rank else tuple(tensor.dims),
         optional=tensor.optional,
     )
+
+
+def _write_tensors(
+    tensors: Iterable[TensorDescription],
+    messages: RepeatedCompositeFieldContainer[nereid_pb2.TensorDescription],
+) -> None:
+    for tensor in tensors:
+        messages.add(
+            name=tensor.name,
+            data_type=CONFIG_NUMBER[tensor.datatype],
+            dims=tensor.dims or (),
+            unknown_rank=tensor.dims is None,
+            optional=tensor.optional,
+        )

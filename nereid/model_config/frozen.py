@@ -82,8 +82,8 @@ class DynamicBatching:
 class ModelConfig:
     """A complete, valid configuration. proto is the message that it was made from; not to change.
 
-    batching is set if the dynamic batcher is configured; what nobody asks for at each request
-    is in proto alone.
+    batching is set if the dynamic batcher is configured. Fields that no request path reads are in
+    proto only.
     """
 
     name: str

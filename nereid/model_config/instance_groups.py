@@ -1,6 +1,6 @@
-"""instance_group as written to the groups that one executor hosts, by Triton's defaults.
+"""The instance groups that one executor hosts, by Triton's defaults.
 
-Each executor stands for a Triton server, so what AUTO and "all GPUs" mean depends on its GPUs.
+Each executor takes the part of a Triton server: AUTO and "all GPUs" depend on its GPUs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _KIND_NAMES: Final[dict[int, InstanceKind]] = {
     _Kind.KIND_GPU: "GPU",
     _Kind.KIND_MODEL: "MODEL",
 }
-# Backends that gain from a second instance on the CPU when nothing is said.
+# Backends with two instances on the CPU by default.
 _TWO_ON_CPU: Final = (TENSORFLOW, ONNXRUNTIME)
-# Backends that run on the CPU when no group is written at all.
+# Backends that run on the CPU if no group is written.
 _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """Like instances on one executor: count of them, on each of the gpus if there are any."""
+    """Equal instances on one executor: `count`, on each of the gpus if there are any."""
 
     name: str
     kind: InstanceKind
@@ -49,7 +49,7 @@ def normalise_instance_groups(
     """The groups for an executor whose usable GPUs these are; an ensemble has none.
 
     Raises:
-        InvalidArgument: a group asks for what this executor does not have.
+        InvalidArgument: a group needs what this executor does not have.
     """
     return [_freeze(group) for group in _groups(config, gpu_ids)]
 

@@ -1,4 +1,4 @@
-"""A configuration as clients see it: the config reply's JSON, and the model's metadata.
+"""A configuration as clients see it: the config response's JSON, and the model's metadata.
 
 Triton's JSON: every field without presence is printed, 64-bit numbers are numbers, enums names.
 """
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _FLOAT: Final = Struct("<f")
-# Integers above this are not exact as doubles, which is what JSON's readers make of them.
+# Larger integers are not exact as doubles, as which JSON parsers read them.
 _LARGEST_EXACT: Final = 2**53
 
 
 def config_json(config: model_config_pb2.ModelConfig) -> bytes:
-    """The configuration as the HTTP config reply, UTF-8."""
-    return json.dumps(_message(config), ensure_ascii=False, separators=(",", ":")).encode()
+    """The HTTP config response, UTF-8."""
+    return json.dumps(_message_json(config), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMetadataResponse:
-    """The metadata reply; shapes with the batch dimension where the model has one."""
+    """The metadata response; shapes with the batch dimension where the model has one."""
     batch = [-1] if config.max_batch_size >= 1 else []
 
     def tensor(
@@ -52,27 +52,27 @@ def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMe
     )
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message_json(message: Message) -> dict[str, Any]:
     fields = cast("list[FieldDescriptor]", message.DESCRIPTOR.fields)
     return {
-        field.name: _field(field, getattr(message, field.name))
+        field.name: _field_json(field, getattr(message, field.name))
         for field in fields
         if not field.has_presence or message.HasField(field.name)
     }
 
 
-def _field(field: FieldDescriptor, value: Any) -> Any:
+def _field_json(field: FieldDescriptor, value: Any) -> Any:
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
-        show = _renderer(kind.fields_by_name["value"])
-        return {str(key): show(entry) for key, entry in sorted(value.items())}
-    show = _renderer(field)
-    return [show(entry) for entry in value] if field.is_repeated else show(value)
+        render = _renderer(kind.fields_by_name["value"])
+        return {str(key): render(entry) for key, entry in sorted(value.items())}
+    render = _renderer(field)
+    return [render(entry) for entry in value] if field.is_repeated else render(value)
 
 
 def _renderer(field: FieldDescriptor) -> Callable[[Any], Any]:
     if field.message_type is not None:
-        return _message
+        return _message_json
     if field.enum_type is not None:
         names = field.enum_type.values_by_number
         return lambda number: names[number].name if number in names else number
@@ -84,7 +84,7 @@ def _renderer(field: FieldDescriptor) -> Callable[[Any], Any]:
 
 
 def _float32(value: float) -> float | str:
-    """The shortest number that is this one in 32 bits: 0.1, not 0.10000000149011612."""
+    """The shortest number that is equal in 32 bits: 0.1, not 0.10000000149011612."""
     if math.isfinite(value):
         for digits in range(6, 9):
             short = float(f"{value:.{digits}g}")
@@ -95,6 +95,6 @@ def _float32(value: float) -> float | str:
 
 def _float64(value: float) -> float | str:
     if not math.isfinite(value):
-        # protobuf's names for what JSON cannot say.
+        # protobuf's JSON names.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return int(value) if value.is_integer() and abs(value) <= _LARGEST_EXACT else value

@@ -1,6 +1,6 @@
-"""The text of a config.pbtxt to a ModelConfig message; faults with line, column and a suggestion.
+"""Parses a config.pbtxt; errors have line, column and a suggestion.
 
-Knows the syntax only: what a field means, and whether its value makes sense, is decided elsewhere.
+Knows the syntax only, not what fields mean or which values are valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor
 
-# protobuf's own words. It quotes the whole line before some reasons, which says nothing new.
+# protobuf's error texts; before some reasons it quotes the whole line, which is redundant.
 _PLACE: Final = re.compile(r"\A\d+:\d+ : ")
 _QUOTED_LINE: Final = re.compile(r"\A'.*?': (?=Enum type|Value out of range|Couldn't parse)")
 _UNKNOWN_FIELD: Final = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
@@ -36,7 +36,7 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
     config = model_config_pb2.ModelConfig()
     try:
         with warnings.catch_warnings():
-            # protobuf decodes escapes with a codec that warns of bad ones before it refuses them.
+            # protobuf's decoder warns of bad escapes before it raises.
             warnings.simplefilter("ignore", DeprecationWarning)
             text_format.Parse(text.removeprefix("\ufeff"), config)
     except text_format.ParseError as error:
@@ -47,7 +47,7 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
             f"failed to read text proto for model '{model_name}': {place}{reason}"
         ) from error
     except ValueError as error:
-        # An enum's number of more than 32 bits; protobuf forgets to say where.
+        # An enum number of more than 32 bits, for which protobuf gives no position.
         raise InvalidArgument(
             f"failed to read text proto for model '{model_name}': {error}"
         ) from error
@@ -60,7 +60,7 @@ def _reason(text: str) -> str:
         found = pattern.search(reason)
         if found:
             names = names_of(found[1])
-            # An enum's values share a prefix that is easily left out: FP32, GPU.
+            # An enum's values share a prefix that is easily omitted: FP32, GPU.
             near = [name for name in names if name.endswith(f"_{found[2]}")]
             near += get_close_matches(found[2], names, n=1)
             return f"{reason} Did you mean '{near[0]}'?" if near else reason

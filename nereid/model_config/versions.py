@@ -1,4 +1,4 @@
-"""Which of a model's versions its version policy asks for."""
+"""The versions of a model that its version policy selects."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def select_versions(policy: ModelVersionPolicy, available: Iterable[int]) -> tuple[int, ...]:
-    """The versions to serve, ascending. A policy that says nothing means the latest one.
+    """The versions to serve, ascending; by default the latest.
 
-    Specific versions that are not there are left out, as on Triton.
+    Specific versions that do not exist are skipped, as on Triton.
     """
     versions = sorted(set(available))
     choice = policy.WhichOneof("policy_choice")

@@ -15,8 +15,8 @@ import uvloop
 from nereid.config import flags
 from nereid.observability.logging import set_up_logging
 from nereid.observability.metrics_endpoint import MetricsEndpoint
-from nereid.services.executor import backends
 from nereid.services.executor import settings as settings_module
+from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import ExecutorService
 
 if TYPE_CHECKING:
@@ -26,20 +26,23 @@ _log = logging.getLogger("nereid.services.executor")
 
 
 def main() -> int:
-    """The process; its exit code."""
+    """Run the process; returns its exit code."""
     settings = settings_module.read()
     set_up_logging(settings, "executor")
     settings_module.prepare_environment()
-    if settings.backend_directory:
-        backends.look_in(Path(settings.backend_directory))
-    finished = uvloop.run(_serve(settings))
+    directory = settings.backend_directory
+    backends = BackendRegistry(Path(directory) if directory else None)
+    finished = uvloop.run(_serve(settings, backends))
     if not finished:
-        _log.warning("a batch was still running when the time to exit was up")
+        _log.warning(
+            "a batch was still running after --exit-timeout-secs=%g; exiting without its result",
+            settings.exit_timeout_secs,
+        )
     return 0 if finished else 1
 
 
-async def _serve(settings: ExecutorSettings) -> bool:
-    service = ExecutorService(settings)
+async def _serve(settings: ExecutorSettings, backends: BackendRegistry) -> bool:
+    service = ExecutorService(settings, backends)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.leave)
@@ -59,5 +62,5 @@ if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stdout.flush()
-    # A thread stuck in a model's own code would crash an interpreter that tidies up around it.
+    # Finalisation would crash where a thread is stuck in a model's native code.
     os._exit(code)

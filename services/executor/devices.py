@@ -1,7 +1,7 @@
-"""What an executor can run models on: the CPU always, and GPUs as NVML and CUDA see them.
+"""The devices that an executor can run models on: the CPU, and GPUs as NVML and CUDA number them.
 
-A GPU's number is CUDA's: its place among those that CUDA_VISIBLE_DEVICES leaves. Without NVML there
-are no GPUs. Knows nothing of backends.
+A GPU's number is CUDA's: its index among those in CUDA_VISIBLE_DEVICES. Without NVML there are no
+GPUs. Knows no backends.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 class Gpu(NamedTuple):
-    """A GPU, or a slice of one (MIG), in NVML's order."""
+    """A GPU, or a MIG slice of one."""
 
     uuid: str
     name: str
     memory_bytes: int
-    # The whole GPU's number in NVML's order, also for its slices.
+    # The GPU's index in NVML's order, which its slices share.
     number: int
     is_slice: bool = False
 
@@ -40,7 +40,7 @@ def cpu() -> pb.Device:
 
 
 def cpu_name(cpuinfo: Path) -> str:
-    """The processors' model name, where the system tells it."""
+    """The processor's model name, or CPU if it is not listed."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -49,7 +49,7 @@ def cpu_name(cpuinfo: Path) -> str:
 
 
 def gpus(selection: str | None) -> list[pb.Device]:
-    """The GPUs that CUDA will show this process, numbered as it will number them."""
+    """The GPUs that CUDA shows this process, numbered as CUDA numbers them."""
     return [
         pb.Device(
             kind=pb.Device.GPU,
@@ -58,15 +58,15 @@ def gpus(selection: str | None) -> list[pb.Device]:
             name=gpu.name,
             memory_bytes=gpu.memory_bytes,
         )
-        for number, gpu in enumerate(select(_ask_nvml(), selection))
+        for number, gpu in enumerate(select_visible(_query_nvml(), selection))
     ]
 
 
-def select(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
-    """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first that is unknown.
+def select_visible(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
+    """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first unknown one.
 
-    A process can use one slice only. So where there are slices and nothing is selected, CUDA shows
-    the first slice and no other GPU.
+    A process can use one slice only: if there are slices and nothing is selected, CUDA shows the
+    first slice and no other GPU.
     """
     slices = [gpu for gpu in found if gpu.is_slice]
     if selection is None:
@@ -84,12 +84,12 @@ def select(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
 def _find(found: Sequence[Gpu], token: str) -> Gpu | None:
     if token.isdecimal():
         return next((gpu for gpu in found if gpu.number == int(token)), None)
-    # CUDA takes any unambiguous beginning of a UUID.
-    fitting = [gpu for gpu in found if token and gpu.uuid.startswith(token)]
-    return fitting[0] if len(fitting) == 1 else None
+    # CUDA accepts any unambiguous prefix of a UUID.
+    matching = [gpu for gpu in found if token and gpu.uuid.startswith(token)]
+    return matching[0] if len(matching) == 1 else None
 
 
-def _ask_nvml() -> list[Gpu]:
+def _query_nvml() -> list[Gpu]:
     """All GPUs and slices of the machine; none where NVML is missing or fails."""
     try:
         nvml = importlib.import_module("pynvml")
@@ -100,14 +100,14 @@ def _ask_nvml() -> list[Gpu]:
     try:
         return [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _gpus_at(nvml, index)]
     except nvml.NVMLError as error:
-        _log.warning("GPUs are left alone, since NVML fails: %s", error)
+        _log.warning("GPUs are not offered, since NVML fails: %s", error)
         return []
     finally:
         nvml.nvmlShutdown()
 
 
 def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
-    """The GPU at this place, or its slices if it is cut in such."""
+    """The GPU at this index, or its MIG slices."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
         mode, _ = nvml.nvmlDeviceGetMigMode(handle)
@@ -116,9 +116,9 @@ def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
     if mode != nvml.NVML_DEVICE_MIG_ENABLE:
         return [_gpu(nvml, handle, index, is_slice=False)]
     slices = []
-    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+    for slice_index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
-            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slice_index)
         except nvml.NVMLError:
             continue
         slices.append(_gpu(nvml, part, index, is_slice=True))
@@ -136,12 +136,12 @@ def _gpu(nvml: Any, handle: Any, index: int, *, is_slice: bool) -> Gpu:
 
 
 def _text(value: str | bytes) -> str:
-    """Old versions of NVML's package give bytes."""
+    """Old versions of pynvml return bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 def host_identity() -> str:
-    """Equal on two processes that share memory: same boot of one kernel, same /dev/shm."""
+    """Equal for processes that share memory: the same boot of one kernel, the same /dev/shm."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"  # noqa: S108 - shared memory is there

@@ -1,13 +1,7 @@
-"""A model instance: a thread that loads the model, warms it up, and serves its own stream.
+"""A model instance: a thread that loads the model, warms it up, and serves the instance's stream.
 
-The thread blocks on its socket, runs the batch, writes the answers: no event loop and no hand-over
-in between. While it lives:
-
-    loading -> warming -> dialling -> serving -> stopped
-                             ^-----------|          the stream broke, and nobody said stop
-
-Any of them goes to stopped by stop(); loading, warming and dialling by failing as well. `ended` is
-called once, from the thread, after the model is freed: with the failure, or with None.
+The thread blocks on its socket, executes the batch, writes the responses: no event loop, and no
+hand-over between threads. on_ended is called once, from the thread, after the model is closed.
 """
 
 from __future__ import annotations
@@ -16,22 +10,17 @@ import logging
 import random
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from nereid.backends import ModelLostError, ReadinessReporter, RequestModel
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.methods import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
 from nereid.rpc import BlockingStream, RpcError, Status
-from nereid.services.executor import backends
-from nereid.services.executor.backends import (
-    AskedModel,
-    Errand,
-    LostError,
-    RequestModel,
-    SelfServing,
-)
-from nereid.services.executor.batch.batch_runner import Runner
+from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
+from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.shared_tensors import Lender
 from nereid.services.executor.warmup import warm_up
@@ -39,18 +28,19 @@ from nereid.services.executor.warmup import warm_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
     from nereid.rpc.net.tls_files import Tls
-    from nereid.services.executor.backends import InstanceSpec, Model
+    from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.shared_tensors import SharedTensors
 
 _log = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S: Final = 10.0
+CONNECT_TIMEOUT_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 
-# With any other status the scheduler may want the instance yet.
+# After any other status the instance connects again: the scheduler may still want it.
 _REFUSALS: Final = frozenset(
     {
         Status.INVALID_ARGUMENT,
@@ -64,99 +54,136 @@ _REFUSALS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Scheduler:
-    """Where an instance finds its scheduler."""
+class InstanceState(Enum):
+    """What the instance's thread is doing."""
 
-    address: str
+    LOADING = "loading"
+    WARMING_UP = "warming up"
+    CONNECTING = "connecting"
+    IDLE = "idle"
+    EXECUTING = "executing"
+    # The model serves the stream itself.
+    DELEGATED = "delegated"
+    STOPPED = "stopped"
+
+
+# A stream that breaks leads back to CONNECTING. Every state may also end in STOPPED: by stop(), by
+# an error while loading or warming up, or by the scheduler refusing the instance.
+_TRANSITIONS: Final = {
+    InstanceState.LOADING: {InstanceState.WARMING_UP},
+    InstanceState.WARMING_UP: {InstanceState.CONNECTING},
+    InstanceState.CONNECTING: {
+        InstanceState.CONNECTING,
+        InstanceState.IDLE,
+        InstanceState.DELEGATED,
+    },
+    InstanceState.IDLE: {InstanceState.EXECUTING, InstanceState.CONNECTING},
+    InstanceState.EXECUTING: {InstanceState.IDLE, InstanceState.CONNECTING},
+    InstanceState.DELEGATED: {InstanceState.CONNECTING},
+}
+
+
+@dataclass(frozen=True)
+class InstanceContext:
+    """What all instances of an executor share."""
+
+    backends: BackendRegistry
+    scheduler_address: str
+    # For the instances' streams; None: plaintext.
     tls: Tls | None
+    # Held while a model is loaded, to bound how many load at the same time.
+    load_slots: threading.Semaphore
+    shared_tensors: SharedTensors
+    # Records the spans of sampled requests; None: nothing is traced.
+    tracer: Tracer | None = None
 
 
 @dataclass(frozen=True)
-class Callbacks:
-    """Whom an instance tells of its life; called from its thread."""
+class InstanceCallbacks:
+    """An instance's life; called from its thread."""
 
-    loaded: Callable[[], None]
-    ended: Callable[[ErrorStatus | None], None]
-    # A model that serves its stream itself was lost: the last batch that it had begun, and what is
-    # to be said of that.
-    lost: Callable[[int, ErrorStatus], None]
-    # Held while a model is loaded, so that not too many are at a time.
-    loads: threading.Semaphore = field(default_factory=threading.Semaphore)
-    # Takes the spans of sampled requests; None: nothing is traced.
-    tracer: Tracer | None = None
+    on_loaded: Callable[[], None]
+    # With the error, or None after stop().
+    on_ended: Callable[[ErrorStatus | None], None]
+    # A model that serves its stream itself was lost: the last batch that it had begun, and the
+    # error for that batch's requests.
+    on_model_lost: Callable[[int, ErrorStatus], None]
 
 
 class Instance:
     """One loaded copy of a model version; start() and stop() may be called from any thread."""
 
     def __init__(
-        self, number: int, spec: InstanceSpec, scheduler: Scheduler, callbacks: Callbacks
+        self,
+        spec: InstanceSpec,
+        context: InstanceContext,
+        callbacks: InstanceCallbacks,
+        *,
+        lends_outputs: bool = False,
     ) -> None:
-        self.number = number
-        self._shared_tensors: SharedTensors | None = None
-        self._lender: Lender | None = None
+        """lends_outputs: the scheduler can pass on responses in this executor's shared memory."""
         self.spec = spec
-        self._scheduler = scheduler
+        self._context = context
         self._callbacks = callbacks
+        self._lender = Lender(context.shared_tensors) if lends_outputs else None
+        self._state = InstanceState.LOADING
         self._stopping = threading.Event()
+        # Set: responses can no longer be delivered.
+        self._abandoned = threading.Event()
         self._stream: BlockingStream | None = None
-        self._executing = False
-        # Of a model that answers requests in its own time.
+        # Set for a RequestModel.
         self._requests: RequestRunner | None = None
-        # That model, if it may know whether it is ready, and if it serves the stream itself.
-        self._asked: AskedModel | None = None
-        self._serving: SelfServing | None = None
-        # Nobody takes its answers any more.
-        self._forsaken = threading.Event()
-        # How many batches it has answered; its thread alone writes.
+        self._readiness: ReadinessReporter | None = None
+        # Set while the model serves the stream itself.
+        self._direct: DirectServing | None = None
+        # Completed batches; written by its thread alone.
         self._batches = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
     @property
     def version(self) -> tuple[str, int]:
-        """Which model and version it is an instance of."""
+        """The model and version that it is an instance of."""
         return self.spec.config.name, self.spec.version
 
     @property
     def batches(self) -> int:
-        """How many batches it has answered."""
-        if self._serving is not None:
-            self._batches = max(self._batches, self._serving.begun)
+        """How many batches it has completed."""
+        if self._direct is not None:
+            self._batches = max(self._batches, self._direct.last_batch_begun)
         return self._batches
-
-    def share(self, shared_tensors: SharedTensors, *, lending: bool) -> None:
-        """Before the start: read tensors in shared memory; lending: and put answers there."""
-        self._shared_tensors = shared_tensors
-        self._lender = Lender(shared_tensors) if lending else None
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, *, unanswered: bool = False) -> None:
-        """End after the batch under way; unanswered: nobody takes its answers any more."""
-        if unanswered:
-            self._forsaken.set()
+    def stop(self, *, abandon: bool = False) -> None:
+        """End after the current batch; abandon: its responses can no longer be delivered."""
+        if abandon:
+            self._abandoned.set()
         self._stopping.set()
-        if self._serving is not None:
-            self._serving.wake()
+        if self._direct is not None:
+            self._direct.wake()
         stream = self._stream
-        # A thread with a batch under way closes the stream itself, after answering. A batch that
-        # arrives in this very moment is lost with the stream; the scheduler gives it to another.
-        # A scheduler that vanished would keep a thread that answers waiting for many minutes.
-        if stream is not None and (unanswered or not self._busy):
+        # A thread with a batch closes the stream itself, after responding. A batch that arrives in
+        # this very moment is lost with the stream, and the scheduler retries it elsewhere.
+        # If the scheduler has vanished, writing the response could block for minutes.
+        if stream is not None and (abandon or not self._is_busy()):
             stream.close()
 
-    def readiness_query(self, on_response: Callable[[bool], None]) -> None:
-        """Whether its model calls itself ready. From any thread; there may be no answer."""
-        if self._asked is None:
+    def query_readiness(self, on_response: Callable[[bool], None]) -> None:
+        """Whether the model reports itself ready. From any thread; a model may not respond."""
+        if self._readiness is None:
             on_response(False)
         else:
-            self._asked.readiness_query(on_response)
+            self._readiness.query_readiness(on_response)
 
-    @property
-    def _busy(self) -> bool:
-        return self._executing or (self._requests is not None and self._requests.busy)
+    def _is_busy(self) -> bool:
+        return self._state is InstanceState.EXECUTING or (
+            self._requests is not None and self._requests.busy
+        )
+
+    def _enter(self, state: InstanceState) -> None:
+        assert state in _TRANSITIONS[self._state], f"{self._state} -> {state}"
+        self._state = state
 
     def _run(self) -> None:
         error_status: ErrorStatus | None = None
@@ -165,19 +192,26 @@ class Instance:
         except NereidError as error:
             error_status = error_status_of(error)
         except Exception:
-            _log.exception("instance %s failed", self.spec.name)
+            _log.exception("instance %s failed while %s", self.spec.name, self._state.value)
             error_status = error_status_of(Internal(INTERNAL_MESSAGE))
         if error_status is not None:
-            _log.warning("instance %s ended: %s", self.spec.name, error_status.message)
-        self._callbacks.ended(error_status)
+            _log.warning(
+                "instance %s ended while %s: %s",
+                self.spec.name,
+                self._state.value,
+                error_status.message,
+            )
+        self._state = InstanceState.STOPPED
+        self._callbacks.on_ended(error_status)
 
     def _load_and_serve(self) -> None:
         spec = self.spec
-        with self._callbacks.loads:
+        with self._context.load_slots:
             if self._stopping.is_set():
                 return
-            model = backends.get(spec.config.backend).load(spec)
+            model = self._context.backends.load_backend(spec.config.backend).load(spec)
         try:
+            self._enter(InstanceState.WARMING_UP)
             if isinstance(model, RequestModel):
                 self._serve_requests(model)
             else:
@@ -186,49 +220,52 @@ class Instance:
             model.close()
 
     def _serve_batches(self, model: Model) -> None:
-        view = None if self._shared_tensors is None else self._shared_tensors.view
-        runner = Runner(self.spec, model, self._callbacks.tracer, view)
-        self._warm_up(runner)
-        self._serve_streams(lambda: self._serve(runner))
+        # Without shared memory: no scheduler would release what a warm-up's responses occupy.
+        self._warm_up(BatchRunner(self.spec, model).execute)
+        context = self._context
+        runner = BatchRunner(
+            self.spec, model, context.tracer, context.shared_tensors.view, self._lender
+        )
+        self._serve_streams(lambda: self._serve_batch_stream(runner))
 
     def _serve_requests(self, model: RequestModel) -> None:
-        """As for other models, but this one may be lost, and comes back."""
-        runner = RequestRunner(self.spec, model, self._callbacks.tracer)
-        self._requests = runner
-        if isinstance(model, AskedModel):
-            self._asked = model
+        """Like _serve_batches, for a model that may be lost and is restarted then."""
+        self._requests = runner = RequestRunner(self.spec, model, self._context.tracer)
+        if isinstance(model, ReadinessReporter):
+            self._readiness = model
         try:
-            self._warm_up(runner)
-        except LostError as error:
+            self._warm_up(runner.execute)
+        except ModelLostError as error:
             raise Internal(f"it failed on its warm-up: {error}") from error
+        runner.rooms.lender = self._lender
         while True:
             try:
-                self._serve_streams(lambda: self._serve_one_way_or_other(model, runner))
+                self._serve_streams(lambda: self._serve_request_stream(model, runner))
                 return
-            except LostError:
-                # Its stream is closed: until the model is back, nobody gives it anything.
-                if not model.revive(self._stopping):
+            except ModelLostError:
+                # The stream is closed: the scheduler sends nothing until the model is back.
+                if not model.restart(self._stopping):
                     return
 
-    def _warm_up(self, runner: Runner | RequestRunner) -> None:
-        warm_up(self.spec.config, self.spec.version_path.parent, runner.execute)
-        # Not before: nobody would give back what a warm-up lends.
-        borrower = runner if isinstance(runner, Runner) else runner.rooms
-        borrower.lender = self._lender
-        self._callbacks.loaded()
+    def _warm_up(self, execute: Callable[[bytes], bytes]) -> None:
+        warm_up(self.spec.config, self.spec.version_path.parent, execute)
+        self._callbacks.on_loaded()
 
-    def _serve_streams(self, serve: Callable[[], None]) -> None:
-        """Stream after stream, until stop(); serve: one of them, from dialling to its end."""
+    # ---- streams
+
+    def _serve_streams(self, serve_stream: Callable[[], None]) -> None:
+        """Stream after stream, until stop(); serve_stream connects, and serves until the end."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
+            self._enter(InstanceState.CONNECTING)
             began = time.monotonic()
             try:
                 try:
-                    serve()
+                    serve_stream()
                 finally:
                     if self._lender is not None and not self._stopping.is_set():
-                        self._lender.break_off()
-                # The scheduler ended the stream in good order: it says by its own stream what next.
+                        self._lender.discard_lent()
+                # The scheduler ended the stream regularly: a command on its Join stream follows.
                 self._stopping.wait()
             except RpcError as error:
                 if self._stopping.is_set():
@@ -240,79 +277,81 @@ class Instance:
                 _log.debug("instance %s lost its stream: %s", self.spec.name, error.message)
             if time.monotonic() - began > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
-            # Many instances lose their streams at once; they shall not come back at once.
+            # Jitter: many instances lose their streams at the same time.
             self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _serve_one_way_or_other(self, model: RequestModel, runner: RequestRunner) -> None:
-        """As long as a stream lasts; the model itself, if it can, else through this thread."""
-        in_clear = self._scheduler.tls is None
-        if in_clear and isinstance(model, SelfServing) and model.serves_itself:
-            self._serving = model
-            model.serve(self._errand())
-            if model.serves_itself or self._stopping.is_set():
-                return
-            self._serving = None
-        stream = self._dial()
+    def _serve_batch_stream(self, runner: BatchRunner) -> None:
+        """Until the stream ends, or stop() and the current batch is completed."""
+        stream = self._connect()
         try:
-            runner.serve(stream, self._stopping.is_set, self._count)
+            self._execute_batches(stream, runner)
         finally:
             stream.close()
 
-    def _errand(self) -> Errand:
-        return Errand(
-            address=self._scheduler.address,
-            metadata=[*self._metadata(), (VOUCHED_KEY, "1")],
-            stopping=self._stopping.is_set,
-            forsaken=self._forsaken.is_set,
-            on_lost=self._callbacks.lost,
-            lender=self._lender,
-            tracer=self._callbacks.tracer,
-        )
-
-    def _count(self) -> None:
-        self._batches += 1
-
-    def _metadata(self) -> list[tuple[str, str]]:
-        metadata = [(INSTANCE_KEY, str(self.number))]
-        if self._requests is not None:
-            metadata.append((CONTROLS_KEY, "1"))
-        if self._asked is not None and self._asked.tells_ready:
-            metadata.append((READY_KEY, "1"))
-        return metadata
-
-    def _dial(self) -> BlockingStream:
-        stream = BlockingStream(
-            self._scheduler.address,
-            EXECUTE_PATH,
-            metadata=self._metadata(),
-            timeout_s=DIAL_TIMEOUT_S,
-            tls=self._scheduler.tls,
-            # What serves requests looks after its stream by itself.
-            attended=self._requests is None,
-        )
-        self._stream = stream
-        self._executing = False
-        return stream
-
-    def _serve(self, runner: Runner) -> None:
-        """Until the stream ends, or stop() and the batch under way is answered."""
-        stream = self._dial()
-        try:
-            self._execute_all(stream, runner)
-        finally:
-            stream.close()
-
-    def _execute_all(self, stream: BlockingStream, runner: Runner) -> None:
+    def _execute_batches(self, stream: BlockingStream, runner: BatchRunner) -> None:
         receive, send, execute = stream.receive, stream.send, runner.execute
         stopping = self._stopping.is_set
+        idle, executing = InstanceState.IDLE, InstanceState.EXECUTING
         while not stopping():
             frame = receive()
             if frame is None:
                 return
-            self._executing = True
+            self._state = executing
             send(execute(frame))
             self._batches += 1
-            self._executing = False
+            self._state = idle
             if runner.traced is not None:
-                runner.tell()
+                runner.record_spans()
+
+    def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
+        """Until the stream ends: by the model itself if it can, else through this thread."""
+        plaintext = self._context.tls is None
+        if plaintext and isinstance(model, DirectServing) and model.can_serve_stream:
+            self._enter(InstanceState.DELEGATED)
+            self._direct = model
+            model.serve_stream(self._stream_context())
+            if model.can_serve_stream or self._stopping.is_set():
+                return
+            self._direct = None
+            self._enter(InstanceState.CONNECTING)
+        stream = self._connect()
+        try:
+            runner.serve(stream, self._stopping.is_set, self._count_batch)
+        finally:
+            stream.close()
+
+    def _count_batch(self) -> None:
+        self._batches += 1
+
+    def _connect(self) -> BlockingStream:
+        self._stream = BlockingStream(
+            self._context.scheduler_address,
+            EXECUTE_PATH,
+            metadata=self._metadata(),
+            timeout_s=CONNECT_TIMEOUT_S,
+            tls=self._context.tls,
+            # A RequestRunner waits for the stream's socket itself.
+            attended=self._requests is None,
+        )
+        self._enter(InstanceState.IDLE)
+        return self._stream
+
+    def _stream_context(self) -> StreamContext:
+        return StreamContext(
+            address=self._context.scheduler_address,
+            metadata=[*self._metadata(), (VOUCHED_KEY, "1")],
+            is_stopping=self._stopping.is_set,
+            is_abandoned=self._abandoned.is_set,
+            on_lost=self._callbacks.on_model_lost,
+            lender=self._lender,
+            tracer=self._context.tracer,
+        )
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        metadata = [(INSTANCE_KEY, str(self.spec.number))]
+        if self._requests is not None:
+            metadata.append((CONTROLS_KEY, "1"))
+        if self._readiness is not None and self._readiness.reports_readiness:
+            metadata.append((READY_KEY, "1"))
+        return metadata

@@ -32,6 +32,7 @@ from nereid.shm.segments import LostError, exists, read
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.backends import RequestControl
     from nereid.core.messages import FromScheduler, InferRequest, ToScheduler
 
     OnResponse = Callable[[InferResponse], None]
@@ -108,11 +109,11 @@ class Mesh:
         self._from_thread(lambda: self._submit(request, on_response))
         return asked
 
-    def call(self, method: str, message: bytes, on_reply: OnReply) -> None:
+    def call_scheduler(self, method: str, message: bytes, on_reply: OnReply) -> None:
         """Call a control method of the scheduler's."""
         self._from_thread(lambda: self._call(method, message, on_reply))
 
-    def give_back(self, segment_name: str) -> None:
+    def release_segment(self, segment_name: str) -> None:
         """Nobody reads the answer that lies in this segment any more."""
         self._from_thread(lambda: self._release(segment_name))
 
@@ -233,7 +234,7 @@ class Mesh:
         if self._greeted and self._link is not None:
             self._link.send(Release((segment_name,)))
 
-    def tell(self, request: InferRequest, kind: str) -> None:
+    def tell(self, request: InferRequest, kind: RequestControl) -> None:
         """What has become of a request at its asker's; on the loop."""
         if kind == "cancel":
             pending = self._pending.pop(request.id, None)
@@ -283,6 +284,6 @@ class Asked:
         self._mesh = mesh
         self._request = request
 
-    def tell(self, kind: str) -> None:
+    def send_control(self, kind: RequestControl) -> None:
         """What has become of it here: cancel, pause or resume. From any thread."""
         self._mesh._from_thread(lambda: self._mesh.tell(self._request, kind))  # noqa: SLF001

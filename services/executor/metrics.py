@@ -1,7 +1,7 @@
-"""How busy this machine is, and what this executor counts of itself.
+"""How busy this machine is, and this executor's own metrics.
 
-The machine is read from /proc and, where this executor offers GPUs, from NVML; what cannot be read
-is left at zero. Knows no stream.
+The machine's usage is read from /proc and, where this executor offers GPUs, from NVML; what cannot
+be read is left at zero. Knows no stream.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from nereid.services.executor.session import Membership
+    from nereid.services.executor.session import SchedulerSession
 
 _log = logging.getLogger(__name__)
 
-Times = tuple[int, int]
+# A pair of readings of the same kind, see processor_times and memory_bytes.
+Readings = tuple[int, int]
 
 
 class UsageReader:
-    """Reads what happened since the last reading; one thread at a time may."""
+    """Reads the usage since its last reading; one thread at a time."""
 
     def __init__(self, gpu_uuids: Sequence[str], proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -35,7 +36,7 @@ class UsageReader:
         self._nvml: Any = None
 
     def read(self) -> pb.DeviceUsage:
-        """The machine's state now."""
+        """The machine's usage now."""
         before, self._times = self._times, self._read(processor_times, "stat", self._times)
         total, used = self._read(memory_bytes, "meminfo", (0, 0))
         return pb.DeviceUsage(
@@ -45,7 +46,7 @@ class UsageReader:
             gpus=self._read_gpus(),
         )
 
-    def _read(self, parse: Callable[[str], Times], name: str, otherwise: Times) -> Times:
+    def _read(self, parse: Callable[[str], Readings], name: str, otherwise: Readings) -> Readings:
         try:
             return parse((self._proc / name).read_text())
         except (OSError, ValueError, KeyError, IndexError):
@@ -59,22 +60,22 @@ class UsageReader:
                 self._nvml = importlib.import_module("pynvml")
                 self._nvml.nvmlInit()
             except Exception as error:
-                _log.warning("the GPUs' usage cannot be read: %s", error)
+                _log.warning("GPU usage cannot be read, and is reported as zero: %s", error)
                 self._gpu_uuids = ()
                 return []
         return [gpu_usage(self._nvml, uuid) for uuid in self._gpu_uuids]
 
 
-def processor_times(stat: str) -> Times:
-    """From /proc/stat: how long all processors were busy, and how long in all."""
-    words = stat.splitlines()[0].split()
-    # user nice system idle iowait irq softirq steal; guests' time is in user's already.
-    times = [int(word) for word in words[1:9]]
+def processor_times(stat: str) -> Readings:
+    """From /proc/stat: how long all processors were busy, and their total time."""
+    fields = stat.splitlines()[0].split()
+    # user nice system idle iowait irq softirq steal; user includes guests' time.
+    times = [int(each) for each in fields[1:9]]
     return sum(times) - times[3] - times[4], sum(times)
 
 
-def memory_bytes(meminfo: str) -> Times:
-    """From /proc/meminfo: all memory, and what is in use."""
+def memory_bytes(meminfo: str) -> Readings:
+    """From /proc/meminfo: the total, and what is in use."""
     sizes = {
         name: int(rest.split()[0]) * 1024
         for name, _, rest in (line.partition(":") for line in meminfo.splitlines())
@@ -82,19 +83,19 @@ def memory_bytes(meminfo: str) -> Times:
     return sizes["MemTotal"], sizes["MemTotal"] - sizes["MemAvailable"]
 
 
-def utilization(before: Times, now: Times) -> float:
-    """The share of the time between that processors were busy."""
+def utilization(before: Readings, now: Readings) -> float:
+    """The share of the time between two readings that processors were busy."""
     busy, total = now[0] - before[0], now[1] - before[1]
     return min(1.0, max(0.0, busy / total)) if total > 0 else 0.0
 
 
 def gpu_usage(nvml: Any, uuid: str) -> pb.GpuUsage:
-    """One GPU's state; NVML knows not all of it of every GPU and slice."""
+    """One GPU's usage; NVML does not have all values for every GPU and MIG slice."""
     usage = pb.GpuUsage(uuid=uuid)
 
-    def ask(what: Callable[[Any], Any]) -> Any:
+    def query(function: Callable[[Any], Any]) -> Any:
         try:
-            return what(handle)
+            return function(handle)
         except nvml.NVMLError:
             return None
 
@@ -102,31 +103,32 @@ def gpu_usage(nvml: Any, uuid: str) -> pb.GpuUsage:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
     except nvml.NVMLError:
         return usage
-    rates, memory = ask(nvml.nvmlDeviceGetUtilizationRates), ask(nvml.nvmlDeviceGetMemoryInfo)
+    rates, memory = query(nvml.nvmlDeviceGetUtilizationRates), query(nvml.nvmlDeviceGetMemoryInfo)
     if rates is not None:
         usage.utilization = rates.gpu / 100
     if memory is not None:
         usage.memory_total_bytes, usage.memory_used_bytes = memory.total, memory.used
     # Milliwatts and millijoules.
-    usage.power_usage_watts = (ask(nvml.nvmlDeviceGetPowerUsage) or 0) / 1000
-    usage.power_limit_watts = (ask(nvml.nvmlDeviceGetPowerManagementLimit) or 0) / 1000
-    usage.energy_joules = (ask(nvml.nvmlDeviceGetTotalEnergyConsumption) or 0) / 1000
+    usage.power_usage_watts = (query(nvml.nvmlDeviceGetPowerUsage) or 0) / 1000
+    usage.power_limit_watts = (query(nvml.nvmlDeviceGetPowerManagementLimit) or 0) / 1000
+    usage.energy_joules = (query(nvml.nvmlDeviceGetTotalEnergyConsumption) or 0) / 1000
     return usage
 
 
-def write(page: metrics.Page, stay: Membership | None, gone: Iterable[tuple[Any, int]]) -> None:
-    """The executor's own series; gone: batches of the instances that are no more, by version."""
-    page.add(
-        metrics.EXECUTOR_LINKED, stay is not None and stay.welcomed and not stay.ended.is_set()
-    )
+def write_metrics(
+    page: metrics.Page, session: SchedulerSession | None, ended_batches: Counter[tuple[str, int]]
+) -> None:
+    """The executor's own series; ended_batches: of instances that have ended, by version."""
+    joined = session is not None and session.accepted and not session.ended.is_set()
+    page.add(metrics.EXECUTOR_LINKED, joined)
     instances: Counter[tuple[str, int]] = Counter()
-    batches: Counter[tuple[str, int]] = Counter(dict(gone))
-    for instance in stay.instances if stay is not None else ():
+    batches = ended_batches.copy()
+    for instance in session.instances if session is not None else ():
         instances[instance.version] += 1
         batches[instance.version] += instance.batches
-    for (model, version), count in instances.items():
-        labels = {"model": model, "version": str(version)}
-        page.add(metrics.EXECUTOR_INSTANCES, count, labels)
-    for (model, version), count in batches.items():
-        labels = {"model": model, "version": str(version)}
-        page.add(metrics.EXECUTOR_BATCHES, count, labels)
+    for metric, counts in (
+        (metrics.EXECUTOR_INSTANCES, instances),
+        (metrics.EXECUTOR_BATCHES, batches),
+    ):
+        for (model, version), count in counts.items():
+            page.add(metric, count, {"model": model, "version": str(version)})

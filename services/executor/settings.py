@@ -43,7 +43,7 @@ def _gpus(text: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """Triton's may have a fraction."""
+    """Rounded up: Triton accepts fractions."""
     try:
         return ceil(flags.seconds(text))
     except ValueError:
@@ -69,21 +69,21 @@ class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSetti
     )
     gpus: str = flag("all", "the GPUs to offer: all, none, or their numbers, such as 0,2", _gpus)
     model_repository_map: tuple[PathMapping, ...] = flag(
-        (), "theirs=mine: where models lie here that the scheduler has elsewhere; may be given "
-        "several times", _path_mapping, repeated=True,
+        (), "theirs=mine: a directory as the scheduler names it, and as it is named here; may be "
+        "given several times", _path_mapping, repeated=True,
     )  # fmt: skip
     backend_directory: str = flag(
         "", "a directory of Python-based backends, each a folder with a model.py"
     )
     exit_timeout_secs: float = flag(
-        30.0, "how long batches under way may take to finish after SIGTERM", flags.seconds
+        30.0, "how long running batches may take to finish after SIGTERM", flags.seconds
     )
 
     model_load_thread_count: int = flag(
         4, "how many instances may be loading at a time", flags.integer(1)
     )
     metrics_interval_ms: int = flag(
-        2000, "how often to tell of CPU, memory and GPUs; 0: never", _milliseconds
+        2000, "how often to report CPU, memory and GPU usage; 0: never", _milliseconds
     )
     metrics_port: int = flag(
         -1, "a port for this executor's own /metrics; -1: none", flags.own_port
@@ -91,36 +91,36 @@ class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSetti
     metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """What is wrong with these settings, one line each."""
         return self.mesh_tls_errors()
 
-    def offered_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
-        """Which of the visible GPUs to offer."""
+    def select_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
+        """Those of the visible GPUs that are offered."""
         if self.gpus in ("all", "none"):
             return tuple(visible) if self.gpus == "all" else ()
         chosen = {int(part) for part in self.gpus.split(",")}
         return tuple(gpu for gpu in visible if gpu in chosen)
 
     def local_path(self, theirs: str) -> str:
-        """Where a path of the scheduler's lies here; the longest fitting mapping counts."""
+        """The local name of a path of the scheduler's, by the longest mapping that applies."""
         path = PurePosixPath(theirs)
-        fitting = [one for one in self.model_repository_map if path.is_relative_to(one.theirs)]
-        if not fitting:
+        applicable = [one for one in self.model_repository_map if path.is_relative_to(one.theirs)]
+        if not applicable:
             return theirs
-        best = max(fitting, key=lambda one: len(one.theirs.parts))
+        best = max(applicable, key=lambda one: len(one.theirs.parts))
         return str(best.mine / path.relative_to(best.theirs))
 
     def own_name(self) -> str:
-        """The name that the mesh knows this executor by."""
-        # Processes of two containers may share both host name and number: each would drive the
-        # other out for ever.
+        """The executor's name in the mesh."""
+        # Containers may share both host name and process id. Without random letters they would
+        # replace each other in the scheduler again and again.
         return self.name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExecutorSettings:
-    """The settings of this process; on faults, tell them all and exit with 2."""
+    """The settings of this process; prints all errors and exits with 2 if there are any."""
     return flags.read(
         ExecutorSettings,
         sys.argv[1:] if argv is None else argv,
@@ -130,13 +130,13 @@ def read(
 
 
 def visible_gpus() -> str | None:
-    """CUDA's own selection of GPUs, which numbers them anew; None: all."""
+    """CUDA's own selection of GPUs, which renumbers them; None: all."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def prepare_environment() -> None:
-    """For libraries that read it once, when they are first used; what the user has set stays."""
+    """Set variables that libraries read at first use, unless the user has set them."""
     # CUDA counts GPUs as NVML does.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    # ONNX Runtime's own builds tell their maker what they run, unless told not to.
+    # ONNX Runtime's own builds send telemetry by default.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

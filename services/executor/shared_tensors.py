@@ -1,8 +1,8 @@
-"""Tensors in shared memory, as an executor sees them: it reads requests in place, lends answers.
+"""Tensors in shared memory: requests' are read in place, responses' are put into own segments.
 
-What it has lent comes back when the scheduler says so. What an instance has lent when its stream
-breaks is let go of: whoever has it open keeps it, and whoever has not asks again. Used by the
-instances' threads and by the event loop.
+A segment with a response is lent until the scheduler releases it. When an instance's stream breaks,
+what it has lent is discarded: a receiver that has opened a segment keeps it, any other requests the
+inference again. Used by the instances' threads and by the event loop.
 """
 
 from __future__ import annotations
@@ -32,62 +32,63 @@ if TYPE_CHECKING:
 
     Piece = bytes | memoryview
 
-# To copy so much may take a while.
-_LONG_BYTES = 1 << 20
+# From this size on a copy takes long enough to release the interpreter's lock for it.
+_LONG_COPY_BYTES = 1 << 20
 
 
 class SharedTensors:
-    """The executor's segments and its view of others'."""
+    """The executor's segments and its mappings of others'."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
         self.domain = memory_domain(limit_bytes)
         self.process = str(os.getpid())
-        # Models' workers write their answers there themselves.
+        # Models' workers write their responses there themselves.
         self.segments = Segments(limit_bytes, writable=True)
         self._mappings = Mappings()
         self._idle_s = idle_s
-        # How often to tidy.
-        self.pause_s = tidying_pause_s(idle_s)
+        self.trim_interval_s = tidying_pause_s(idle_s)
 
     def view(self, memory: pb.SharedMemory) -> memoryview:
         """A request's tensor, in place.
 
         Raises:
-            Unavailable: its gateway is gone, or has given the request up.
+            Unavailable: its gateway has ended, or has dropped the request.
         """
         try:
             return self._mappings.view(
                 SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
             )
         except LostError as error:
-            raise Unavailable(f"the data of the request is gone: {error}", accepted=True) from error
+            raise Unavailable(
+                f"the request's data in shared memory was lost: {error}", accepted=True
+            ) from error
 
-    def release(self, release: pb.Release) -> None:
-        """What was lent comes back."""
-        give_back = self.segments.discard if release.discard else self.segments.free
+    def release_segments(self, release: pb.Release) -> None:
+        """The responses in these segments have been read."""
+        free = self.segments.discard if release.discard else self.segments.free
         for segment_name in release.segment_names:
-            give_back(segment_name)
+            free(segment_name)
 
-    def forget(self) -> None:
-        """The scheduler is gone: nobody will give back what is lent."""
+    def discard_all(self) -> None:
+        """The session with the scheduler is over: nothing that is lent will be released."""
         self.segments.discard_all()
 
-    def tidy(self) -> None:
-        """Let go of what nobody has used for a while."""
+    def trim_idle(self) -> None:
+        """Return memory to the system that has not been used for a while."""
         self.segments.trim(self._idle_s)
         self._mappings.sweep()
 
 
 class Lender:
-    """One instance's way of lending its answers."""
+    """Puts the responses of one instance into shared memory."""
 
     def __init__(self, shared_tensors: SharedTensors) -> None:
         self._segments = shared_tensors.segments
-        # Of the batch under way.
+        # The names of the current batch's segments.
         self.lent: list[str] = []
 
     def lend(self, outputs: Sequence[Piece]) -> list[SharedMemory] | None:
-        """An answer's outputs, copied to a segment; None: they are small, or there is no room."""
+        """A response's outputs, copied to a segment; None: they are small, or memory is full."""
         offsets, end = [], 0
         for output in outputs:
             offsets.append(end)
@@ -102,30 +103,30 @@ class Lender:
         references = []
         for output, offset in zip(outputs, offsets, strict=True):
             size = len(output)
-            if size < _LONG_BYTES:
+            if size < _LONG_COPY_BYTES:
                 view[offset : offset + size] = output
             else:
-                # numpy lets go of the interpreter meanwhile: new memory takes seconds to the
+                # numpy releases the interpreter's lock: first use of memory takes seconds per
                 # gigabyte, and a process that answers no ping for so long is taken for dead.
-                place = np.frombuffer(view, np.uint8, size, offset)
-                np.copyto(place, np.frombuffer(output, np.uint8))
+                target = np.frombuffer(view, np.uint8, size, offset)
+                np.copyto(target, np.frombuffer(output, np.uint8))
             references.append(segment.range(offset, size))
         return references
 
     def room(self, size_bytes: int) -> SharedMemory | None:
-        """Memory for an answer that somebody else writes; None: there is none to be had."""
+        """Memory for a response that the model's process writes itself; None: memory is full."""
         segment = self._segments.take(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def free(self, segment_name: str) -> None:
-        """What was lent, or given as room, is not used."""
+        """A segment of this instance is not used after all."""
         self._segments.free(segment_name)
 
-    def take_back(self) -> None:
-        """The batch under way failed: nobody has heard of what it lent."""
+    def free_lent(self) -> None:
+        """The current batch failed: no response that refers to its segments was sent."""
         for name in self.lent:
             self._segments.free(name)
 
-    def break_off(self) -> None:
-        """Nobody can be told any more that answers were lent, or will say that they come back."""
+    def discard_lent(self) -> None:
+        """The stream broke: unsent responses are dropped, and sent ones may never be released."""
         self._segments.discard_of(self)

@@ -1,7 +1,7 @@
-"""What an executor tells of a batch's sampled members: to each, in its own trace, the whole run.
+"""The spans of a batch: in the trace of each sampled member, the execution of the whole batch.
 
-Called by an instance's thread after the answers are written, and only where tracing is on. Knows no
-model and no stream.
+Recorded by an instance's thread after the responses are written, and only if tracing is on. Knows
+no model and no stream.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """One batch, as perf_counter's nanoseconds."""
+    """When a batch was executed, in perf_counter's nanoseconds."""
 
-    # The trace contexts of the sampled members.
+    # Of the sampled members.
     contexts: list[bytes]
     started_ns: int
     stacked_ns: int
@@ -31,13 +31,13 @@ class Run(NamedTuple):
 
 
 def sampled(members: Iterable[pb.BatchMember]) -> list[bytes]:
-    """The trace contexts of those that are to be traced."""
+    """The trace contexts of the sampled members."""
     return [context for each in members if is_sampled(context := each.trace_context)]
 
 
 def record(tracer: Tracer, instance: str, run: Run) -> None:
-    """The spans of a run: compute, and in it input, infer and output."""
-    # Both count from the same moment, on Linux.
+    """Record the spans of a batch: compute, and in it input, infer and output."""
+    # On Linux both clocks start at the same moment.
     offset_ns = epoch_offset_ns()
     started_ns, stacked_ns = run.started_ns + offset_ns, run.stacked_ns + offset_ns
     ran_ns, ended_ns = run.ran_ns + offset_ns, run.ended_ns + offset_ns

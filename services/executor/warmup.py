@@ -1,7 +1,7 @@
-"""model_warmup: batches that an instance runs before it counts as ready.
+"""model_warmup: batches that an instance executes before it is ready.
 
-A sample's batch is made of batch_size like requests of one row, as Triton does it. A sample that
-fails, fails the load. Knows no model: it makes Batch messages and reads Executed messages.
+As on Triton, a sample's batch has batch_size equal requests of one row. A sample that fails, fails
+the load. Knows no model: it writes Batch messages and reads Executed messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def warm_up(
     config: model_config_pb2.ModelConfig, model_path: Path, execute: Callable[[bytes], bytes]
 ) -> None:
-    """Run every sample of the configuration.
+    """Execute every sample of the configuration.
 
     Raises:
         NereidError: a sample is wrong, or the model fails on it.
@@ -71,14 +71,14 @@ def _data(
         return _file_data(sample, name, tensor, directory)
     size = _size(tensor)
     if choice == "random_data" and tensor.data_type != CONFIG_NUMBER[BYTES]:
-        data = random.randbytes(size)  # noqa: S311 - any numbers will do
+        data = random.randbytes(size)  # noqa: S311 - no secret
         is_bool = tensor.data_type == CONFIG_NUMBER["BOOL"]
         return bytes(byte & 1 for byte in data) if is_bool else data
     return bytes(size)
 
 
 def _size(tensor: model_config_pb2.ModelWarmup.Input) -> int:
-    """Bytes of the whole tensor; of a BYTES one, those of as many empty elements."""
+    """The size of the tensor in bytes; for BYTES, that of as many empty elements."""
     datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
     size = byte_size(datatype, tensor.dims)
     return 4 * prod(tensor.dims) if size is None else size

@@ -1,6 +1,6 @@
-"""What docs/backends.md promises, of every backend whose package is installed here.
+"""The contract of docs/backends.md, for every backend whose package is installed here.
 
-All serve one model, OUTPUT0 = INPUT0, and are asked through the code that serves batches.
+Each serves OUTPUT0 = INPUT0, through the code that executes batches.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pytest
 from google.protobuf import text_format
 from onnx import helper
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, Model, RequestModel
 from nereid.core.datatypes import NAMES, SIZE_BYTES
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor import backends
-from nereid.services.executor.backends import UNSTATED, InstanceSpec, Model, RequestModel
-from nereid.services.executor.batch.batch_runner import Runner
+from nereid.services.executor.backends.registry import BackendRegistry
+from nereid.services.executor.batch.batch_runner import BatchRunner
 from tests.support.models import openvino_models, torch_models
 from tests.support.models.onnx_models import head, member, response_of, value, write
 
@@ -93,7 +93,7 @@ def spec_of(
 
 
 def loaded(kind: Kind, spec: InstanceSpec) -> Model:
-    model = backends.get(kind.name).load(spec)
+    model = BackendRegistry().load_backend(kind.name).load(spec)
     assert not isinstance(model, RequestModel)
     return model
 
@@ -113,19 +113,21 @@ def raw_of(datatype: str, count: int, *, any_bytes: bool = False) -> bytes:
     return np.arange(count).astype(f"{datatype[0].lower()}{SIZE_BYTES[datatype]}".lower()).tobytes()
 
 
-def execute(runner: Runner, *members: pb.BatchMember) -> list[pb.InferResponse]:
+def execute(runner: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
     batch = pb.Batch(id=1, members=members).SerializeToString()
     return list(pb.Executed.FromString(runner.execute(batch)).responses)
 
 
 @pytest.mark.parametrize("datatype", sorted(NAMES))
-def test_each_member_of_a_batch_gets_its_own(kind: Kind, tmp_path: Path, datatype: str) -> None:
+def test_each_member_of_a_batch_gets_its_own_rows(
+    kind: Kind, tmp_path: Path, datatype: str
+) -> None:
     if datatype not in kind.datatypes:
         pytest.skip(f"{kind.name} has no {datatype}")
     kind.save(tmp_path / "1", datatype)
     spec = spec_of(kind, tmp_path / "1", datatype)
     model = loaded(kind, spec)
-    runner = Runner(spec, model)
+    runner = BatchRunner(spec, model)
     raws = [raw_of(datatype, 2 * rows, any_bytes=kind.takes_any_bytes) for rows in (1, 3)]
     for _ in range(2):
         responses = execute(
@@ -146,16 +148,16 @@ def test_a_model_without_batching(kind: Kind, tmp_path: Path, datatype: str) -> 
         pytest.skip(f"{kind.name} has no {datatype}")
     kind.save(tmp_path / "1", datatype)
     spec = spec_of(kind, tmp_path / "1", datatype, 0)
-    runner = Runner(spec, loaded(kind, spec))
+    runner = BatchRunner(spec, loaded(kind, spec))
     raw = raw_of(datatype, 4)
     (response,) = execute(runner, member(head(("INPUT0", datatype, [2, 2])), raw))
     assert response_of(response) == [("OUTPUT0", datatype, [2, 2], raw)]
 
 
-def test_a_file_says_the_same_before_and_after_it_is_loaded(kind: Kind, tmp_path: Path) -> None:
+def test_a_file_is_described_as_it_is_loaded(kind: Kind, tmp_path: Path) -> None:
     kind.save(tmp_path / "1", "FP32")
     spec = spec_of(kind, tmp_path / "1")
-    backend = backends.get(kind.name)
+    backend = BackendRegistry().load_backend(kind.name)
     described, model = backend.describe(spec.config, spec.version_path), loaded(kind, spec)
     assert described == model.description
     if kind.describes:
@@ -163,7 +165,7 @@ def test_a_file_says_the_same_before_and_after_it_is_loaded(kind: Kind, tmp_path
         assert given[:3] == ("INPUT0", "FP32", (-1, -1))
         assert made[:3] == ("OUTPUT0", "FP32", (-1, -1))
     else:
-        assert described is UNSTATED
+        assert described is EMPTY_DESCRIPTION
 
 
 def test_a_missing_file_is_not_found(kind: Kind, tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_a_broken_file_is_an_error_that_names_the_model(kind: Kind, tmp_path: Pa
         pytest.skip(f"{kind.name} has no file")
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / kind.filename).write_bytes(b"this is no model")
-    backend, spec = backends.get(kind.name), spec_of(kind, tmp_path / "1")
+    backend, spec = BackendRegistry().load_backend(kind.name), spec_of(kind, tmp_path / "1")
     with pytest.raises(NereidError, match="failed to load 'm'"):
         loaded(kind, spec)
     if kind.describes:
@@ -206,7 +208,7 @@ def test_instances_of_a_model_run_side_by_side(kind: Kind, tmp_path: Path) -> No
     def serve(number: int) -> None:
         spec = replace(spec_of(kind, tmp_path / "1"), name=f"m_{number}")
         model = loaded(kind, spec)
-        runner = Runner(spec, model)
+        runner = BatchRunner(spec, model)
         for turn in range(50):
             raw = np.full(6, 100 * number + turn, "f4").tobytes()
             (response,) = execute(runner, member(head(("INPUT0", "FP32", [3, 2])), raw))

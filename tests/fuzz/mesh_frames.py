@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from nereid.backends import ModelDescription
 from nereid.core.cache_messages import FromCacheCodec, ToCacheCodec
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import NereidError
@@ -20,8 +21,7 @@ from nereid.core.messages import (
     SharedMemory,
 )
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import Description
-from nereid.services.executor.batch.arrays import gather, split, stack
+from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member
 
@@ -30,7 +30,7 @@ _CONFIG = """max_batch_size: 8
 input [{ name: "x" data_type: TYPE_FP32 dims: -1 }, { name: "s" data_type: TYPE_STRING dims: 1 }]
 output [{ name: "y" data_type: TYPE_FP32 dims: -1 }, { name: "t" data_type: TYPE_STRING dims: 1 }]
 """
-_SIGNATURE = signature_of(config(_CONFIG), 1, Description((), ()), bytes_as_text=True)
+_SIGNATURE = signature_of(config(_CONFIG), 1, ModelDescription((), ()), bytes_as_text=True)
 _CODECS: list[Any] = [RequestCodec(lambda: 0.0), ResponseCodec(), ToCacheCodec(), FromCacheCodec()]
 
 
@@ -72,8 +72,8 @@ def _response(data: bytes) -> None:
     batch = pb.Batch.FromString(data)
     planner = Planner(_SIGNATURE)
     try:
-        gathered = gather(planner, batch.members)
-        inputs = stack(_SIGNATURE, gathered)
+        gathered = gather_members(planner, batch.members)
+        inputs = stack_inputs(_SIGNATURE, gathered)
     except NereidError:
         return
     arrays = []
@@ -83,7 +83,7 @@ def _response(data: bytes) -> None:
             return
         by_name = {"y": inputs["x"], "t": inputs["s"]}
         arrays = [by_name[name] for name in gathered.names]
-    executed = pb.Executed.FromString(b"".join(split(_SIGNATURE, gathered, arrays)))
+    executed = pb.Executed.FromString(b"".join(split_outputs(_SIGNATURE, gathered, arrays)))
     assert len(executed.responses) == len(batch.members)
     for response, outcome in zip(executed.responses, gathered.outcomes, strict=True):
         assert response.HasField("error") == isinstance(outcome, ErrorStatus)

@@ -19,6 +19,7 @@ from nereid.config import flags
 from nereid.observability.logging import LogSettings
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.services.cache.settings import CacheSettings
+from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import offered_gpus
 from nereid.services.executor.settings import ExecutorSettings, prepare_environment
 from nereid.services.gateway.settings import GatewaySettings
@@ -97,7 +98,7 @@ class _Mesh:
                     _child("nereid.services.cache", flags.arguments(cache), 2, environ=secrets)
                 )
             children.append(_child("nereid.services.scheduler", flags.arguments(scheduler), 1))
-        gpus = [gpu.id for gpu in offered_gpus(self.executor)]
+        gpus = [gpu.id for gpu in offered_gpus(self.executor, BackendRegistry())]
         count = self.serve.executors
         interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
         for number in range(max(1, len(gpus)) if count is None else count):

@@ -1,5 +1,5 @@
-"""The rules that a complete configuration must satisfy, worded as Triton words them.
+"""The rules for a complete configuration, worded as Triton words them.
 
-Each module covers one part of a configuration. Nothing here changes a configuration; filling in
-defaults is `nereid.model_config.completion`.
+Each module covers one part of a configuration. Nothing here changes a configuration;
+`nereid.model_config.completion` fills in defaults.
 """

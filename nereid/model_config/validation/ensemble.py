@@ -1,6 +1,6 @@
-"""Rules for an ensemble's steps that need this configuration alone; texts as Triton's core.
+"""Rules for an ensemble's steps that need this configuration only; texts as Triton's core.
 
-What the steps' models must fulfil is checked by whoever has their configurations.
+Rules that involve the steps' models are checked where their configurations are known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """An ensemble's tensor; written: a step or the client provides it."""
+    """An ensemble's tensor. ready: the client or a step that can run provides it."""
 
     name: str
     is_output: bool = False
@@ -35,7 +35,7 @@ def validate_ensemble(config: ModelConfig) -> None:
     """Check a configuration that has ensemble_scheduling.
 
     Raises:
-        InvalidArgument: the first fault.
+        InvalidArgument: the first error.
     """
     name = config.name
     if config.platform != ENSEMBLE_PLATFORM:
@@ -54,8 +54,8 @@ def validate_ensemble(config: ModelConfig) -> None:
     graph: _Graph = {}
     for index, step in enumerate(config.ensemble_scheduling.step):
         _check_step(name, index, step)
-        _link(name, index, step, graph)
-    _spread_from_inputs(config, graph)
+        _link_tensors(name, index, step, graph)
+    _propagate_readiness(config, graph)
     _check_outputs(config, graph)
     _check_used(config, graph)
 
@@ -66,9 +66,9 @@ def _check_step(name: str, index: int, step: ModelEnsembling.Step) -> None:
             raise InvalidArgument(f"must specify '{key}' in step {index} of ensemble '{name}'")
 
 
-def _link(name: str, index: int, step: ModelEnsembling.Step, graph: _Graph) -> None:
+def _link_tensors(name: str, index: int, step: ModelEnsembling.Step, graph: _Graph) -> None:
     outputs = []
-    for tensor_name in _values(step.output_map):
+    for tensor_name in _tensor_names(step.output_map):
         tensor = graph.setdefault(tensor_name, _Tensor(tensor_name))
         if tensor.is_output:
             raise InvalidArgument(
@@ -77,19 +77,19 @@ def _link(name: str, index: int, step: ModelEnsembling.Step, graph: _Graph) -> N
             )
         tensor.is_output = True
         outputs.append(tensor)
-    for tensor_name in _values(step.input_map):
+    for tensor_name in _tensor_names(step.input_map):
         source = graph.setdefault(tensor_name, _Tensor(tensor_name))
         for tensor in outputs:
             tensor.sources.append(source)
             source.users.append(tensor)
 
 
-def _values(mapping: Mapping[str, str]) -> list[str]:
-    """A map field's values, ordered by key: the messages must not depend on chance."""
+def _tensor_names(mapping: Mapping[str, str]) -> list[str]:
+    """A map field's values, ordered by key so that error texts are deterministic."""
     return [value for _, value in sorted(mapping.items())]
 
 
-def _spread_from_inputs(config: ModelConfig, graph: _Graph) -> None:
+def _propagate_readiness(config: ModelConfig, graph: _Graph) -> None:
     ready = []
     for tensor_config in config.input:
         tensor = graph.get(tensor_config.name)
@@ -122,7 +122,7 @@ def _check_outputs(config: ModelConfig, graph: _Graph) -> None:
 
 
 def _unconnected(tensor: _Tensor) -> _Tensor:
-    """A tensor, as far up as can be, that keeps this one from being written."""
+    """The furthest upstream tensor that keeps this one from being written."""
     seen: set[str] = set()
     while True:
         waiting = (s for s in tensor.sources if not s.ready and s.name not in seen)

@@ -21,7 +21,7 @@ def validate_instance_groups(config: ModelConfig) -> None:
     """Check the groups as they are written.
 
     Raises:
-        InvalidArgument: the first fault.
+        InvalidArgument: the first error.
     """
     for index, group in enumerate(config.instance_group):
         check_group(config, group, group_name(config, index, group))

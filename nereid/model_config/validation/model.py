@@ -1,7 +1,7 @@
-"""Whether a complete configuration makes sense in itself; texts as Triton's core words them.
+"""Whether a complete configuration is valid in itself; texts as Triton's core words them.
 
-Needs no model file and no other model's configuration: what a graph, an executor's devices or an
-ensemble's members have to say is checked where they are known.
+Rules that involve the model file, an executor's devices or an ensemble's models are checked where
+those are known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def validate_config(config: ModelConfig) -> None:
     """Check all of a complete configuration.
 
     Raises:
-        InvalidArgument: the first fault, in Triton's words.
+        InvalidArgument: the first error, in Triton's words.
     """
     validate_scheduling(config)
     validate_tensors(config)
@@ -73,7 +73,7 @@ def _check_platform(config: ModelConfig) -> None:
             f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE_PLATFORM}' and "
             "empty backend type"
         )
-    # A backend without a platform of its own may be given any, as may one that nobody knows.
+    # A backend without a platform may have any, and so may an unknown backend.
     platforms = {
         known.platform
         for known in KNOWN_BACKENDS
@@ -142,7 +142,7 @@ def _check_metrics(config: ModelConfig) -> None:
 def _check_warmup(config: ModelConfig) -> None:
     for sample in config.model_warmup:
         if not sample.batch_size:
-            # Such a sample is skipped.
+            # The sample is skipped.
             continue
         for name, tensor in sorted(sample.inputs.items()):
             if tensor.data_type not in NAME_OF_CONFIG_NUMBER:

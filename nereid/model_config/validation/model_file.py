@@ -1,55 +1,117 @@
-"""Whether a complete configuration and the model file agree; worded as Triton's backend does.
+"""Whether a configuration and the model file agree; worded as Triton's onnxruntime backend does.
 
-More lenient in one point: an output's dimension that either side leaves open fits.
+Compared twice: when the scheduler completes a configuration, and when a backend loads the model,
+with the configuration that resulted. More lenient than Triton in one point: an output's dimension
+that either side leaves variable fits, since each execution checks its outputs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import InvalidArgument
+from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from nereid.model_config.description import ModelDescription, TensorDescription
+    from nereid.backends.description import ModelDescription, TensorDescription
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
 
-_VARIABLE: Final = -1
+_DIMENSIONS: Final = (
+    "the model expects {found_rank} dimensions (shape {found}) but the model configuration "
+    "specifies {rank} dimensions ({shape_name} {shape})"
+)
+_SHAPE: Final = "shape"
+_BATCHED_SHAPE: Final = (
+    "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
+    "making complete shape"
+)
+# Where the configuration batches and the model file has no variable first dimension.
+_NO_BATCH_DIMENSION_IN_COMPLETION: Final = (
+    "for the model to support batching the shape should have at least 1 dimension and the first "
+    "dimension must be -1; but shape expected by the model is {found}"
+)
+_NO_BATCH_DIMENSION_IN_LOAD: Final = _DIMENSIONS
 
 
-def check_description(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    """Compare a valid configuration with the model file.
+def check_completed(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
+    """Compare a valid, completed configuration with the model file that it was completed from.
 
     Raises:
         InvalidArgument: they do not agree.
     """
-    _check_input_count(config, description)
+    sequence = config.sequence_batching
+    expected = sum(not tensor.optional for tensor in config.input) + len(config.batch_input)
+    expected += len(sequence.control_input) + len(sequence.state)
+    _check_input_count(config, expected, description)
     _check_controls(config, description)
-    inputs = {tensor.name: tensor for tensor in description.inputs}
+    inputs, outputs = _by_name(description)
     for tensor in config.input:
         _check_optional(config, tensor)
-        found = _find(config, tensor, "input", inputs)
+        found = _find_tensor(config, tensor, "input", inputs)
         _check_datatype(config, tensor, "input", found)
         if tensor.allow_ragged_batch:
             _check_ragged(config, tensor, found)
-        elif found.dims is not None:
-            _check_dims(config, tensor, found.dims, is_input=True)
-    outputs = {tensor.name: tensor for tensor in description.outputs}
+        else:
+            _check_dims(config, tensor, found, _NO_BATCH_DIMENSION_IN_COMPLETION)
     scattered = {name for batch_output in config.batch_output for name in batch_output.target_name}
     for output in config.output:
-        found = _find(config, output, "output", outputs)
+        found = _find_tensor(config, output, "output", outputs)
         _check_datatype(config, output, "output", found)
-        if found.dims is not None and output.name not in scattered:
-            _check_dims(config, output, found.dims, is_input=False)
+        if output.name not in scattered:
+            _check_dims(config, output, found, _NO_BATCH_DIMENSION_IN_COMPLETION)
 
 
-def _check_input_count(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    expected = sum(not tensor.optional for tensor in config.input) + len(config.batch_input)
-    sequence = config.sequence_batching
-    expected += len(sequence.control_input) + len(sequence.state)
+def check_model_file(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
+    """Compare a configuration with the model file as it was loaded; for backends.
+
+    Raises:
+        InvalidArgument: they do not agree.
+        Unimplemented: the configuration asks for what executors cannot do.
+    """
+    if config.batch_input or config.batch_output or any(i.allow_ragged_batch for i in config.input):
+        raise Unimplemented(
+            f"unable to load model '{config.name}', ragged batches (allow_ragged_batch, "
+            "batch_input, batch_output) are not supported"
+        )
+    names = {tensor.name for tensor in config.input}
+    names.update(control.name for control in config.sequence_batching.control_input)
+    names.update(state.input_name for state in config.sequence_batching.state)
+    names -= {tensor.name for tensor in description.inputs if tensor.optional}
+    _check_input_count(config, len(names), description)
+    inputs, outputs = _by_name(description)
+    for tensor in config.input:
+        found = _find_tensor(config, tensor, "input", inputs)
+        _check_datatype(config, tensor, "input", found)
+        _check_dims(config, tensor, found, _NO_BATCH_DIMENSION_IN_LOAD)
+    for output in config.output:
+        found = _find_tensor(config, output, "output", outputs)
+        _check_datatype(config, output, "output", found)
+        _check_dims(config, output, found, _NO_BATCH_DIMENSION_IN_LOAD)
+
+
+def config_type_name(datatype: str) -> str:
+    """A datatype as configurations write it."""
+    return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
+
+
+_Described = dict[str, "TensorDescription"]
+
+
+def _by_name(description: ModelDescription) -> tuple[_Described, _Described]:
+    return (
+        {tensor.name: tensor for tensor in description.inputs},
+        {tensor.name: tensor for tensor in description.outputs},
+    )
+
+
+def _check_input_count(
+    config: model_config_pb2.ModelConfig, expected: int, description: ModelDescription
+) -> None:
     provided = sum(not tensor.optional for tensor in description.inputs)
     if expected != provided:
         raise InvalidArgument(
@@ -78,11 +140,11 @@ def _check_optional(
         )
 
 
-def _find(
+def _find_tensor(
     config: model_config_pb2.ModelConfig,
     tensor: _Tensor,
     role: str,
-    described: dict[str, TensorDescription],
+    described: Mapping[str, TensorDescription],
 ) -> TensorDescription:
     found = described.get(tensor.name)
     if found is None:
@@ -96,11 +158,12 @@ def _find(
 def _check_datatype(
     config: model_config_pb2.ModelConfig, tensor: _Tensor, role: str, found: TensorDescription
 ) -> None:
-    if tensor.data_type != found.datatype:
+    datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "INVALID")
+    if datatype != found.datatype:
         raise InvalidArgument(
             f"unable to load model '{config.name}', configuration expects datatype "
-            f"{_type_name(tensor.data_type)} for {role} '{tensor.name}', "
-            f"model provides {_type_name(found.datatype)}"
+            f"{config_type_name(datatype)} for {role} '{tensor.name}', "
+            f"model provides {config_type_name(found.datatype)}"
         )
 
 
@@ -115,73 +178,52 @@ def _check_ragged(
     )
     if tensor.optional:
         raise InvalidArgument(f"{expectation}, which is not supported for optional input")
-    if found.dims is not None and found.dims != (_VARIABLE,):
-        raise InvalidArgument(f"{expectation}, model provides {_show(found.dims)}")
+    if found.dims is not None and found.dims != (VARIABLE,):
+        raise InvalidArgument(f"{expectation}, model provides {format_shape(found.dims)}")
 
 
 def _check_dims(
     config: model_config_pb2.ModelConfig,
     tensor: _Tensor,
-    found: tuple[int, ...],
-    *,
-    is_input: bool,
+    description: TensorDescription,
+    no_batch_dimension: str,
 ) -> None:
+    """no_batch_dimension: the text for a model file that does not batch as the configuration."""
+    found = description.dims
+    if found is None:
+        return
     dims = tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
-    if config.max_batch_size:
-        _check_batched_dims(config, tensor, (found, dims), is_input=is_input)
-    elif not found:
+    batching = config.max_batch_size > 0
+    if not batching and not found:
         if any(dim != 1 for dim in dims):
             raise InvalidArgument(
-                f"unable to load model '{config.name}', scalar tensor '{tensor.name}', should "
-                "only provide 1 in the model configuration when the model doesn't support "
-                f"batching. Model configuration provided: {_show(dims)}."
+                f"unable to load model '{config.name}', scalar tensor '{tensor.name}', should only "
+                "provide 1 in the model configuration when the model doesn't support batching. "
+                f"Model configuration provided: {format_shape(dims)}."
             )
-    elif not _fit(dims, found, is_input=is_input):
-        raise InvalidArgument(
-            f"model '{config.name}', tensor '{tensor.name}': the model expects {len(found)} "
-            f"dimensions (shape {_show(found)}) but the model configuration specifies "
-            f"{len(dims)} dimensions (shape {_show(dims)})"
-        )
-
-
-def _check_batched_dims(
-    config: model_config_pb2.ModelConfig,
-    tensor: _Tensor,
-    shapes: tuple[tuple[int, ...], tuple[int, ...]],
-    *,
-    is_input: bool,
-) -> None:
-    found, dims = shapes
-    place = f"model '{config.name}', tensor '{tensor.name}': "
-    if found[:1] != (_VARIABLE,):
-        raise InvalidArgument(
-            f"{place}for the model to support batching the shape should have at least 1 "
-            "dimension and the first dimension must be -1; but shape expected by the model is "
-            f"{_show(found)}"
-        )
-    full = (_VARIABLE, *dims)
-    if not _fit(full, found, is_input=is_input):
-        raise InvalidArgument(
-            f"{place}the model expects {len(found)} dimensions (shape {_show(found)}) but the "
-            f"model configuration specifies {len(full)} dimensions (an initial batch dimension "
-            "because max_batch_size > 0 followed by the explicit tensor shape, making complete "
-            f"shape {_show(full)})"
-        )
-
-
-def _fit(dims: Sequence[int], found: Sequence[int], *, is_input: bool) -> bool:
-    # The graph may take more than the configuration lets in, but an input that the configuration
-    # leaves open would break a graph that does not.
-    return len(dims) == len(found) and all(
-        in_graph in (_VARIABLE, dim) or (dim == _VARIABLE and not is_input)
-        for dim, in_graph in zip(dims, found, strict=True)
+        return
+    shape = (VARIABLE, *dims) if batching else dims
+    if batching and found[:1] != (VARIABLE,):
+        text = no_batch_dimension
+    # A variable input in the configuration would break a model file that fixes it.
+    elif shape_fits(shape, found) or (
+        isinstance(tensor, model_config_pb2.ModelOutput) and _outputs_fit(shape, found)
+    ):
+        return
+    else:
+        text = _DIMENSIONS
+    text = text.format(
+        found_rank=len(found),
+        found=format_shape(found),
+        rank=len(shape),
+        shape_name=_BATCHED_SHAPE if batching else _SHAPE,
+        shape=format_shape(shape),
     )
+    raise InvalidArgument(f"model '{config.name}', tensor '{tensor.name}': {text}")
 
 
-def _type_name(number: int) -> str:
-    values = model_config_pb2.DataType.DESCRIPTOR.values_by_number
-    return values[number].name if number in values else "TYPE_INVALID"
-
-
-def _show(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"
+def _outputs_fit(shape: tuple[int, ...], found: tuple[int, ...]) -> bool:
+    return len(shape) == len(found) and all(
+        VARIABLE in (dim, in_file) or dim == in_file
+        for dim, in_file in zip(shape, found, strict=True)
+    )

@@ -30,7 +30,7 @@ def validate_sequence(config: ModelConfig) -> None:
     """Check a configuration that has sequence_batching.
 
     Raises:
-        InvalidArgument: the first fault.
+        InvalidArgument: the first error.
     """
     if config.response_cache.enable:
         raise InvalidArgument(

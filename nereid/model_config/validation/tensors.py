@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import VARIABLE
 from nereid.model_config.backend_choice import TENSORRT_PLATFORM
 from nereid.pb import model_config_pb2
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
 
-_VARIABLE: Final = -1
 _DIMENSION_RULE: Final = "must be integer >= 1, or -1 to indicate a variable-size dimension"
 _IMAGE_FORMATS: Final = (
     model_config_pb2.ModelInput.FORMAT_NHWC,
@@ -32,7 +32,7 @@ def validate_tensors(config: ModelConfig) -> None:
     """Check every tensor of the configuration.
 
     Raises:
-        InvalidArgument: the first fault.
+        InvalidArgument: the first error.
     """
     try:
         for tensor in config.input:
@@ -55,7 +55,7 @@ def _check_shape(tensor: _Tensor, prefix: str, max_batch_size: int) -> None:
     if not tensor.name:
         raise InvalidArgument(f"{prefix}must specify 'name'")
     subject = f"{prefix}'{tensor.name}' "
-    # A number outside the enum is as good as none.
+    # A number outside the enum counts as missing.
     if tensor.data_type not in NAME_OF_CONFIG_NUMBER:
         raise InvalidArgument(f"{subject}must specify 'data_type'")
     if not tensor.dims:
@@ -75,11 +75,11 @@ def _check_shape(tensor: _Tensor, prefix: str, max_batch_size: int) -> None:
 
 
 def _is_dimension(dim: int) -> bool:
-    return dim >= 1 or dim == _VARIABLE
+    return dim >= 1 or dim == VARIABLE
 
 
 def _check_reshape(subject: str, dims: Sequence[int], reshape: Sequence[int]) -> None:
-    """Between variable dimensions, in order, there must be as many elements on either side."""
+    """Element counts between variable dimensions must be equal in dims and reshape."""
     in_dims, in_reshape = _counts_between_wildcards(dims), _counts_between_wildcards(reshape)
     both_vary = len(in_dims) > 1 and len(in_reshape) > 1
     if both_vary and len(in_dims) != len(in_reshape):
@@ -93,7 +93,7 @@ def _check_reshape(subject: str, dims: Sequence[int], reshape: Sequence[int]) ->
 def _counts_between_wildcards(dims: Sequence[int]) -> list[int]:
     counts = [1]
     for dim in dims:
-        if dim == _VARIABLE:
+        if dim == VARIABLE:
             counts.append(1)
         else:
             counts[-1] *= dim
@@ -113,7 +113,7 @@ def _check_platform(tensor: _Tensor, role: str, platform: str) -> None:
 
 
 def _check_unique(role: str, tensors: Iterable[_Tensor]) -> None:
-    # Triton loads such a model, and then no request can satisfy it.
+    # Triton loads such a model, but no request can be valid for it.
     names: set[str] = set()
     for tensor in tensors:
         if tensor.name in names:

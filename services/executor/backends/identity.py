@@ -1,7 +1,7 @@
-"""The identity backend: every OUTPUT<i> is its INPUT<i>, of any datatype, after a delay if asked.
+"""The identity backend: every OUTPUT<i> is its INPUT<i>, of any datatype, after an optional delay.
 
-Triton's backend of this name, by its rules and parameters: the stand-in for a model in tests, for a
-slow one above all, and the example of docs/backends.md. There is no model file.
+Triton's backend of this name, with its rules and parameters: a stand-in for a (slow) model in
+tests, and the example of docs/backends.md. There is no model file.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument, Unimplemented
-from nereid.services.executor.backends import UNSTATED, Description, InstanceSpec
-from nereid.services.executor.backends.parameters import number, parameters_of
-from nereid.services.executor.model_file_check import show, type_name
+from nereid.core.shapes import format_shape
+from nereid.model_config.validation.model_file import config_type_name
+from nereid.services.executor.backends.parameters import parameters_of, parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,13 +30,13 @@ _OUTPUT: Final = "OUTPUT"
 
 
 def uses_gpus() -> bool:
-    """It does not; an instance that is put on a GPU runs on the host all the same."""
+    """It does not; an instance that is placed on a GPU runs on the host."""
     return False
 
 
-def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> Description:
-    """Nothing: there is no file that could tell the tensors."""
-    return UNSTATED
+def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> ModelDescription:
+    """Empty: there is no model file."""
+    return EMPTY_DESCRIPTION
 
 
 def load(spec: InstanceSpec) -> IdentityModel:
@@ -43,18 +44,18 @@ def load(spec: InstanceSpec) -> IdentityModel:
     config = spec.config
     _check_pairs(config)
     parameters = parameters_of(config)
-    delay_s = number(config, parameters, "execute_delay_ms") / 1000
-    if number(config, parameters, "instance_wise_delay_multiplier") > 0:
-        # Triton takes the device's number, which tells instances on the CPU not apart.
+    delay_s = parse_count(config, parameters, "execute_delay_ms") / 1000
+    if parse_count(config, parameters, "instance_wise_delay_multiplier") > 0:
+        # Triton uses the device's number, which is the same for all instances on the CPU.
         delay_s *= max(1, _instance_number(spec.name))
-    time.sleep(number(config, parameters, "creation_delay_sec"))
+    time.sleep(parse_count(config, parameters, "creation_delay_sec"))
     return IdentityModel(delay_s)
 
 
 class IdentityModel:
-    """What is left of the configuration is how long an execution takes."""
+    """Returns its inputs after a delay."""
 
-    description = UNSTATED
+    description = EMPTY_DESCRIPTION
     bytes_as_text = False
 
     def __init__(self, delay_s: float) -> None:
@@ -73,7 +74,7 @@ class IdentityModel:
 
 
 def _check_pairs(config: model_config_pb2.ModelConfig) -> None:
-    """Refuse what is no set of pairs, in Triton's words."""
+    """Refuse a configuration that is no set of input/output pairs, in Triton's words."""
     if len(config.input) != len(config.output) or not config.input:
         raise InvalidArgument("model configuration must have equal input/output pairs")
     inputs = {_index("input", _INPUT, tensor): tensor for tensor in config.input}
@@ -89,7 +90,7 @@ def _check_pairs(config: model_config_pb2.ModelConfig) -> None:
         if _shape(given) != _shape(output):
             raise InvalidArgument(
                 "expected input and output shape to match, got "
-                f"{show(_shape(given))} and {show(_shape(output))}"
+                f"{format_shape(_shape(given))} and {format_shape(_shape(output))}"
             )
 
 
@@ -102,7 +103,7 @@ def _index(role: str, prefix: str, tensor: _Tensor) -> str:
 
 
 def _type_name(tensor: _Tensor) -> str:
-    return type_name(NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "INVALID"))
+    return config_type_name(NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "INVALID"))
 
 
 def _shape(tensor: _Tensor) -> Sequence[int]:

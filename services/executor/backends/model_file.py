@@ -1,7 +1,4 @@
-"""Where the file of a version lies, by the configuration; for backends that have one.
-
-Knows nothing of what is in it.
-"""
+"""The path of a version's model file, by the configuration."""
 
 from __future__ import annotations
 
@@ -15,23 +12,25 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 
-def model_file(
+def find_model_file(
     config: model_config_pb2.ModelConfig, version_path: Path, default: str, capability: str = ""
 ) -> Path:
-    """The file or directory; capability is the GPU's, such as 8.6, which may have one of its own.
+    """The file or directory.
+
+    capability: the GPU's compute capability, such as 8.6, which may have a file of its own.
 
     Raises:
-        NotFound: it is not there.
+        NotFound: it does not exist.
     """
     name = config.cc_model_filenames.get(capability) or config.default_model_filename or default
-    return existing(config, version_path / name)
+    return require_file(config, version_path / name)
 
 
-def existing(config: model_config_pb2.ModelConfig, path: Path) -> Path:
-    """The path, if it is there.
+def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:
+    """Return the path.
 
     Raises:
-        NotFound: it is not there.
+        NotFound: it does not exist.
     """
     if not path.exists():
         raise NotFound(

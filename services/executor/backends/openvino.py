@@ -1,8 +1,7 @@
-"""The OpenVINO backend: models in OpenVINO's own form (model.xml) and what else it reads, on CPUs.
+"""The OpenVINO backend: models in OpenVINO's own format (model.xml), on CPUs.
 
-Files of ONNX, TensorFlow, PaddlePaddle and TensorFlow Lite are read as they are, if
-default_model_filename names one. There are no strings here, and OpenVINO computes FP64 in FP32 and
-64-bit integers in 32 bits on processors.
+It also reads ONNX, TensorFlow, PaddlePaddle and TensorFlow Lite files that default_model_filename
+names. OpenVINO has no strings, and on CPUs computes FP64 in FP32 and 64-bit integers in 32 bits.
 """
 
 from __future__ import annotations
@@ -13,11 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import openvino
 
+from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
-from nereid.services.executor import model_file_check
-from nereid.services.executor.backends import Description, InstanceSpec, TensorDescription
-from nereid.services.executor.backends.model_file import model_file
-from nereid.services.executor.backends.parameters import number, parameters_of, truth
+from nereid.model_config import check_model_file
+from nereid.services.executor.backends.model_file import find_model_file
+from nereid.services.executor.backends.parameters import (
+    parameters_of,
+    parse_boolean,
+    parse_count,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,30 +54,30 @@ _ERRORS: Final = (RuntimeError, ValueError, TypeError)
 
 
 def uses_gpus() -> bool:
-    """Not NVIDIA's."""
+    """OpenVINO does not support NVIDIA's GPUs."""
     return False
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
-    """The graph's inputs and outputs, after what the configuration does to its shapes."""
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
+    """The graph's inputs and outputs, reshaped as the configuration asks."""
     return _describe(config, _read(config, version_path, openvino.Core()))
 
 
 def load(spec: InstanceSpec) -> OpenVinoModel:
-    """A compiled model of the instance's own."""
+    """A newly compiled model."""
     config = spec.config
     if spec.gpu is not None:
         raise Unavailable(
             f"unable to load model '{config.name}', OpenVINO cannot use GPU {spec.gpu}"
         )
-    # One for each model: what a model adds to it stays.
+    # One for each model: extensions that a model adds are never removed.
     core = openvino.Core()
     parameters = parameters_of(config)
     model = _read(config, spec.version_path, core)
     description = _describe(config, model)
-    model_file_check.check(config, description)
+    check_model_file(config, description)
     device = parameters.get("TARGET_DEVICE", "CPU")
-    with _mapped(f"failed to load '{config.name}': "):
+    with _translated_errors(f"failed to load '{config.name}': "):
         compiled = core.compile_model(model, device, _properties(config, parameters))
         return OpenVinoModel(compiled.create_infer_request(), description)
 
@@ -87,8 +90,8 @@ def _properties(
         if name in parameters:
             properties[name] = parameters[name].upper()
     if _THREADS in parameters:
-        properties[_THREADS] = number(config, parameters, _THREADS)
-    if truth(config, parameters, "HINT_BF16", default=False):
+        properties[_THREADS] = parse_count(config, parameters, _THREADS)
+    if parse_boolean(config, parameters, "HINT_BF16", default=False):
         properties["INFERENCE_PRECISION_HINT"] = "bf16"
     return properties
 
@@ -96,9 +99,9 @@ def _properties(
 def _read(
     config: model_config_pb2.ModelConfig, version_path: Path, core: openvino.Core
 ) -> openvino.Model:
-    path = model_file(config, version_path, DEFAULT_FILENAME)
+    path = find_model_file(config, version_path, DEFAULT_FILENAME)
     parameters = parameters_of(config)
-    with _mapped(f"failed to load '{config.name}': "):
+    with _translated_errors(f"failed to load '{config.name}': "):
         if "CPU_EXTENSION_PATH" in parameters:
             core.add_extension(parameters["CPU_EXTENSION_PATH"])
         model = core.read_model(path)
@@ -111,40 +114,40 @@ def _read(
 def _shapes(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], model: openvino.Model
 ) -> dict[int, list[int]]:
-    """The shapes that the configuration wants other than they are, by the inputs' places."""
+    """New shapes for inputs, by index, where the configuration asks for another."""
     batching = config.max_batch_size > 0
-    if truth(config, parameters, "RESHAPE_IO_LAYERS", default=False):
+    if parse_boolean(config, parameters, "RESHAPE_IO_LAYERS", default=False):
         wanted = {tensor.name: [-1] * batching + list(tensor.dims) for tensor in config.input}
         return {
-            place: wanted[name]
-            for place, node in enumerate(model.inputs)
+            index: wanted[name]
+            for index, node in enumerate(model.inputs)
             for name in _names(node)
             if name in wanted
         }
-    skipped = truth(config, parameters, "SKIP_OV_DYNAMIC_BATCHSIZE", default=False)
-    shapes = {place: _dims(node) for place, node in enumerate(model.inputs)}
+    skipped = parse_boolean(config, parameters, "SKIP_OV_DYNAMIC_BATCHSIZE", default=False)
+    shapes = {index: _dims(node) for index, node in enumerate(model.inputs)}
     return {
-        place: [-1, *dims[1:]]
-        for place, dims in shapes.items()
+        index: [-1, *dims[1:]]
+        for index, dims in shapes.items()
         if batching and not skipped and dims and dims[0] != -1
     }
 
 
-def _describe(config: model_config_pb2.ModelConfig, model: openvino.Model) -> Description:
-    return Description(
-        tuple(_tensor(config, "input", node, config.input) for node in model.inputs),
-        tuple(_tensor(config, "output", node, config.output) for node in model.outputs),
+def _describe(config: model_config_pb2.ModelConfig, model: openvino.Model) -> ModelDescription:
+    return ModelDescription(
+        tuple(_describe_tensor(config, "input", node, config.input) for node in model.inputs),
+        tuple(_describe_tensor(config, "output", node, config.output) for node in model.outputs),
     )
 
 
-def _tensor(
+def _describe_tensor(
     config: model_config_pb2.ModelConfig,
     role: str,
     node: Any,
     configured: Iterable[model_config_pb2.ModelInput | model_config_pb2.ModelOutput],
 ) -> TensorDescription:
     names = _names(node)
-    # A tensor may have several names; whoever wrote the configuration has chosen.
+    # A tensor may have several names, of which the configuration chooses one.
     name = next((tensor.name for tensor in configured if tensor.name in names), names[0])
     datatype = _DATATYPE.get(node.element_type.to_string())
     if datatype is None:
@@ -156,7 +159,7 @@ def _tensor(
 
 
 def _names(node: Any) -> list[str]:
-    # Files may leave tensors without names; nodes have one.
+    # A tensor may have no name; its node has one.
     return sorted(node.names) or [node.node.friendly_name]
 
 
@@ -168,38 +171,38 @@ def _dims(node: Any) -> tuple[int, ...] | None:
 
 
 class OpenVinoModel:
-    """A compiled model's one request; used by its instance's thread alone."""
+    """A compiled model's inference request; used by its instance's thread alone."""
 
     bytes_as_text = False
 
-    def __init__(self, request: openvino.InferRequest, description: Description) -> None:
+    def __init__(self, request: openvino.InferRequest, description: ModelDescription) -> None:
         self.description = description
         self._request = request
         self._inputs = {
-            tensor.name: (place, tensor.datatype == "BF16")
-            for place, tensor in enumerate(description.inputs)
+            tensor.name: (index, tensor.datatype == "BF16")
+            for index, tensor in enumerate(description.inputs)
         }
         self._outputs = {
-            tensor.name: (place, tensor.datatype == "BF16")
-            for place, tensor in enumerate(description.outputs)
+            tensor.name: (index, tensor.datatype == "BF16")
+            for index, tensor in enumerate(description.outputs)
         }
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         tensors: dict[int, Array | openvino.Tensor] = {}
         for name, array in inputs.items():
-            place, is_bf16 = self._inputs[name]
-            tensors[place] = _bf16_tensor(array) if is_bf16 else array
-        with _mapped():
+            index, is_bf16 = self._inputs[name]
+            tensors[index] = _bf16_tensor(array) if is_bf16 else array
+        with _translated_errors():
             self._request.infer(tensors, share_outputs=True)
             return [self._output(*self._outputs[name]) for name in outputs]
 
     def close(self) -> None:
         del self._request
 
-    def _output(self, place: int, is_bf16: bool) -> Array:
+    def _output(self, index: int, is_bf16: bool) -> Array:
         """A view of an output, which the next execution overwrites."""
-        array: Array = self._request.get_output_tensor(place).data
-        # Numpy has no bfloat16, so OpenVINO says float16.
+        array: Array = self._request.get_output_tensor(index).data
+        # numpy has no bfloat16; OpenVINO calls it float16.
         return array.view(np.uint16) if is_bf16 else array
 
 
@@ -208,7 +211,7 @@ def _bf16_tensor(array: Array) -> openvino.Tensor:
 
 
 @contextmanager
-def _mapped(prefix: str = "") -> Iterator[None]:
+def _translated_errors(prefix: str = "") -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:

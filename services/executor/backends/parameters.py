@@ -1,7 +1,4 @@
-"""Values of models' parameters and of backends' settings, which are all text, as what they mean.
-
-For backends of every kind; knows none of them.
-"""
+"""Models' parameters and backends' settings, which are all text, as numbers and booleans."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def parameters_of(config: model_config_pb2.ModelConfig) -> dict[str, str]:
-    """The configuration's parameters."""
+    """The configuration's parameters, as they are written."""
     return {name: value.string_value for name, value in config.parameters.items()}
 
 
-def number(
+def parse_count(
     config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, default: int = 0
 ) -> int:
-    """A count; what is below 0 is taken for 0.
+    """A count; negative numbers count as 0.
 
     Raises:
-        InvalidArgument: it is no whole number.
+        InvalidArgument: it is not a whole number.
     """
     text = values.get(name)
     if text is None:
@@ -41,10 +38,10 @@ def number(
         ) from None
 
 
-def truth(
+def parse_boolean(
     config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, *, default: bool
 ) -> bool:
-    """Yes or no.
+    """True or false, in any of the spellings of flags.
 
     Raises:
         InvalidArgument: it is neither.

@@ -1,6 +1,6 @@
-"""What instances of one model file share on a device, for as long as one of them has it.
+"""Loaded models that several instances on one device share, for as long as one of them uses it.
 
-For modules and engines that several threads may use at a time.
+For modules and engines that several threads may use at the same time.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-Thing = TypeVar("Thing")
+LoadedModel = TypeVar("LoadedModel")
 
 
-class SharedByFile(Generic[Thing]):
-    """One thing for each file, state of the file, and device; may be used by any thread."""
+class SharedModels(Generic[LoadedModel]):
+    """One model for each file (by path, time and size) and device; may be used from any thread."""
 
     def __init__(self) -> None:
-        self._things: WeakValueDictionary[tuple[str, int, int, str], Thing] = WeakValueDictionary()
+        self._models: WeakValueDictionary[tuple[str, int, int, str], LoadedModel] = (
+            WeakValueDictionary()
+        )
         self._lock = threading.Lock()
 
-    def get(self, path: Path, device: str, make: Callable[[], Thing]) -> Thing:
-        """What others have of this file, or what make makes. A file that changed is another."""
+    def get_or_load(self, path: Path, device: str, load: Callable[[], LoadedModel]) -> LoadedModel:
+        """The model that another instance uses, or what `load` returns."""
         state = path.stat()
         key = (str(path), state.st_mtime_ns, state.st_size, device)
         with self._lock:
-            thing = self._things.get(key)
-            if thing is None:
-                thing = self._things[key] = make()
-            return thing
+            model = self._models.get(key)
+            if model is None:
+                model = self._models[key] = load()
+            return model

@@ -1,8 +1,8 @@
-"""A batch's members to the model's input arrays, and its output arrays to the members' answers.
+"""A batch's members to the model's input arrays, and its output arrays to the members' responses.
 
-Pure; tensor bytes become arrays here and nowhere else. A single member's tensors are viewed in
-place, those of several are joined by one copy; outputs are copied once, into the answer frame.
-One Python-level pass per member each way: this is the executor's share of a request's time.
+Pure. A single member's tensors are viewed in place, those of several are joined by one copy;
+outputs are copied once, into the frame. One Python-level pass per member each way: this is the
+executor's share of a request's latency.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from nereid.core import datatypes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unimplemented
 from nereid.core.messages import ErrorStatus, SharedMemory, error_status_of
+from nereid.core.shapes import format_shape, shape_fits
 from nereid.core.tensors import NUMPY_TYPE, Array, split_bytes, to_raw
 from nereid.services.executor.batch.classification import classify
-from nereid.services.executor.batch.request_plan import fits, substitute
+from nereid.services.executor.batch.request_plan import substitute
 from nereid.services.executor.batch.responses import (
-    Form,
+    ResponseLayout,
+    encode_response,
     failure,
     prefixes,
     response_head,
-    wire_response,
 )
-from nereid.services.executor.model_file_check import show
 from nereid.shm.segments import THRESHOLD_BYTES
 
 if TYPE_CHECKING:
@@ -36,48 +36,45 @@ if TYPE_CHECKING:
 
     from nereid.core.classification import Classification
     from nereid.pb import nereid_pb2 as pb
-    from nereid.services.executor.batch.request_plan import Plan, Planner, Signature
+    from nereid.services.executor.batch.request_plan import LayoutKey, Plan, Planner, Signature
 
 # Raw bytes of one input, or the elements of a BYTES input.
 Raw = bytes | memoryview | list[Any]
 Piece = bytes | memoryview
 
-# Opens a tensor in shared memory; puts outputs there.
+# View maps a tensor in shared memory. Lend puts outputs there; None: they go inline.
 View = Callable[["pb.SharedMemory"], memoryview]
 Lend = Callable[[list[Piece]], list[SharedMemory] | None]
 
-# A model's output shapes may vary without end.
-MAX_FORMS = 256
 
+class GatheredBatch(NamedTuple):
+    """A batch's members, checked and planned."""
 
-class Gathered(NamedTuple):
-    """A batch's members, sorted out."""
-
-    # For each member its plan, or why it has none.
+    # Each member's plan, or its error.
     outcomes: list[Plan | ErrorStatus]
     # The planned members' input tensors.
     tensors: list[list[Raw]]
-    # The first plan (others have the same columns); None: there are only faults.
+    # The first plan; all have the same columns. None: every member has an error.
     first: Plan | None
-    # All planned members' rows.
+    # Of all planned members.
     rows: int
-    # The outputs that any member wants: indices into the signature's, ascending, and names.
+    # The outputs that any member requests: indices into the signature's, ascending, and names.
     outputs: tuple[int, ...]
     names: list[str]
 
 
-def gather(
+def gather_members(
     planner: Planner, members: Sequence[pb.BatchMember], view: View | None = None
-) -> Gathered:
-    """Find each member's plan and tensors; a defective member is a fault and spares the others.
+) -> GatheredBatch:
+    """Find each member's plan and tensors. A member with a defect does not affect the others.
 
-    view: opens tensors that lie in shared memory; None: nobody may send such here.
+    view: maps tensors in shared memory; None: none are accepted.
 
     Raises:
         Internal: there are several members, and the model does not batch.
     """
     signature = planner.signature
-    known = planner.plans
+    plans = planner.plans
     outcomes: list[Plan | ErrorStatus] = []
     tensors: list[list[Raw]] = []
     first: Plan | None = None
@@ -86,23 +83,23 @@ def gather(
     for member in members:
         try:
             head = member.head
-            plan = known.get(head) or planner.plan(head)
+            plan = plans.get(head) or planner.plan_request(head)
             payloads = member.payloads
             count = len(payloads)
             # Iterating over a repeated field costs three times as much as indexing it.
             raws: list[Raw] = (
                 [payloads[0].inline]
                 if count == 1
-                else [payloads[place].inline for place in range(count)]
+                else [payloads[index].inline for index in range(count)]
             )
             if [*map(len, raws)] != plan.sizes:
-                # It has BYTES, or shared memory, or a wrong size.
-                raws = _checked(signature, plan, payloads, view)
+                # BYTES, shared memory, or a wrong size.
+                raws = _checked_tensors(signature, plan, payloads, view)
             if plan is not first:
                 if first is None:
                     first = plan
                 elif plan.columns != first.columns:
-                    raise _unlike(signature)
+                    raise _mixed_batch(signature)
                 outputs.update(plan.outputs)
         except NereidError as error:
             outcomes.append(error_status_of(error))
@@ -111,26 +108,26 @@ def gather(
         tensors.append(raws)
         rows += plan.rows
     if first is None:
-        return Gathered(outcomes, tensors, None, 0, (), [])
+        return GatheredBatch(outcomes, tensors, None, 0, (), [])
     if not signature.batching and len(tensors) > 1:
-        raise _unlike(signature)
+        raise _mixed_batch(signature)
     if len(outputs) == len(first.outputs):
-        return Gathered(outcomes, tensors, first, rows, first.outputs, first.output_names)
+        return GatheredBatch(outcomes, tensors, first, rows, first.outputs, first.output_names)
     wanted = tuple(sorted(outputs))
     names = [signature.outputs[index].name for index in wanted]
-    return Gathered(outcomes, tensors, first, rows, wanted, names)
+    return GatheredBatch(outcomes, tensors, first, rows, wanted, names)
 
 
-def _unlike(signature: Signature) -> Internal:
+def _mixed_batch(signature: Signature) -> Internal:
     return Internal(
         f"a batch for model '{signature.model_name}' holds requests that cannot share one"
     )
 
 
-def _checked(
+def _checked_tensors(
     signature: Signature, plan: Plan, payloads: Sequence[pb.Payload], view: View | None
 ) -> list[Raw]:
-    """The tensors of a member that needs a closer look."""
+    """The tensors of a member whose payloads are not all inline and of the planned size."""
     if len(payloads) != len(plan.columns):
         raise Internal(
             f"a request for model '{signature.model_name}' has {len(plan.columns)} inputs "
@@ -171,12 +168,12 @@ def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryvi
         raise InvalidArgument(f"the backend takes UTF-8 text only {where}") from error
 
 
-def stack(signature: Signature, gathered: Gathered) -> dict[str, Array]:
-    """The model's input arrays; without a planned member there are none."""
+def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Array]:
+    """The model's input arrays; none without a planned member."""
     first, tensors = gathered.first, gathered.tensors
     if first is None:
         return {}
-    joined = tensors[0] if len(tensors) == 1 else [_join(raws) for raws in zip(*tensors)]  # noqa: B905 - gather made them alike, and strict costs time
+    joined = tensors[0] if len(tensors) == 1 else [_join_rows(raws) for raws in zip(*tensors)]  # noqa: B905 - all have the same columns, and strict costs time
     inputs: dict[str, Array] = {}
     for column, raw in zip(first.columns, joined):  # noqa: B905 - likewise
         if isinstance(raw, list):
@@ -185,7 +182,7 @@ def stack(signature: Signature, gathered: Gathered) -> dict[str, Array]:
         else:
             array = np.frombuffer(raw, column.dtype)
             if not array.flags.aligned:
-                # Part of a larger body; model runtimes take any address for a good one.
+                # A view into a larger body; model runtimes assume aligned addresses.
                 array = array.copy()
         shape = column.shape
         inputs[column.name] = array.reshape(
@@ -194,26 +191,26 @@ def stack(signature: Signature, gathered: Gathered) -> dict[str, Array]:
     return inputs
 
 
-def _join(raws: tuple[Raw, ...]) -> Raw:
+def _join_rows(raws: tuple[Raw, ...]) -> Raw:
     if isinstance(raws[0], list):
         return list(chain.from_iterable(raws))
     return b"".join(raws)  # type: ignore[arg-type]  # a column is of one kind
 
 
-def split(
+def split_outputs(
     signature: Signature,
-    gathered: Gathered,
+    gathered: GatheredBatch,
     arrays: Sequence[Array],
     lend: Lend | None = None,
 ) -> list[Piece]:
-    """The pieces of the Executed message that hold the answers, in the members' order.
+    """The members' responses, as pieces of an Executed message in the members' order.
 
-    lend: puts an answer's outputs in shared memory, or says that they are to go inline.
+    lend: puts a response's outputs in shared memory; None: all go inline.
 
     Raises:
-        Internal: the model produced something else than the configuration says.
+        Internal: the outputs are not what the configuration says.
     """
-    key = (gathered.outputs, _check(signature, gathered, arrays))
+    key = (gathered.outputs, _check_outputs(signature, gathered, arrays))
     views = [_row_bytes(array, gathered.rows) for array in arrays]
     pieces: list[Piece] = []
     append = pieces.append
@@ -222,33 +219,33 @@ def split(
         if isinstance(plan, ErrorStatus):
             append(failure(plan))
             continue
-        form = plan.forms.get(key) or _make_form(signature, plan, key)
+        layout = plan.layouts.get(key) or _make_layout(signature, plan, key)
         end = row + plan.rows
-        if form.parts is None:
+        if layout.parts is None:
             rows = slice(row, end) if signature.batching else slice(None)
             raws: list[Piece] = [
-                _raw(signature, plan, told, arrays[place][rows])
-                for told, place in zip(plan.told, form.places, strict=True)
+                _output_bytes(signature, plan, output, arrays[index][rows])
+                for output, index in zip(plan.response_outputs, layout.indices, strict=True)
             ]
-            append(wire_response(form.head, (lend and lend(raws)) or raws))
-        elif form.size_bytes >= THRESHOLD_BYTES and (
-            lent := lend and lend([_rows(views[place], row, end) for place in form.places])
+            append(encode_response(layout.head, (lend and lend(raws)) or raws))
+        elif layout.size_bytes >= THRESHOLD_BYTES and (
+            lent := lend and lend([_rows(views[index], row, end) for index in layout.indices])
         ):
-            append(wire_response(form.head, lent))
+            append(encode_response(layout.head, lent))
         else:
-            for prefix, place in form.parts:
-                view, size = views[place]
+            for prefix, index in layout.parts:
+                view, size = views[index]
                 append(prefix)
                 append(view[row * size : end * size])
         row = end
     return pieces
 
 
-def _raw(
-    signature: Signature, plan: Plan, told: tuple[int, Classification | None], rows: Array
+def _output_bytes(
+    signature: Signature, plan: Plan, output: tuple[int, Classification | None], rows: Array
 ) -> bytes:
-    """The raw form of a member's share of an output: its classes, or all of it."""
-    index, classes = told
+    """A member's rows of an output, or their classes."""
+    index, classes = output
     if classes is None:
         return to_raw(rows)
     labels = classes.labels
@@ -258,10 +255,10 @@ def _raw(
     return classify(rows.reshape(shape), classes.most, labels)
 
 
-def _check(
-    signature: Signature, gathered: Gathered, arrays: Sequence[Array]
+def _check_outputs(
+    signature: Signature, gathered: GatheredBatch, arrays: Sequence[Array]
 ) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the outputs' rows (without batching: of the outputs)."""
+    """The shapes of the outputs' rows, or of the outputs if the model does not batch."""
     names, rows = gathered.names, gathered.rows
     if len(arrays) != len(names):
         raise Internal(
@@ -283,7 +280,7 @@ def _check(
             if not shape or shape[0] != rows:
                 raise Internal(
                     f"output '{spec.name}' of model '{signature.model_name}' has shape "
-                    f"{show(shape)}, but the batch has size {rows}"
+                    f"{format_shape(shape)}, but the batch has size {rows}"
                 )
             shape = shape[1:]
         shapes.append(shape)
@@ -291,7 +288,7 @@ def _check(
 
 
 def _row_bytes(array: Array, rows: int) -> tuple[memoryview, int]:
-    """An array's bytes in row-major order, and how many a row has; BYTES arrays have none."""
+    """An array's bytes in row-major order, and the size of a row; none for BYTES."""
     if array.dtype.kind in "OSU":
         return memoryview(b""), 0
     return array.reshape(-1).view(np.uint8).data, array.nbytes // rows if rows else 0
@@ -302,20 +299,18 @@ def _rows(view_and_size: tuple[memoryview, int], row: int, end: int) -> memoryvi
     return view[row * size : end * size]
 
 
-def _make_form(
-    signature: Signature, plan: Plan, key: tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
-) -> Form:
-    """The answers to this plan's requests, given these shapes of the batch's outputs' rows."""
+def _make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLayout:
+    """The layout of responses to this plan's requests, for outputs with these shapes of rows."""
     outputs, row_shapes = key
-    places = tuple(outputs.index(index) for index, _ in plan.told)
+    indices = tuple(outputs.index(output) for output, _ in plan.response_outputs)
     shapes, sizes = [], []
-    for (index, classes), place in zip(plan.told, places, strict=True):
-        spec, row = signature.outputs[index], row_shapes[place]
+    for (output, classes), index in zip(plan.response_outputs, indices, strict=True):
+        spec, row = signature.outputs[output], row_shapes[index]
         model_dims = spec.dims if spec.reshape is None else spec.reshape
-        if not fits(row, model_dims):
+        if not shape_fits(row, model_dims):
             raise Internal(
-                f"output '{spec.name}' of model '{signature.model_name}' has shape {show(row)}, "
-                f"expected {show(model_dims)}"
+                f"output '{spec.name}' of model '{signature.model_name}' has shape "
+                f"{format_shape(row)}, expected {format_shape(model_dims)}"
             )
         shape = row if spec.reshape is None else substitute(spec.dims, spec.reshape, row)
         if classes is not None:
@@ -323,12 +318,9 @@ def _make_form(
         shapes.append((plan.rows, *shape) if signature.batching else shape)
         size = datatypes.byte_size(spec.datatype, row) if classes is None else None
         sizes.append(None if size is None else plan.rows * size)
-    head = response_head(signature, plan.told, shapes)
+    head = response_head(signature, plan.response_outputs, shapes)
     fixed = [size for size in sizes if size is not None]
     parts = None
     if sizes and len(fixed) == len(sizes):
-        parts = tuple(zip(prefixes(head, fixed), places, strict=True))
-    if len(plan.forms) >= MAX_FORMS:
-        plan.forms.clear()
-    form = plan.forms[key] = Form(head, places, parts, sum(fixed))
-    return form
+        parts = tuple(zip(prefixes(head, fixed), indices, strict=True))
+    return plan.layouts.remember(key, ResponseLayout(head, indices, parts, sum(fixed)))

@@ -1,6 +1,6 @@
-"""A Batch message in, an Executed message out: all that an instance does with a batch.
+"""Executes batches on a model: a Batch message in, an Executed message out.
 
-Knows the model and its plans, and no stream or thread.
+Knows no stream and no thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.messages import ErrorStatus
 from nereid.observability.logging import about
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.arrays import gather, split, stack
+from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import LARGEST_FRAME_BYTES, failure
 from nereid.services.executor.tracing import Run, record, sampled
@@ -22,15 +22,15 @@ from nereid.services.executor.tracing import Run, record, sampled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
-    from nereid.services.executor.backends import InstanceSpec, Model
-    from nereid.services.executor.batch.arrays import Gathered, Piece, View
+    from nereid.services.executor.batch.arrays import GatheredBatch, Piece, View
     from nereid.services.executor.shared_tensors import Lender
 
 _log = logging.getLogger(__name__)
 
 
-class Runner:
+class BatchRunner:
     """Executes batches on one loaded model; used by its instance's thread alone."""
 
     def __init__(
@@ -39,8 +39,9 @@ class Runner:
         model: Model,
         tracer: Tracer | None = None,
         view: View | None = None,
+        lender: Lender | None = None,
     ) -> None:
-        """view: opens tensors that lie in shared memory."""
+        """view: maps requests' tensors in shared memory; lender: puts responses' there."""
         self._name = spec.name
         self._model = model
         self.signature = signature_of(
@@ -53,31 +54,31 @@ class Runner:
         self._planner = Planner(self.signature)
         self._tracer = tracer
         self._view = view
-        # Set where answers may be put in shared memory.
-        self.lender: Lender | None = None
-        # The last batch, if it had sampled members; to be told of once its answers are written.
+        self._lender = lender
+        self.max_frame_bytes = LARGEST_FRAME_BYTES
+        # The last batch, if it had sampled members; recorded once its responses are written.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """Run a serialised Batch; the answer is a serialised Executed with one answer a member."""
+        """A serialised Batch to a serialised Executed with one response per member."""
         started = perf_counter_ns()
-        lender = self.lender
+        lender = self._lender
         batch = pb.Batch.FromString(frame)
-        gathered: Gathered | None = None
+        gathered: GatheredBatch | None = None
         stacked = ran = 0
         failed: str | None = None
         try:
-            gathered = gather(self._planner, batch.members, self._view)
-            inputs = stack(self.signature, gathered)
+            gathered = gather_members(self._planner, batch.members, self._view)
+            inputs = stack_inputs(self.signature, gathered)
             stacked = perf_counter_ns()
             outputs = self._model.execute(inputs, gathered.names) if gathered.first else ()
             ran = perf_counter_ns()
             lend = None if lender is None else lender.lend
-            pieces = split(self.signature, gathered, outputs, lend)
+            pieces = split_outputs(self.signature, gathered, outputs, lend)
             self._check_size(pieces)
         except Exception as error:
             if lender is not None:
-                lender.take_back()
+                lender.free_lent()
             pieces = self._failures(error, gathered, batch.members)
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
         if lender is not None and lender.lent:
@@ -97,29 +98,31 @@ class Runner:
         pieces.append(times.SerializeToString())
         return b"".join(pieces)
 
-    def tell(self) -> None:
-        """Record the spans of the batch that was traced."""
+    def record_spans(self) -> None:
+        """Of the last batch, if it was traced."""
         run, self.traced = self.traced, None
         if self._tracer is not None and run is not None:
             record(self._tracer, self._name, run)
 
     def _check_size(self, pieces: list[Piece]) -> None:
-        if sum(map(len, pieces)) > LARGEST_FRAME_BYTES:
+        if sum(map(len, pieces)) > self.max_frame_bytes:
             raise Internal(
                 f"the outputs of a batch of model '{self.signature.model_name}' take more than"
-                f" {LARGEST_FRAME_BYTES} bytes"
+                f" {self.max_frame_bytes} bytes"
             )
 
     def _failures(
-        self, error: Exception, gathered: Gathered | None, members: Sequence[pb.BatchMember]
+        self, error: Exception, gathered: GatheredBatch | None, members: Sequence[pb.BatchMember]
     ) -> list[Piece]:
-        """Answers for a batch that failed as a whole; members' own faults stay what they are."""
+        """Responses for a batch that failed as a whole; members' own errors are kept."""
         if not isinstance(error, NereidError):
             _log.error("instance %s failed on a batch", self._name, exc_info=error)
             for member in members:
-                known = about(member.request_id, member.trace_context)
-                _log.error("a request failed with its batch on %s", self._name, extra=known)
+                request = about(member.request_id, member.trace_context)
+                _log.error("a request failed with its batch on %s", self._name, extra=request)
             error = Internal(INTERNAL_MESSAGE)
         error_status = ErrorStatus(error.code, error.message, accepted=True)
         outcomes = gathered.outcomes if gathered else [error_status] * len(members)
-        return [failure(one if isinstance(one, ErrorStatus) else error_status) for one in outcomes]
+        return [
+            failure(each if isinstance(each, ErrorStatus) else error_status) for each in outcomes
+        ]

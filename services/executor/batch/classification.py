@@ -1,6 +1,6 @@
-"""The classification extension: an output's best elements as texts.
+"""The classification extension: an output's largest elements as texts.
 
-A class is told as `value:index` or `value:index:label`.
+A class is written as `value:index` or `value:index:label`.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from nereid.backends import BatchUpdate, Response
     from nereid.core.classification import Classification
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends import Collected, Response
 
 _UNORDERED = frozenset({BYTES, "BF16"})
 
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
-    """The raw BYTES tensor of each row's largest elements, at most so many, largest first.
+    """The raw BYTES tensor of each row's largest elements: at most `most`, the largest first.
 
-    rows has two dimensions; equal elements keep their order, and NaN comes last.
+    rows has two dimensions. Equal elements keep their order, and NaN comes last.
     """
-    # Largest first: of integers by complement, since the least of them has no negative.
+    # Sorted descending; integers by complement, since the least of them has no negation.
     flipped = -rows if rows.dtype.kind == "f" else ~rows
     order = np.argsort(flipped, axis=1, kind="stable")[:, :most]
     values = np.take_along_axis(rows, order, axis=1)
-    form = "%f:%d" if rows.dtype.kind == "f" else "%d:%d"
-    told = []
+    template = "%f:%d" if rows.dtype.kind == "f" else "%d:%d"
+    texts = []
     for indices, row in zip(order.tolist(), values.tolist(), strict=True):
         for index, value in zip(indices, row, strict=True):
-            text = form % (value, index)
+            text = template % (value, index)
             label = labels[index] if index < len(labels) else ""
-            told.append(f"{text}:{label}" if label else text)
-    return join_bytes(told)
+            texts.append(f"{text}:{label}" if label else text)
+    return join_bytes(texts)
 
 
 class Classes:
-    """Makes classes of the outputs of one model that answers requests one by one."""
+    """Computes classes from the outputs of one RequestModel."""
 
     def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
         self._labels = read_labels(config, model_path)
         self._batching = config.max_batch_size > 0
 
     def told(
-        self, collected: Collected, wanted: Mapping[int, Mapping[str, Classification]]
-    ) -> Collected:
-        """With classes in place of outputs, or beside them; wanted: by member."""
+        self, update: BatchUpdate, wanted: Mapping[int, Mapping[str, Classification]]
+    ) -> BatchUpdate:
+        """The update with classes instead of outputs, or beside them; wanted: by member."""
         responses = [
             self._response(each, wanted[each.member])
             if each.head and each.member in wanted
             else each
-            for each in collected.responses
+            for each in update.responses
         ]
-        return collected._replace(responses=responses)
+        return update._replace(responses=responses)
 
     def _response(self, response: Response, wanted: Mapping[str, Classification]) -> Response:
         head = kserve_pb2.ModelInferResponse.FromString(response.head)
         tensors = list(response.tensors)
-        for place, output in enumerate([*head.outputs]):
+        for index, output in enumerate([*head.outputs]):
             which = wanted.get(output.name)
             if which is None:
                 continue
@@ -80,21 +80,21 @@ class Classes:
                     InvalidArgument.code, f"{text} '{output.datatype}'", accepted=True
                 )
                 return response._replace(error_status=error_status, head=b"", tensors=())
-            # Whoever wants classes gave the model no room in shared memory for its outputs.
-            elements = np.frombuffer(cast("bytes | memoryview", tensors[place]), dtype)
+            # Requests for classes get no output buffer in shared memory.
+            elements = np.frombuffer(cast("bytes | memoryview", tensors[index]), dtype)
             count = output.shape[0] if self._batching and output.shape else 1
             rows = elements.reshape(count, elements.size // count if count else 0)
             labels = which.labels
             if labels is None:
                 labels = self._labels.get(output.name, ())
             classes = classify(rows, which.most, labels)
-            told = output
+            described = output
             if which.beside:
                 tensors.append(classes)
-                told = head.outputs.add(name=output.name)
+                described = head.outputs.add(name=output.name)
             else:
-                tensors[place] = classes
+                tensors[index] = classes
             kept = min(which.most, rows.shape[1])
-            told.datatype = BYTES
-            told.shape[:] = [count, kept] if self._batching else [kept]
+            described.datatype = BYTES
+            described.shape[:] = [count, kept] if self._batching else [kept]
         return response._replace(head=head.SerializeToString(), tensors=tensors)

@@ -15,8 +15,8 @@ from nereid.core.messages import SharedMemory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nereid.backends import Response
     from nereid.pb import nereid_pb2 as pb
-    from nereid.services.executor.backends import Response
     from nereid.services.executor.shared_tensors import Lender
 
 

@@ -1,39 +1,46 @@
-"""What a request's head asks of a loaded model, worked out once and remembered by its bytes.
+"""How requests with a given head are executed, planned once and cached by the head's bytes.
 
-Pure. The scheduler has validated every head; what is checked here only keeps a mistake between the
-services from becoming a wrong answer.
+Pure. The scheduler has validated every head; the checks here only keep a disagreement between the
+services from producing a wrong result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.classification import Classification, classifications
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal
+from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
-from nereid.services.executor.model_file_check import show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
 
+    from nereid.backends import ModelDescription
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends import Description
-    from nereid.services.executor.batch.responses import Form
+    from nereid.services.executor.batch.responses import ResponseLayout
 
-# Heads differ by batch size and shape; a client that varies them without end starts afresh.
-MAX_PLANS = 1024
+# Heads differ by batch size and shape.
+MAX_PLANS: Final = 1024
+# A model's output shapes may vary from batch to batch.
+MAX_LAYOUTS: Final = 256
+
+
+# The batch's outputs and the shapes of their rows.
+LayoutKey = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 class TensorSpec(NamedTuple):
-    """A tensor of the configuration; reshape is the model's own shape of one request's row."""
+    """A tensor of the configuration; reshape: the shape that the model itself has, if another."""
 
     name: str
     datatype: str
@@ -43,7 +50,7 @@ class TensorSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the configuration of a loaded model says of its tensors."""
+    """The tensors of a loaded model, by its configuration."""
 
     model_name: str
     model_version: str
@@ -51,47 +58,47 @@ class Signature:
     bytes_as_text: bool
     inputs: dict[str, TensorSpec]
     outputs: tuple[TensorSpec, ...]
-    # By output: what its classes are called.
+    # The names of an output's classes, by output.
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Column(NamedTuple):
-    """One input tensor of a batch: all but its number of rows."""
+    """One input tensor of a batch, without its number of rows."""
 
     name: str
     datatype: str
     dtype: np.dtype[np.generic]
-    # Of one row, as the model wants it.
+    # One row's, as the model has it.
     shape: tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """How requests with one and the same head are executed."""
+    """How requests with one head are executed."""
 
-    # How many rows of the batch such a request fills.
+    # How many rows of the batch such a request has.
     rows: int
     # Requests may share a batch if these are equal.
     columns: tuple[Column, ...]
-    # What each payload measures; None where only its content tells (BYTES).
+    # Each payload's size in bytes; None for BYTES, which varies.
     sizes: list[int | None]
-    # Elements of each input.
+    # Each input's number of elements.
     counts: list[int]
     # Indices into the signature's outputs, ascending, and their names.
     outputs: tuple[int, ...]
     output_names: list[str]
-    # What is told, in the answer's order: outputs' indices, and how if not as they are.
-    told: tuple[tuple[int, Classification | None], ...] = ()
-    # The forms of answers, by the batch's outputs and the shapes of their rows.
-    forms: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Form] = field(
-        default_factory=dict
+    # The response's outputs in its order: indices, and the classes requested instead of tensors.
+    response_outputs: tuple[tuple[int, Classification | None], ...] = ()
+    # By the batch's outputs and the shapes of their rows.
+    layouts: BoundedCache[LayoutKey, ResponseLayout] = field(
+        default_factory=lambda: BoundedCache(MAX_LAYOUTS)
     )
 
 
 def signature_of(
     config: model_config_pb2.ModelConfig,
     version: int,
-    description: Description,
+    description: ModelDescription,
     *,
     bytes_as_text: bool,
     labels: Mapping[str, tuple[str, ...]] | None = None,
@@ -103,7 +110,7 @@ def signature_of(
     def spec(tensor: model_config_pb2.ModelInput | model_config_pb2.ModelOutput) -> TensorSpec:
         reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
         if not batching and found.get(tensor.name) == ():
-            # A scalar, which a configuration can only write as dims of ones.
+            # A scalar, which a configuration writes as dims of ones.
             reshape = ()
         datatype = NAME_OF_CONFIG_NUMBER[tensor.data_type]
         return TensorSpec(tensor.name, datatype, tuple(tensor.dims), reshape)
@@ -122,27 +129,25 @@ def signature_of(
 class Planner:
     """The plans of one loaded model; used by its instance's thread alone."""
 
-    def __init__(self, signature: Signature) -> None:
+    def __init__(self, signature: Signature, max_plans: int = MAX_PLANS) -> None:
         self.signature = signature
         # Read directly on the hot path.
-        self.plans: dict[bytes, Plan] = {}
+        self.plans: BoundedCache[bytes, Plan] = BoundedCache(max_plans)
 
-    def plan(self, head: bytes) -> Plan:
+    def plan_request(self, head: bytes) -> Plan:
         """The plan for this head.
 
         Raises:
-            Internal: the scheduler sent what it should have refused.
+            Internal: the scheduler should have refused the request.
         """
         plan = self.plans.get(head)
         if plan is None:
-            if len(self.plans) >= MAX_PLANS:
-                self.plans.clear()
-            plan = self.plans[head] = make_plan(self.signature, head)
+            plan = self.plans.remember(head, make_plan(self.signature, head))
         return plan
 
 
 def make_plan(signature: Signature, head: bytes) -> Plan:
-    """The plan for a head; raises Internal as Planner.plan does."""
+    """The plan for a head; raises Internal as plan_request does."""
     try:
         request = kserve_pb2.ModelInferRequest.FromString(head)
     except DecodeError as error:
@@ -156,8 +161,8 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
         sizes.append(None if column.datatype == BYTES else count * column.dtype.itemsize)
     outputs = _outputs(signature, [output.name for output in request.outputs])
     names = [signature.outputs[index].name for index in outputs]
-    told = _told(signature, outputs, classifications(request.outputs))
-    return Plan(rows, tuple(columns), sizes, counts, outputs, names, told)
+    responded = _response_outputs(signature, outputs, classifications(request.outputs))
+    return Plan(rows, tuple(columns), sizes, counts, outputs, names, responded)
 
 
 def _rows(signature: Signature, request: kserve_pb2.ModelInferRequest) -> int:
@@ -181,27 +186,27 @@ def _column(
     shape = tuple(tensor.shape)
     row = shape[1:] if signature.batching else shape
     count = prod(shape)
-    if min(shape, default=0) < 0 or not fits(row, spec.dims):
+    if min(shape, default=0) < 0 or not shape_fits(row, spec.dims):
         raise Internal(
-            f"unexpected shape {show(shape)} of input '{tensor.name}' "
+            f"unexpected shape {format_shape(shape)} of input '{tensor.name}' "
             f"for model '{signature.model_name}'"
         )
     inner = row if spec.reshape is None else substitute(spec.reshape, spec.dims, row)
     return Column(spec.name, spec.datatype, NUMPY_TYPE[spec.datatype], inner), count
 
 
-def _told(
+def _response_outputs(
     signature: Signature, outputs: tuple[int, ...], classes: Mapping[str, Classification]
 ) -> tuple[tuple[int, Classification | None], ...]:
-    told: list[tuple[int, Classification | None]] = []
+    instead: list[tuple[int, Classification | None]] = []
     beside: list[tuple[int, Classification | None]] = []
     for index in outputs:
         wanted = classes.get(signature.outputs[index].name)
         if wanted is not None and wanted.beside:
             beside.append((index, wanted))
             wanted = None
-        told.append((index, wanted))
-    return (*told, *beside)
+        instead.append((index, wanted))
+    return (*instead, *beside)
 
 
 def _outputs(signature: Signature, names: list[str]) -> tuple[int, ...]:
@@ -214,14 +219,7 @@ def _outputs(signature: Signature, names: list[str]) -> tuple[int, ...]:
     return tuple(sorted({known[name] for name in names}))
 
 
-def fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    """Whether a shape is one that these dims (-1: variable) allow."""
-    return len(shape) == len(dims) and all(
-        dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
-    )
-
-
 def substitute(into: Sequence[int], dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Put the sizes that shape has where dims are variable into the variable places of another."""
-    sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == -1)
-    return tuple(next(sizes, -1) if dim == -1 else dim for dim in into)
+    """`into`, with the sizes that shape has where dims are variable in its own variable places."""
+    sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == VARIABLE)
+    return tuple(next(sizes, -1) if dim == VARIABLE else dim for dim in into)

@@ -14,11 +14,11 @@ from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from nereid.backends import ModelLostError
 from nereid.core.codecs import write_error
 from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import ErrorStatus, SharedMemory, error_status_of
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import LostError
 from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import Rooms
 from nereid.services.executor.batch.requests import Requests
@@ -29,16 +29,10 @@ from nereid.services.executor.tracing import Run, record, sampled
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from nereid.backends import BatchUpdate, InstanceSpec, Request, RequestModel, Response
     from nereid.core.classification import Classification
     from nereid.observability.tracing import Tracer
     from nereid.rpc import BlockingStream
-    from nereid.services.executor.backends import (
-        Collected,
-        InstanceSpec,
-        Request,
-        RequestModel,
-        Response,
-    )
     from nereid.services.executor.batch.arrays import Piece
 
 _log = logging.getLogger(__name__)
@@ -114,8 +108,8 @@ class RequestRunner:
     ) -> None:
         """Until the stream ends, or stopping and all is answered.
 
-        on_batch: an answered batch is to be counted. Raises LostError once the model is gone, after
-        answering what it was executing; what it never saw is left to those who sent it.
+        on_batch: counts a completed batch. Raises ModelLostError once the model has ended, after
+        failing what it was executing; the scheduler retries what it never saw.
         """
         poll = self._poll()
         source = stream.fileno()
@@ -138,7 +132,7 @@ class RequestRunner:
                     if stream.ended:
                         return
                 self._check_limit()
-        except LostError as error:
+        except ModelLostError as error:
             for reply in self._lost(str(error)):
                 stream.send(reply)
             raise
@@ -150,7 +144,7 @@ class RequestRunner:
 
     def _poll(self) -> select.poll:
         poll = select.poll()
-        for descriptor in self._model.descriptors():
+        for descriptor in self._model.file_descriptors():
             poll.register(descriptor, select.POLLIN)
         return poll
 
@@ -162,7 +156,7 @@ class RequestRunner:
         self._current = self._until = None
         for number, batch in running.items():
             for member in batch.open:
-                self._model.control(number, member, pb.MemberControl.CANCEL)
+                self._model.control_request(number, member, pb.MemberControl.CANCEL)
 
     def _begin(self, frame: bytes) -> Iterator[bytes]:
         """Hand a batch to the model; what is wrong with members is answered at once."""
@@ -197,17 +191,17 @@ class RequestRunner:
         number = self._numbers
         self._running[number] = running
         self._current = number
-        limit_s = self._model.limit_s
+        limit_s = self._model.execution_timeout_s
         self._until = None if limit_s is None else time.monotonic() + limit_s
         self._note_classes(running, requests)
         if self.rooms.expected_bytes:
             running.rooms = {
-                member: request.room
+                member: request.output_buffer
                 for member, request in enumerate(requests)
-                if request.room is not None
+                if request.output_buffer is not None
             }
         try:
-            self._model.begin(number, requests)
+            self._model.begin_batch(number, requests)
         except NereidError as error:
             yield self._unbegun(number, error)
         running.begun_ns = perf_counter_ns()
@@ -227,26 +221,26 @@ class RequestRunner:
             for number, running in self._running.items():
                 if running.id == control.batch and control.member in running.places:
                     member = running.places.index(control.member)
-                    self._model.control(number, member, control.kind)
+                    self._model.control_request(number, member, control.kind)
 
     def _note_classes(self, running: _Running, requests: list[Request]) -> None:
         """Outputs that are wanted as classes are seen before they are sent: they get no room."""
         for member, request in enumerate(requests):
-            if request.form.classes:
-                running.classes[member] = request.form.classes
-                if request.room is not None:
-                    self.rooms.free(request.room)
-                    requests[member] = request._replace(room=None)
+            if request.spec.classes:
+                running.classes[member] = request.spec.classes
+                if request.output_buffer is not None:
+                    self.rooms.free(request.output_buffer)
+                    requests[member] = request._replace(output_buffer=None)
 
     # ---- out
 
     def _collect(self, ready: Collection[int]) -> Iterator[bytes]:
-        for collected in self._model.collect(ready):
+        for collected in self._model.collect_updates(ready):
             running = self._running.get(collected.batch)
             if running is not None:
                 yield from self._collected(running, collected)
 
-    def _collected(self, running: _Running, collected: Collected) -> Iterator[bytes]:
+    def _collected(self, running: _Running, collected: BatchUpdate) -> Iterator[bytes]:
         arrived_ns = perf_counter_ns()
         if running.classes:
             collected = self._classes.told(collected, running.classes)
@@ -254,7 +248,7 @@ class RequestRunner:
         accepted = self._accepted(running, collected.responses)
         if not decoupled and not running.late:
             self._keep(running, accepted)
-        free = collected.free and self._current == collected.batch
+        free = collected.ready_for_next and self._current == collected.batch
         if free:
             self._current = self._until = None
         if decoupled:
@@ -368,8 +362,10 @@ class RequestRunner:
 
     def _check_limit(self) -> None:
         if self._is_overdue():
-            self._model.give_up()
-            raise LostError(f"the batch was not executed within {self._model.limit_s:g} s")
+            self._model.terminate()
+            raise ModelLostError(
+                f"the batch was not executed within {self._model.execution_timeout_s:g} s"
+            )
 
     def _lost(self, why: str) -> Iterator[bytes]:
         """Answer for a model that is gone, but what it never saw."""
@@ -383,7 +379,7 @@ class RequestRunner:
         error_status = ErrorStatus(Internal.code, text, accepted=True)
         for number, batch in running.items():
             self._free_rooms(batch)
-            if not self._model.began(number):
+            if not self._model.may_have_begun(number):
                 continue
             batch.failed = error_status.message
             if self._model.decoupled or batch.late:

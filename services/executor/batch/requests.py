@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.backends import Request, RequestSpec
 from nereid.core.classification import classifications
 from nereid.core.codecs import read_parameters
 from nereid.core.errors import Internal
 from nereid.core.messages import SharedMemory
 from nereid.pb import kserve_pb2
-from nereid.services.executor.backends import Request, RequestForm
 
 if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
@@ -29,7 +29,7 @@ class Requests:
     def __init__(self, outputs: tuple[str, ...]) -> None:
         """outputs: what a request that asks for none in particular gets."""
         self._all_outputs = outputs
-        self._forms: dict[bytes, RequestForm] = {}
+        self._forms: dict[bytes, RequestSpec] = {}
 
     def read(self, member: pb.BatchMember, room: SharedMemory | None) -> Request:
         """The request; room: where its outputs may be put. Raises Internal."""
@@ -61,7 +61,7 @@ class Requests:
             )
         )
 
-    def _form(self, head: bytes) -> RequestForm:
+    def _form(self, head: bytes) -> RequestSpec:
         try:
             request = kserve_pb2.ModelInferRequest.FromString(head)
         except DecodeError as error:
@@ -70,7 +70,7 @@ class Requests:
         outputs = tuple(output.name for output in request.outputs) or self._all_outputs
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
-        form = RequestForm(inputs, outputs, classifications(request.outputs))
+        form = RequestSpec(inputs, outputs, classifications(request.outputs))
         self._forms[head] = form
         return form
 

@@ -15,8 +15,8 @@ from nereid.shm.segments import THRESHOLD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nereid.backends import Response
     from nereid.core.messages import SharedMemory
-    from nereid.services.executor.backends import Response
     from nereid.services.executor.batch.arrays import Piece
     from nereid.services.executor.batch.output_buffers import Rooms
 

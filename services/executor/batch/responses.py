@@ -1,8 +1,8 @@
-"""Executed messages, put together from bytes that are known beforehand and bytes of outputs.
+"""Executed messages, concatenated from precomputed bytes and outputs' bytes.
 
-A protobuf message is the concatenation of its parts, so an answer whose outputs have known sizes is
-a fixed prefix before each output's bytes; outputs are copied once, into the frame. Building the
-same through message objects costs three copies and five times the time per member.
+A protobuf message is the concatenation of its parts, so a response whose outputs have known sizes
+is a fixed prefix before each output's bytes; outputs are copied once, into the frame. Building the
+same from message objects costs three copies and five times the time per member.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.arrays import Piece
     from nereid.services.executor.batch.request_plan import Signature
 
-# The scheduler takes no larger message, and would end the stream of an instance that sends one.
+# The scheduler accepts no larger message, and ends the stream of an instance that sends one.
 LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
 _LENGTH_DELIMITED = 2
 
 
-class Form(NamedTuple):
-    """The answers to requests with one head, when the outputs' rows have certain shapes."""
+class ResponseLayout(NamedTuple):
+    """The responses to requests with one head, for outputs whose rows have certain shapes."""
 
     head: bytes
-    # The outputs' places among the batch's outputs.
-    places: tuple[int, ...]
-    # What stands in the frame before each output, and the output's place. None: there is no output,
-    # or one is BYTES, so that lengths differ from answer to answer.
+    # The outputs' indices among the batch's outputs.
+    indices: tuple[int, ...]
+    # The bytes before each output, and its index. None: there is no output, or one is BYTES, whose
+    # size differs from response to response.
     parts: tuple[tuple[bytes, int], ...] | None
-    # Of all outputs together, where parts are known.
+    # All outputs together, where parts are known.
     size_bytes: int = 0
 
 
@@ -57,7 +57,7 @@ def response_head(
 
 
 def prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """What an answer in an Executed message has before each of its outputs' bytes (one or more)."""
+    """The bytes before each of a response's outputs, one or more, in an Executed message."""
     payloads = []
     length = len(_field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head))) + len(head)
     for size in sizes:
@@ -70,22 +70,22 @@ def prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
     return [start + payloads[0], *payloads[1:]]
 
 
-def wire_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
-    """An Executed message that holds just this answer."""
+def encode_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
+    """An Executed message with one response."""
     executed = pb.Executed()
     message = executed.responses.add(head=head)
     write_payloads(payloads, message.payloads)
     return executed.SerializeToString()
 
 
-def put(executed: pb.Executed, place: int, told: Iterable[Piece]) -> None:
-    """Add to an Executed message in parts the answer, in pieces, of the member in this place."""
-    executed.MergeFromString(b"".join(told))
+def put(executed: pb.Executed, place: int, pieces: Iterable[Piece]) -> None:
+    """Add the response of the member at this index to a partial Executed message."""
+    executed.MergeFromString(b"".join(pieces))
     executed.responses[-1].id = place
 
 
 def failure(error_status: ErrorStatus) -> bytes:
-    """An Executed message that holds just this fault."""
+    """An Executed message with one response, an error."""
     executed = pb.Executed()
     write_error(error_status, executed.responses.add().error)
     return executed.SerializeToString()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.model_config import (
     CompletionSettings,
-    ModelDescription,
     complete_config,
     freeze_config,
+    read_description,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def complete(
         # The model has completed it itself.
         draft = described.config
     elif described is not None and (described.inputs or described.outputs):
-        description = ModelDescription.from_proto(described)
+        description = read_description(described)
     completed = complete_config(
         draft,
         model_name=draft.name,

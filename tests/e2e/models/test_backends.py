@@ -25,13 +25,13 @@ pytestmark = pytest.mark.slow
 DATATYPES = sorted(NAMES - {"BF16"})
 
 THEIRS = """
-from nereid.services.executor.backends import Description, TensorDescription
+from nereid.backends import ModelDescription, TensorDescription
 
 X, Y = TensorDescription("x", "INT32", (-1, 2)), TensorDescription("y", "INT32", (-1,))
 
 
 class Sum:
-    description = Description((X,), (Y,))
+    description = ModelDescription((X,), (Y,))
     bytes_as_text = False
 
     def execute(self, inputs, outputs):

@@ -1,4 +1,4 @@
-"""What an executor tells of its machine, and counts of itself."""
+"""An executor's usage reports, and its own metrics."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def series(service: ExecutorService) -> list[str]:
     return [line for line in page.encode().decode().splitlines() if not line.startswith("#")]
 
 
-async def test_it_tells_how_busy_its_machine_is_again_and_again(tmp_path: Path) -> None:
+async def test_usage_is_reported_at_intervals(tmp_path: Path) -> None:
     async with running(tmp_path, metrics_interval_ms=1) as world:
         for _ in range(2):
-            usage = await asyncio.wait_for(world.stay.usages.get(), WAIT_S)
+            usage = await asyncio.wait_for(world.session.usages.get(), WAIT_S)
             assert 0 <= usage.cpu_utilization <= 1
             assert 0 < usage.memory_used_bytes < usage.memory_total_bytes
             assert not usage.gpus
 
 
-async def test_it_counts_its_instances_and_their_batches_past_their_end(tmp_path: Path) -> None:
+async def test_batches_of_ended_instances_still_count(tmp_path: Path) -> None:
     async with running(tmp_path, metrics_interval_ms=0) as world:
         assert series(world.service)[0].startswith("nereid_executor_joined ")
         stream = await world.instance()
@@ -34,10 +34,10 @@ async def test_it_counts_its_instances_and_their_batches_past_their_end(tmp_path
             await stream.execute(request(1))
         identity = '{model="m",version="1"}'
         assert f"nereid_executor_instances{identity} 1" in series(world.service)
-        world.stay.unload(7)
-        event = await world.stay.event()
+        world.session.unload(7)
+        event = await world.session.event()
         assert event.instance_unloaded.instance == 7
-        told = series(world.service)
-        assert f"nereid_executor_batches_total{identity} 3" in told
-        assert "nereid_executor_joined 1" in told
-        assert world.stay.usages.empty()
+        lines = series(world.service)
+        assert f"nereid_executor_batches_total{identity} 3" in lines
+        assert "nereid_executor_joined 1" in lines
+        assert world.session.usages.empty()

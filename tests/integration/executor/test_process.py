@@ -36,24 +36,24 @@ async def exit_code(started: Process) -> int:
     return await asyncio.wait_for(started.wait(), WAIT_S)
 
 
-async def test_sigterm_ends_it_after_the_batch_under_way(tmp_path: Path) -> None:
+async def test_sigterm_ends_it_after_the_running_batch(tmp_path: Path) -> None:
     scheduler = Scheduler()
     path = str(slow(tmp_path / "1"))
     async with (
         scheduler.serving(tmp_path / "socket") as address,
         process(f"--scheduler-address={address}", "--name=p", "--gpus=none") as started,
     ):
-        stay, hello = await scheduler.stay()
+        session, hello = await scheduler.accept_session()
         assert hello.name == "p"
-        stay.load(7, SLOW, path)
-        stream = await scheduler.stream()
+        session.load(7, SLOW, path)
+        stream = await scheduler.accept_stream()
         stream.send(turns(5000))
         started.send_signal(signal.SIGTERM)
-        assert (await stay.event()).HasField("leaving")
+        assert (await session.event()).HasField("leaving")
         (response,) = (await stream.responses()).responses
         assert response_of(response)[0][3] == np.int64(5000).tobytes()
         assert await exit_code(started) == 0
-        await stay.wait()
+        await session.wait()
 
 
 async def test_a_batch_that_takes_too_long_is_cut_off(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ async def test_a_batch_that_takes_too_long_is_cut_off(tmp_path: Path) -> None:
             f"--scheduler-address={address}", "--exit-timeout-secs=0.05", "--gpus=none"
         ) as started,
     ):
-        stay, _ = await scheduler.stay()
-        stay.load(7, SLOW, path)
-        stream = await scheduler.stream()
+        session, _ = await scheduler.accept_session()
+        session.load(7, SLOW, path)
+        stream = await scheduler.accept_stream()
         stream.send(turns(10_000_000))
         started.send_signal(signal.SIGTERM)
         assert await exit_code(started) == 1
@@ -75,7 +75,7 @@ async def test_a_batch_that_takes_too_long_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_waits_for_a_scheduler_until_it_is_told_to_end(
+async def test_it_waits_for_a_scheduler_until_a_signal(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     async with process(

@@ -17,9 +17,10 @@ from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.executor.backends.python.supervisor import supervision
+from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import ExecutorService
 from nereid.services.executor.settings import ExecutorSettings
-from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, Stay
+from tests.support.executor.executor_world import WAIT_S, InstanceStream, JoinStream, Scheduler
 from tests.support.models import python_models
 from tests.support.models.onnx_models import head, member, response_of
 
@@ -45,13 +46,13 @@ class World:
         self.running = asyncio.create_task(service.run())
         self.path = str(python_models.save(root, "talk") / "1")
         self.numbers = iter(range(1, 100))
-        self.stay: Stay
+        self.stay: JoinStream
 
     async def load(self, more: str = "") -> InstanceStream:
         written = f'name: "m" {python_models.TALK} {more}'
         config = text_format.Parse(written, model_config_pb2.ModelConfig())
         self.stay.load(7, config, self.path)
-        return await self.scheduler.stream()
+        return await self.scheduler.accept_stream()
 
     def send(self, stream: InstanceStream, text: str) -> int:
         number = next(self.numbers)
@@ -79,8 +80,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     scheduler = Scheduler()
     async with scheduler.serving(tmp_path / "socket") as address:
         settings = ExecutorSettings(scheduler_address=address, name="one", gpus="none")
-        world = World(scheduler, ExecutorService(settings), tmp_path / "models")
-        world.stay, _ = await scheduler.stay()
+        world = World(scheduler, ExecutorService(settings, BackendRegistry()), tmp_path / "models")
+        world.stay, _ = await scheduler.accept_session()
         try:
             yield world
         finally:
@@ -123,7 +124,7 @@ async def test_of_a_worker_that_dies_is_told_what_it_had_begun(world: World) -> 
     assert (lost.instance, lost.begun) == (7, number)
     assert (lost.error.code, lost.error.message, lost.error.accepted) == (Internal.code, LOST, True)
     await stream.wait()
-    again = await world.scheduler.stream()
+    again = await world.scheduler.accept_stream()
     assert await world.say(again, "echo again") == "again"
 
 
@@ -133,7 +134,7 @@ async def test_of_an_idle_worker_that_dies_as_well(world: World) -> None:
     os.kill(process, signal.SIGKILL)
     lost = (await world.stay.event()).instance_lost
     assert (lost.instance, lost.begun) == (7, 1)
-    again = await world.scheduler.stream()
+    again = await world.scheduler.accept_stream()
     # The first one that it gets is none that the other had begun.
     assert int(await world.say(again, "pid")) != process
 
@@ -145,7 +146,7 @@ async def test_a_stream_that_breaks_is_dialled_again_by_the_same_worker(
     process = await world.busy(stream, tmp_path)
     stream.call.fail(Status.UNAVAILABLE, "restarting")
     (tmp_path / "enough").touch()
-    again = await world.scheduler.stream()
+    again = await world.scheduler.accept_stream()
     assert int(await world.say(again, "pid")) == process
 
 
@@ -172,7 +173,7 @@ async def test_a_lost_scheduler_does_not_wait_for_what_a_worker_does(
 ) -> None:
     process = await world.busy(await world.load(), tmp_path)
     world.stay.call.fail(Status.UNAVAILABLE, "restarting")
-    world.stay, _ = await world.scheduler.stay()
+    world.stay, _ = await world.scheduler.accept_session()
     async with asyncio.timeout(WAIT_S):
         while Path(f"/proc/{process}").exists():
             await asyncio.sleep(0.01)
@@ -294,5 +295,5 @@ async def test_where_the_worker_cannot_serve_the_executor_does(
     world.send(stream, "die SIGKILL")
     (response,) = (await stream.responses()).responses
     assert (response.error.code, response.error.message) == (Internal.code, LOST)
-    again = await world.scheduler.stream()
+    again = await world.scheduler.accept_stream()
     assert await world.say(again, "echo again") == "again"

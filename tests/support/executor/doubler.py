@@ -1,17 +1,17 @@
-"""A model in Python, for what runs any backend's models."""
+"""A model in Python, for tests of what executes any backend's models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nereid.backends import EMPTY_DESCRIPTION
 from nereid.core.tensors import Array
-from nereid.services.executor.backends import Description
 
 
 class Doubler:
-    """A model in Python: y = 2 x; it fails with what it is told to fail with."""
+    """y = 2 x; or it raises `failure`."""
 
-    description = Description((), ())
+    description = EMPTY_DESCRIPTION
     bytes_as_text = False
 
     def __init__(self, failure: Exception | None = None) -> None:

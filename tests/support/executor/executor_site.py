@@ -1,4 +1,4 @@
-"""The executor's service in this event loop, with a scheduler of real sockets."""
+"""An executor service in this event loop, connected to a scheduler over real sockets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.backends.registry import BUILT_IN, BackendRegistry, BuiltInBackend
 from nereid.services.executor.service import ExecutorService
 from nereid.services.executor.settings import ExecutorSettings
-from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, Stay
+from tests.support.executor.executor_world import WAIT_S, InstanceStream, JoinStream, Scheduler
 from tests.support.models.onnx_models import identity, identity_config
 
+# Its one model executes when the test lets it.
+GATED = BuiltInBackend("tests.support.executor.gated_backend", "numpy")
 IDENTITY = identity_config("FP32", "2")
 
 
@@ -23,7 +26,7 @@ class World:
     service: ExecutorService
     running: asyncio.Task[bool]
     models: Path
-    stay: Stay
+    session: JoinStream
     hello: pb.Hello
     socket: Path = field(default_factory=Path)
 
@@ -31,8 +34,8 @@ class World:
         return str(identity(self.models / "identity" / "1", "FP32", ["n", 2]))
 
     async def instance(self, number: int = 7) -> InstanceStream:
-        self.stay.load(number, IDENTITY, self.identity())
-        return await self.scheduler.stream()
+        self.session.load(number, IDENTITY, self.identity())
+        return await self.scheduler.accept_stream()
 
     async def leave(self) -> bool:
         self.service.leave()
@@ -44,12 +47,13 @@ async def running(tmp_path: Path, **settings: object) -> AsyncIterator[World]:
     scheduler = Scheduler()
     async with scheduler.serving(tmp_path / "socket") as address:
         service = ExecutorService(
-            ExecutorSettings(scheduler_address=address, name="one", gpus="none", **settings)  # type: ignore[arg-type]
+            ExecutorSettings(scheduler_address=address, name="one", gpus="none", **settings),  # type: ignore[arg-type]
+            BackendRegistry(built_in={**BUILT_IN, "gated": GATED}),
         )
         task = asyncio.create_task(service.run())
-        stay, hello = await scheduler.stay()
+        session, hello = await scheduler.accept_session()
         try:
-            yield World(scheduler, service, task, tmp_path, stay, hello, tmp_path / "socket")
+            yield World(scheduler, service, task, tmp_path, session, hello, tmp_path / "socket")
         finally:
             service.leave()
             await asyncio.wait_for(task, WAIT_S)

@@ -1,4 +1,4 @@
-"""A scheduler made of a real rpc.Server, as far as executors can see one."""
+"""A scheduler for executors under test: a real rpc.Server that accepts their streams."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.models.onnx_models import config, head, member, value, write
 WAIT_S = 20.0
 
 
-class Ended:
-    """A stream's end, to be awaited."""
+class AcceptedStream:
+    """A stream that an executor has opened; its end can be awaited."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -36,13 +36,13 @@ class Ended:
         await asyncio.wait_for(self.ended.wait(), WAIT_S)
 
 
-class Stay(Ended):
+class JoinStream(AcceptedStream):
     """An executor's Join stream."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.events: asyncio.Queue[pb.ExecutorEvent] = asyncio.Queue()
-        # How busy the machine is comes in between, whenever it wants, as models' metrics do.
+        # Usage is reported at any time, as models' metrics are.
         self.usages: asyncio.Queue[pb.DeviceUsage] = asyncio.Queue()
         call.on_message = self._on_message
 
@@ -87,7 +87,7 @@ class Stay(Ended):
         self.call.send(pb.ExecutorCommand(unload=unload).SerializeToString())
 
 
-class InstanceStream(Ended):
+class InstanceStream(AcceptedStream):
     """An instance's Execute stream."""
 
     def __init__(self, call: Call) -> None:
@@ -108,19 +108,19 @@ class InstanceStream(Ended):
 
 
 class Scheduler:
-    """Takes executors in and keeps their streams for the test."""
+    """Accepts executors and hands their streams to the test."""
 
     def __init__(self) -> None:
-        self._stays: asyncio.Queue[Stay] = asyncio.Queue()
+        self._sessions: asyncio.Queue[JoinStream] = asyncio.Queue()
         self._streams: asyncio.Queue[InstanceStream] = asyncio.Queue()
-        # Instances that are turned away.
+        # The numbers of instances to refuse.
         self.refused: set[str] = set()
 
-    async def stay(self) -> tuple[Stay, pb.Hello]:
-        stay = await asyncio.wait_for(self._stays.get(), WAIT_S)
-        return stay, (await stay.event()).hello
+    async def accept_session(self) -> tuple[JoinStream, pb.Hello]:
+        session = await asyncio.wait_for(self._sessions.get(), WAIT_S)
+        return session, (await session.event()).hello
 
-    async def stream(self) -> InstanceStream:
+    async def accept_stream(self) -> InstanceStream:
         return await asyncio.wait_for(self._streams.get(), WAIT_S)
 
     @property
@@ -132,7 +132,7 @@ class Scheduler:
         server = Server(
             Handlers(
                 stream={
-                    "/nereid.v1.Scheduler/Join": lambda call: self._stays.put_nowait(Stay(call)),
+                    "/nereid.v1.Scheduler/Join": self._on_join,
                     "/nereid.v1.Scheduler/Execute": self._on_execute,
                 }
             )
@@ -142,6 +142,9 @@ class Scheduler:
             yield address
         finally:
             await server.close()
+
+    def _on_join(self, call: Call) -> None:
+        self._sessions.put_nowait(JoinStream(call))
 
     def _on_execute(self, call: Call) -> None:
         if call.get("nereid-instance") in self.refused:
@@ -167,7 +170,7 @@ def turns(count: int) -> pb.BatchMember:
 
 
 def slow(directory: Path) -> Path:
-    """So many turns of a matrix product of some 50 us; done = turns."""
+    """As many matrix products of some 50 us each as requested; done = turns."""
     scalar = ("FP32", [128, 128])
     body = helper.make_graph(
         [

@@ -1,4 +1,4 @@
-"""A backend whose one model waits, in execute, until the test lets it go on."""
+"""A backend whose one model blocks in execute until the test sets `released`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.tensors import Array
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import Description, InstanceSpec, TensorDescription
 
 started = threading.Event()
 released = threading.Event()
@@ -18,9 +18,9 @@ _TENSOR = TensorDescription("x", "FP32", (-1, 2))
 
 
 class GatedModel:
-    """y = x, in its own time."""
+    """y = x, once `released` is set."""
 
-    description = Description((_TENSOR,), (_TENSOR._replace(name="y"),))
+    description = ModelDescription((_TENSOR,), (_TENSOR._replace(name="y"),))
     bytes_as_text = False
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
@@ -36,7 +36,7 @@ def uses_gpus() -> bool:
     return False
 
 
-def describe(_config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+def describe(_config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
     raise RuntimeError(f"secret of {version_path}")
 
 

@@ -1,4 +1,4 @@
-"""A model that answers requests when it is told to, and its instance's stream."""
+"""A RequestModel that sends the updates that a test scripts, and its instance's stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from nereid.backends import BatchUpdate, InstanceSpec, Request, Response
 from nereid.core.errors import Unavailable
 from nereid.core.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import Collected, InstanceSpec, Request, Response
 from nereid.services.executor.batch.request_runner import RequestRunner
 
 SPEC = InstanceSpec(
@@ -30,39 +30,41 @@ SPEC = InstanceSpec(
 
 
 class Model:
-    """Says what the test has it say. Each thing said makes its descriptor readable."""
+    """Returns the updates that the test has scripted, and raises the errors."""
 
-    def __init__(self, *, decoupled: bool = False, limit_s: float | None = None) -> None:
+    def __init__(
+        self, *, decoupled: bool = False, execution_timeout_s: float | None = None
+    ) -> None:
         self.decoupled = decoupled
-        self.limit_s = limit_s
+        self.execution_timeout_s = execution_timeout_s
         self.begun: dict[int, list[Request]] = {}
         self.controls: list[tuple[int, int, int]] = []
         self.seen = 0
         self.given_up = False
         self.refusal: Unavailable | None = None
-        self.says: deque[Collected | Exception] = deque()
+        self.says: deque[BatchUpdate | Exception] = deque()
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
 
-    def say(self, what: Collected | Exception) -> None:
-        """Now, or as soon as it has something to do."""
+    def say(self, what: BatchUpdate | Exception) -> None:
+        """Script an update or error: at once, or from the first batch on."""
         self.says.append(what)
         if self.begun:
             os.eventfd_write(self.bell, 1)
 
-    def descriptors(self) -> Sequence[int]:
+    def file_descriptors(self) -> Sequence[int]:
         return (self.bell,)
 
-    def begin(self, batch: int, requests: Sequence[Request]) -> None:
+    def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.begun[batch] = [*requests]
         if self.says:
             os.eventfd_write(self.bell, 1)
 
-    def control(self, batch: int, member: int, kind: int) -> None:
+    def control_request(self, batch: int, member: int, kind: int) -> None:
         self.controls.append((batch, member, kind))
 
-    def collect(self, ready: Collection[int]) -> Iterator[Collected]:
+    def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
         assert self.bell in ready
         os.eventfd_read(self.bell)
         while self.says:
@@ -71,13 +73,13 @@ class Model:
                 raise said
             yield said
 
-    def began(self, batch: int) -> bool:
+    def may_have_begun(self, batch: int) -> bool:
         return batch <= self.seen
 
-    def give_up(self) -> None:
+    def terminate(self) -> None:
         self.given_up = True
 
-    def revive(self, stopping: Event) -> bool:
+    def restart(self, stopping: Event) -> bool:
         return not stopping.is_set()
 
     def close(self) -> None:
@@ -85,7 +87,7 @@ class Model:
 
 
 class Stream:
-    """An instance's stream: batches in, and what is answered. steps: called between its turns."""
+    """An instance's stream: batches to receive, and the messages that were sent."""
 
     def __init__(self, *batches: pb.Batch) -> None:
         self.incoming = [each.SerializeToString() for each in batches]
@@ -132,14 +134,14 @@ def begin(runner: RequestRunner, what: pb.Batch) -> list[pb.Executed]:
     return [pb.Executed.FromString(each) for each in runner._begin(what.SerializeToString())]
 
 
-def collect(runner: RequestRunner, model: Model, *said: Collected) -> list[pb.Executed]:
+def collect(runner: RequestRunner, model: Model, *said: BatchUpdate) -> list[pb.Executed]:
     for each in said:
         model.say(each)
     return [pb.Executed.FromString(each) for each in runner._collect({model.bell})]
 
 
 def told(executed: pb.Executed) -> list[tuple[int, Any, bool]]:
-    """Each answer's place, what it is, and whether there will be more."""
+    """Each response's index, its error text or payloads, and whether another follows."""
     return [
         (each.id, each.error.message or [one.inline for one in each.payloads], each.more)
         for each in executed.responses

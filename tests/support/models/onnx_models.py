@@ -1,4 +1,4 @@
-"""Small ONNX models and their configurations, made in the test that needs them."""
+"""Small ONNX models, their configurations, and requests for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(
     outputs: list[onnx.ValueInfoProto],
     initializers: list[onnx.TensorProto] | None = None,
 ) -> Path:
-    """Write model.onnx into the version's directory, which is given back."""
+    """Write model.onnx into the version's directory, and return that directory."""
     graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers or [])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     directory.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def add_sub(directory: Path) -> Path:
 
 
 def reshaper(directory: Path) -> Path:
-    """y = x reshaped to what the input `to` says; fails where that cannot be."""
+    """y = x reshaped to the input `to`; fails if that is impossible."""
     return write(
         directory,
         [helper.make_node("Reshape", ["x", "to"], ["y"])],
@@ -115,7 +115,7 @@ def member(member_head: bytes, *payloads: bytes) -> pb.BatchMember:
 
 
 def response_of(wire_response: pb.InferResponse) -> list[tuple[str, str, list[int], bytes]]:
-    """Name, datatype, shape and bytes of each output of an answer that is no failure."""
+    """Name, datatype, shape and bytes of each output; asserts that it is not an error."""
     assert not wire_response.HasField("error"), wire_response.error
     response = kserve_pb2.ModelInferResponse.FromString(wire_response.head)
     assert response.model_name == "m"

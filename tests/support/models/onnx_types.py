@@ -1,4 +1,4 @@
-"""ONNX's numbers of the datatypes that models may have."""
+"""ONNX's numbers of the KServe datatypes."""
 
 from __future__ import annotations
 

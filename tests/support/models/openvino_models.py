@@ -1,4 +1,4 @@
-"""Small models in OpenVINO's own form, made in the test that needs them."""
+"""Small models in OpenVINO's own format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def identity(directory: Path, datatype: str) -> None:
     element = element or datatype.replace("UINT", "u").replace("INT", "i").replace("FP", "f")
     given = ops.parameter([-1, -1], getattr(openvino.Type, element), name="INPUT0")
     given.output(0).get_tensor().set_names({"INPUT0"})
-    # With nothing in between they would be one tensor.
+    # Without an operation between them they would be the same tensor.
     made = ops.squeeze(ops.unsqueeze(given, 0), 0)
     made.output(0).get_tensor().set_names({"OUTPUT0"})
     model = openvino.Model([made], [given], "identity")

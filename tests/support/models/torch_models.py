@@ -1,4 +1,4 @@
-"""Small TorchScript models, made in the test that needs them."""
+"""Small TorchScript models, for tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def save(directory: Path, source: str) -> Path:
-    """Write model.pt with these methods into the version's directory, which is given back."""
+    """Write model.pt with these methods into the version's directory, and return it."""
     torch = importlib.import_module("torch")
-    # Methods are kept by the class, so that each module needs one of its own.
+    # Methods belong to the class, so each module needs its own.
     module = torch.jit.script(type("Made", (torch.nn.Module,), {})())
     module.define(source)
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """The ONNX Runtime backend: model.onnx files on the CPU, on CUDA and on TensorRT.
 
-On the CPU a batch is a plain run of the session. GPUs, and BF16 (for which numpy has no type), go
-through IO binding. STRING tensors exist on the CPU alone.
+On the CPU a batch is a plain run of the session. GPUs, and BF16 (for which numpy has no type), use
+IO binding. STRING tensors exist on the CPU only.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
-from nereid.services.executor import model_file_check
-from nereid.services.executor.backends import Description, InstanceSpec, TensorDescription
-from nereid.services.executor.backends.model_file import existing, model_file
+from nereid.model_config import check_model_file
+from nereid.services.executor.backends.model_file import find_model_file, require_file
 from nereid.services.executor.backends.onnx.model_graph import unranked_tensors
 from nereid.services.executor.backends.onnx.session_options import (
     CUDA,
     bare_options,
-    providers,
+    execution_providers,
     register_operators,
     run_options,
     session_options,
@@ -80,8 +80,8 @@ def uses_gpus() -> bool:
     return CUDA in ort.get_available_providers()
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
-    """The graph's inputs and outputs; no optimisation, since the session is thrown away."""
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
+    """The graph's inputs and outputs. Not optimised, since the session is thrown away."""
     path = _model_file(config, version_path)
     options = bare_options()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -92,25 +92,25 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Descri
 
 
 def load(spec: InstanceSpec) -> OnnxModel:
-    """A session of the instance's own, on its device."""
+    """A new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
     options = session_options(config, spec.settings)
     register_operators(config, spec.version_path, options)
-    chosen = providers(config, spec.gpu, ort.get_available_providers())
+    chosen = execution_providers(config, spec.gpu, ort.get_available_providers())
     session = _session(config, path, options, chosen)
     if spec.gpu is not None and CUDA not in session.get_providers():
         raise Internal(f"failed to load '{config.name}': CUDA could not be used on GPU {spec.gpu}")
     description = _describe(config, session, path)
-    model_file_check.check(config, description)
-    return OnnxModel(config, session, description, bound=spec.gpu is not None)
+    check_model_file(config, description)
+    return OnnxModel(config, session, description, on_gpu=spec.gpu is not None)
 
 
 def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
-    path = model_file(config, version_path, DEFAULT_FILENAME)
+    path = find_model_file(config, version_path, DEFAULT_FILENAME)
     if path.is_dir():
-        # A model with external data may be a directory of its own.
-        path = existing(config, path / DEFAULT_FILENAME)
+        # A model with external data may be a directory.
+        path = require_file(config, path / DEFAULT_FILENAME)
     return path
 
 
@@ -120,8 +120,8 @@ def _session(
     options: ort.SessionOptions,
     chosen: Sequence[Any],
 ) -> ort.InferenceSession:
-    with _mapped(f"failed to load '{config.name}': "):
-        # By default a failing provider is replaced by the CPU, with a line on stdout.
+    with _translated_errors(f"failed to load '{config.name}': "):
+        # With the fallback a failing provider is replaced by the CPU, with a line on stdout.
         return ort.InferenceSession(
             str(path), options, providers=list(chosen), enable_fallback=False
         )
@@ -129,29 +129,31 @@ def _session(
 
 def _describe(
     config: model_config_pb2.ModelConfig, session: ort.InferenceSession, path: Path
-) -> Description:
+) -> ModelDescription:
     optional = session.get_overridable_initializers()
-    given = [*session.get_inputs(), *optional]
+    inputs = [*session.get_inputs(), *optional]
     unranked: frozenset[str] = frozenset()
-    if any(not node.shape for node in (*given, *session.get_outputs())):
-        # ONNX Runtime tells a scalar and a tensor of unknown rank alike.
+    if any(not node.shape for node in (*inputs, *session.get_outputs())):
+        # ONNX Runtime shows scalars and tensors of unknown rank alike.
         unranked = unranked_tensors(path)
-    named = {tensor.name for tensor in config.output}
+    configured = {tensor.name for tensor in config.output}
     optional_names = {node.name for node in optional}
-    inputs = [
-        _tensor(config, "input", node, unranked)._replace(optional=node.name in optional_names)
-        for node in given
+    described_inputs = [
+        _describe_tensor(config, "input", node, unranked)._replace(
+            optional=node.name in optional_names
+        )
+        for node in inputs
     ]
-    outputs = [
-        _tensor(config, "output", node, unranked)
+    described_outputs = [
+        _describe_tensor(config, "output", node, unranked)
         for node in session.get_outputs()
-        # A configuration can leave out what has no tensor type, such as a ZipMap's maps.
-        if not named or node.name in named
+        # A configuration can omit outputs that are no tensors, such as a ZipMap's maps.
+        if not configured or node.name in configured
     ]
-    return Description(tuple(inputs), tuple(outputs))
+    return ModelDescription(tuple(described_inputs), tuple(described_outputs))
 
 
-def _tensor(
+def _describe_tensor(
     config: model_config_pb2.ModelConfig, role: str, node: Any, unranked: frozenset[str]
 ) -> TensorDescription:
     datatype = _DATATYPE.get(node.type)
@@ -165,7 +167,7 @@ def _tensor(
 
 
 class OnnxModel:
-    """A session and what is needed to run it; used by its instance's thread alone."""
+    """A session and how to run it; used by its instance's thread alone."""
 
     bytes_as_text = True
 
@@ -173,9 +175,9 @@ class OnnxModel:
         self,
         config: model_config_pb2.ModelConfig,
         session: ort.InferenceSession,
-        description: Description,
+        description: ModelDescription,
         *,
-        bound: bool,
+        on_gpu: bool,
     ) -> None:
         self.description = description
         self._name = config.name
@@ -186,25 +188,25 @@ class OnnxModel:
         has_text = any(one.datatype == BYTES for one in tensors)
         if has_text and self._bf16:
             raise Unimplemented(f"unable to load model '{self._name}', it has both BF16 and BYTES")
-        # IO binding takes no strings; a plain run copies to and from the GPU by itself.
-        self._bound = (bound and not has_text) or bool(self._bf16)
+        # IO binding has no strings; there a plain run copies to and from the GPU.
+        self._uses_binding = (on_gpu and not has_text) or bool(self._bf16)
         # The session's own run() checks names again, which costs 2 us.
         self._run = getattr(session, "_sess", session).run
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         try:
-            if self._bound:
+            if self._uses_binding:
                 return self._execute_bound(inputs, outputs)
             arrays: list[Array] = self._run(outputs, inputs, self._options)
         except _ERRORS as error:
-            raise Internal(_text(error)) from error
+            raise Internal(_error_text(error)) from error
         return arrays
 
     def close(self) -> None:
         del self._run, self._session
 
     def _execute_bound(self, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """By IO binding: inputs are copied to the device at once, outputs back at the end."""
+        """With IO binding: inputs are copied to the device first, outputs back at the end."""
         binding = self._session.io_binding()
         values = []
         for name, array in inputs.items():
@@ -213,35 +215,35 @@ class OnnxModel:
             else:
                 value = ort.OrtValue.ortvalue_from_numpy(array)
             binding.bind_ortvalue_input(name, value)
-            # The value only points at the array's memory.
+            # Keeps the value alive, which itself refers to the array's memory.
             values.append(value)
         for name in outputs:
             binding.bind_output(name, "cpu")
         binding.synchronize_inputs()
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
-        return [_array(value) for value in binding.get_outputs()]
+        return [_to_array(value) for value in binding.get_outputs()]
 
 
-def _array(value: ort.OrtValue) -> Array:
+def _to_array(value: ort.OrtValue) -> Array:
     if value.data_type() != "tensor(bfloat16)":
         array: Array = value.numpy()
         return array
     shape = tuple(value.shape())
     size_bytes = 2 * int(np.prod(shape))
-    # Copied, since the memory is the value's.
+    # Copied: the memory belongs to the value.
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size_bytes), np.uint16).reshape(shape)
 
 
 @contextmanager
-def _mapped(prefix: str = "") -> Iterator[None]:
+def _translated_errors(prefix: str = "") -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        raise Internal(prefix + _text(error)) from error
+        raise Internal(prefix + _error_text(error)) from error
 
 
-def _text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     match = _ERROR_TEXT.match(str(error))
     if match is None:
         return f"onnx runtime error: {error}"

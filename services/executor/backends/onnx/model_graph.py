@@ -1,7 +1,7 @@
-"""Which inputs and outputs of an ONNX file state no rank.
+"""Inputs and outputs of an ONNX file that have no rank.
 
 ONNX Runtime's Python API shows a scalar and a tensor of unknown rank alike, as an empty shape. This
-walks the file's protobuf fields and skips what it does not need, weights above all.
+parses only the protobuf fields that it needs, so that weights are not read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 def unranked_tensors(path: Path) -> frozenset[str]:
     """The names of the graph's inputs and outputs whose type has no shape.
 
-    The file must be one that ONNX Runtime could load; of any other, there are none.
+    None for a file that ONNX Runtime cannot load either.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         names: set[str] = set()
@@ -39,11 +39,11 @@ def unranked_tensors(path: Path) -> frozenset[str]:
 
 
 def _unranked_in_graph(data: _Buffer, start: int, end: int) -> Iterator[str]:
-    for number, *place in _fields(data, start, end):
+    for number, *span in _fields(data, start, end):
         if number not in _GRAPH_TENSORS:
             continue
         name, ranked = "", False
-        for part, part_start, part_end in _fields(data, *place):
+        for part, part_start, part_end in _fields(data, *span):
             if part == _VALUE_NAME:
                 name = data[part_start:part_end].decode()
             elif part == _VALUE_TYPE:
@@ -54,13 +54,13 @@ def _unranked_in_graph(data: _Buffer, start: int, end: int) -> Iterator[str]:
 
 def _has_shape(data: _Buffer, start: int, end: int) -> bool:
     return any(
-        number == _TYPE_TENSOR and any(one[0] == _TENSOR_SHAPE for one in _fields(data, *place))
-        for number, *place in _fields(data, start, end)
+        number == _TYPE_TENSOR and any(one[0] == _TENSOR_SHAPE for one in _fields(data, *span))
+        for number, *span in _fields(data, start, end)
     )
 
 
 def _fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, start and end of each length-delimited field; others are skipped."""
+    """Each length-delimited field's number, start and end; others are skipped."""
     while position < end:
         tag, position = _varint(data, position)
         kind = tag & 7

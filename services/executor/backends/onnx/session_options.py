@@ -1,6 +1,6 @@
-"""A model configuration's words to ONNX Runtime's session options and execution providers.
+"""ONNX Runtime's session options and execution providers, from a model configuration.
 
-The names are those of Triton's ONNX Runtime backend.
+The parameters are those of Triton's ONNX Runtime backend.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import onnxruntime as ort
 
 from nereid.core.errors import InvalidArgument, Unavailable, Unimplemented
-from nereid.services.executor.backends.parameters import number, parameters_of, truth
+from nereid.services.executor.backends.parameters import (
+    parameters_of,
+    parse_boolean,
+    parse_count,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +39,7 @@ _EXECUTION_MODES: Final = {
     0: ort.ExecutionMode.ORT_SEQUENTIAL,
     1: ort.ExecutionMode.ORT_PARALLEL,
 }
-# ONNX Runtime's warnings are advice to whoever exported the graph, once for each instance.
+# ONNX Runtime's warnings are advice to the graph's author, repeated for each instance.
 _ERRORS_ONLY: Final = 3
 _FATAL_ONLY: Final = 4
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
@@ -51,8 +55,8 @@ _TENSORRT_NAMES: Final = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-# The settings that Triton also takes as the model's parameters, with numbers for words.
-_CUDA_WORDS: Final[dict[str, dict[str, str]]] = {
+# CUDA settings that Triton also accepts as the model's parameters, and their numbers' names.
+_CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
     "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
     "gpu_mem_limit": {},
@@ -61,7 +65,7 @@ _CUDA_WORDS: Final[dict[str, dict[str, str]]] = {
 
 
 def bare_options() -> ort.SessionOptions:
-    """Options that any session in this process needs."""
+    """Options that every session in this process has."""
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     # Once there are global threads, ONNX Runtime refuses sessions that want their own.
@@ -72,35 +76,39 @@ def bare_options() -> ort.SessionOptions:
 def session_options(
     config: model_config_pb2.ModelConfig, settings: Mapping[str, str]
 ) -> ort.SessionOptions:
-    """The session options that a configuration and the backend's settings ask for.
+    """The session options by the configuration and the backend's settings.
 
     Raises:
-        InvalidArgument: a value is none that the option takes.
+        InvalidArgument: a value is not one of the option's.
     """
     parameters = parameters_of(config)
     options = bare_options()
     level = config.optimization.graph.level
     options.graph_optimization_level = _LEVELS.get(level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    # Threads that spin between requests take the processor from the services beside them.
+    # Threads that spin between requests would take the processor from other services.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    mode = number(config, parameters, "execution_mode")
+    mode = parse_count(config, parameters, "execution_mode")
     if mode not in _EXECUTION_MODES:
         raise InvalidArgument(
             f"unable to load model '{config.name}', expected values for execution_mode are 0 or 1 "
             f"but got {mode}"
         )
     options.execution_mode = _EXECUTION_MODES[mode]
-    options.intra_op_num_threads = number(config, parameters, "intra_op_thread_count")
-    options.inter_op_num_threads = number(config, parameters, "inter_op_thread_count")
-    if truth(config, settings, "enable-global-threadpool", default=False):
+    options.intra_op_num_threads = parse_count(config, parameters, "intra_op_thread_count")
+    options.inter_op_num_threads = parse_count(config, parameters, "inter_op_thread_count")
+    if parse_boolean(config, settings, "enable-global-threadpool", default=False):
         _make_global_threads(
-            number(config, settings, "intra_op_thread_count"),
-            number(config, settings, "inter_op_thread_count"),
+            parse_count(config, settings, "intra_op_thread_count"),
+            parse_count(config, settings, "inter_op_thread_count"),
         )
         options.use_per_session_threads = False
-    options.enable_cpu_mem_arena = truth(config, parameters, "enable_mem_arena", default=True)
-    options.enable_mem_pattern = truth(config, parameters, "enable_mem_pattern", default=True)
+    options.enable_cpu_mem_arena = parse_boolean(
+        config, parameters, "enable_mem_arena", default=True
+    )
+    options.enable_mem_pattern = parse_boolean(
+        config, parameters, "enable_mem_pattern", default=True
+    )
     for name, value in parameters.items():
         if name.startswith("session."):
             options.add_session_config_entry(name, value)
@@ -109,7 +117,7 @@ def session_options(
 
 @functools.cache
 def _make_global_threads(intra_op: int, inter_op: int) -> None:
-    """The threads that all sessions share; the process can have such only once."""
+    """The thread pool that all sessions share; a process can create it only once."""
     try:
         ort.set_global_thread_pool_sizes(intra_op, inter_op)
     except Exception as error:
@@ -119,7 +127,7 @@ def _make_global_threads(intra_op: int, inter_op: int) -> None:
 def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
     """The options of each run."""
     options = ort.RunOptions()
-    # A run's failure is told to its clients; ONNX Runtime would write it to stderr as well.
+    # A run's failure is sent to its clients; ONNX Runtime would also write it to stderr.
     options.log_severity_level = _FATAL_ONLY
     if _SHRINKAGE in config.parameters:
         options.add_run_config_entry(_SHRINKAGE, config.parameters[_SHRINKAGE].string_value)
@@ -129,7 +137,7 @@ def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
 def register_operators(
     config: model_config_pb2.ModelConfig, version_path: Path, options: ort.SessionOptions
 ) -> None:
-    """Load the libraries of model_operations; a relative name lies in the model's directory."""
+    """Load the libraries of model_operations; relative names are in the model's directory."""
     for name in config.model_operations.op_library_filename:
         path = version_path.parent / name
         try:
@@ -140,15 +148,15 @@ def register_operators(
             ) from error
 
 
-def providers(
+def execution_providers(
     config: model_config_pb2.ModelConfig, gpu: int | None, available: Sequence[str]
 ) -> list[Provider]:
     """The execution providers for an instance on this GPU (None: the CPU), first choice first.
 
     Raises:
         InvalidArgument: an accelerator or a setting of it is unknown.
-        Unimplemented: the accelerator is none that this executor's ONNX Runtime has.
-        Unavailable: this executor's ONNX Runtime cannot use GPUs.
+        Unimplemented: the installed ONNX Runtime does not have the accelerator.
+        Unavailable: the installed ONNX Runtime cannot use GPUs.
     """
     accelerators = config.optimization.execution_accelerators
     if gpu is None:
@@ -174,29 +182,29 @@ _Accelerator = Any  # ModelOptimizationPolicy.ExecutionAccelerators.Accelerator
 
 def _cpu_accelerator(config: model_config_pb2.ModelConfig, accelerator: _Accelerator) -> Provider:
     if accelerator.name != "openvino":
-        raise _unknown(config, accelerator)
+        raise _unknown_accelerator(config, accelerator)
     return OPENVINO, dict(accelerator.parameters)
 
 
 def _gpu_providers(config: model_config_pb2.ModelConfig, gpu: int) -> list[Provider]:
     device = {"device_id": str(gpu)}
-    # Triton's default; the search is made once for each shape.
+    # Triton's default; the search runs once for each shape.
     cuda = {"cudnn_conv_algo_search": "EXHAUSTIVE"}
-    for name in _CUDA_WORDS.keys() & config.parameters.keys():
+    for name in _CUDA_VALUES.keys() & config.parameters.keys():
         cuda[name] = _cuda_value(config, name, config.parameters[name].string_value)
     chosen = []
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
         if accelerator.name == "tensorrt":
-            chosen.append((TENSORRT, _tensorrt(config, accelerator.parameters) | device))
+            chosen.append((TENSORRT, _tensorrt_options(config, accelerator.parameters) | device))
         elif accelerator.name == "cuda":
             for name, value in accelerator.parameters.items():
                 cuda[name] = _cuda_value(config, name, value)
         else:
-            raise _unknown(config, accelerator)
+            raise _unknown_accelerator(config, accelerator)
     return [*chosen, (CUDA, cuda | device), (CPU, {})]
 
 
-def _tensorrt(
+def _tensorrt_options(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str]
 ) -> dict[str, str]:
     options: dict[str, str] = {}
@@ -209,9 +217,9 @@ def _tensorrt(
                 )
             options |= _PRECISIONS[value]
         elif name in _TENSORRT_NAMES:
-            options[_TENSORRT_NAMES[name]] = _plain(value)
+            options[_TENSORRT_NAMES[name]] = _numeric_boolean(value)
         elif name.startswith("trt_"):
-            options[name] = _plain(value)
+            options[name] = _numeric_boolean(value)
         else:
             raise InvalidArgument(
                 f"unable to load model '{config.name}', unknown parameter '{name}' is provided "
@@ -221,20 +229,22 @@ def _tensorrt(
 
 
 def _cuda_value(config: model_config_pb2.ModelConfig, name: str, value: str) -> str:
-    words = _CUDA_WORDS.get(name, {})
-    if words and value not in words and value not in words.values():
+    names = _CUDA_VALUES.get(name, {})
+    if names and value not in names and value not in names.values():
         raise InvalidArgument(
             f"unable to load model '{config.name}', unsupported {name} value '{value}' is requested"
         )
-    return words.get(value) or _plain(value)
+    return names.get(value) or _numeric_boolean(value)
 
 
-def _plain(value: str) -> str:
-    """ONNX Runtime's providers take 1 and 0 where Triton also takes words."""
+def _numeric_boolean(value: str) -> str:
+    """ONNX Runtime's providers accept 1 and 0 only, Triton also true and false."""
     return {"true": "1", "false": "0"}.get(value.lower(), value)
 
 
-def _unknown(config: model_config_pb2.ModelConfig, accelerator: _Accelerator) -> InvalidArgument:
+def _unknown_accelerator(
+    config: model_config_pb2.ModelConfig, accelerator: _Accelerator
+) -> InvalidArgument:
     return InvalidArgument(
         f"unable to load model '{config.name}', "
         f"unknown Execution Accelerator '{accelerator.name}' is requested"

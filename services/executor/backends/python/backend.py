@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import json_format
 
+from nereid.backends import (
+    BatchUpdate,
+    InstanceSpec,
+    ModelDescription,
+    ModelLostError,
+    Request,
+    RequestSpec,
+)
 from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
 from nereid.model_config import config_json
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import (
-    Collected,
-    Description,
-    Errand,
-    InstanceSpec,
-    LostError,
-    Request,
-    RequestForm,
-)
 from nereid.services.executor.backends.python.supervisor import notifications
 from nereid.services.executor.backends.python.supervisor.model_calls import Calls
 from nereid.services.executor.backends.python.supervisor.readiness_queries import Questions
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from nereid.core.messages import SharedMemory
+    from nereid.services.executor.backends.direct_serving import StreamContext
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def uses_gpus() -> bool:
     return False
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
     """The configuration as the model's auto_complete_config leaves it."""
     path = _model_file(config, version_path)
     completed = model_config_pb2.ModelConfig()
@@ -94,7 +94,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Descri
         finally:
             worker.kill()
         _take_over(completed, wire_response)
-    return Description((), (), completed)
+    return ModelDescription((), (), completed)
 
 
 def load(spec: InstanceSpec) -> PythonModel:
@@ -147,15 +147,15 @@ class PythonModel:
         self._spec = spec
         self._settings = settings
         self.decoupled = spec.config.model_transaction_policy.decoupled
-        self.limit_s = settings.execute_s
+        self.execution_timeout_s = settings.execute_s
         self._heads = Heads(spec.config.name, str(spec.version))
-        self._forms: dict[RequestForm, int] = {}
+        self._forms: dict[RequestSpec, int] = {}
         # Where answers may lie, by batch and member.
         self._rooms: dict[tuple[int, int], SharedMemory] = {}
         self._listener = notifications.Listener(spec.name)
         self._questions = Questions()
         # Its worker may serve the instance's stream itself, for all that is known; and it does.
-        self._can_serve = not self.decoupled and self.limit_s is None
+        self._can_serve = not self.decoupled and self.execution_timeout_s is None
         self._serves = False
         self._worker: WorkerProcess | None = self._start()
 
@@ -206,7 +206,7 @@ class PythonModel:
             "model_name": spec.config.name,
         }
 
-    def revive(self, stopping: Event) -> bool:
+    def restart(self, stopping: Event) -> bool:
         """Start a new worker, again and again if need be, less and less often."""
         self._bury()
         pause_s = _FIRST_PAUSE_S
@@ -220,7 +220,7 @@ class PythonModel:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return False
 
-    def give_up(self) -> None:
+    def terminate(self) -> None:
         if self._worker is not None:
             self._worker.interrupt()
 
@@ -243,28 +243,28 @@ class PythonModel:
         return "" if self._worker is None else self._worker.death()
 
     @property
-    def tells_ready(self) -> bool:
+    def reports_readiness(self) -> bool:
         return self._questions.welcome
 
-    def readiness_query(self, on_response: Callable[[bool], None]) -> None:
+    def query_readiness(self, on_response: Callable[[bool], None]) -> None:
         self._questions.ask(on_response)
 
     # ---- its instance's stream
 
     @property
-    def serves_itself(self) -> bool:
+    def can_serve_stream(self) -> bool:
         """Only in the executor's own Python, and where nobody has to look at the time."""
         return self._can_serve and self._settings.python == sys.executable
 
     @property
-    def begun(self) -> int:
+    def last_batch_begun(self) -> int:
         worker = self._worker
         return worker.began if self._serves and worker is not None else 0
 
-    def serve(self, errand: Errand) -> None:
+    def serve_stream(self, context: StreamContext) -> None:
         self._serves = True
         try:
-            Supervision(self._spec, self._alive(), errand).run(self._tell)
+            Supervision(self._spec, self._alive(), context).run(self._tell)
         except UnableError as error:
             _log.warning("%s: its worker cannot serve by itself: %s", self._spec.name, error)
             self._serves = self._can_serve = False
@@ -276,10 +276,10 @@ class PythonModel:
 
     # ---- batches
 
-    def descriptors(self) -> Sequence[int]:
+    def file_descriptors(self) -> Sequence[int]:
         return self._alive().descriptors
 
-    def begin(self, batch: int, requests: Sequence[Request]) -> None:
+    def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
         worker = self._alive()
         members = []
         latest_us: int | None = 0
@@ -289,21 +289,21 @@ class PythonModel:
             # One without a limit takes the others' away.
             if latest_us is not None:
                 latest_us = max(latest_us, remaining_us) if remaining_us else None
-            if request.room is not None:
-                self._rooms[batch, place] = request.room
+            if request.output_buffer is not None:
+                self._rooms[batch, place] = request.output_buffer
         if self.decoupled:
             # It may ask for the sake of any of the requests that it has.
             latest_us = None
         worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
         self._send(worker, wire.BATCH, wire.batch_parts(batch, members))
 
-    def control(self, batch: int, member: int, kind: int) -> None:
+    def control_request(self, batch: int, member: int, kind: int) -> None:
         self._send(self._alive(), wire.CONTROL, [_CONTROL.pack(batch, member, kind)])
 
-    def began(self, batch: int) -> bool:
+    def may_have_begun(self, batch: int) -> bool:
         return self._worker is None or self._worker.began >= batch
 
-    def collect(self, ready: Collection[int]) -> Iterator[Collected]:
+    def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
         worker = self._alive()
         channel = worker.channel
         socket, watched, calls = worker.descriptors
@@ -334,7 +334,7 @@ class PythonModel:
 
     def _alive(self) -> WorkerProcess:
         if self._worker is None:
-            raise LostError("there is no worker")
+            raise ModelLostError("there is no worker")
         return self._worker
 
     def _send(self, worker: WorkerProcess, kind: int, parts: Sequence[Any]) -> None:
@@ -347,17 +347,17 @@ class PythonModel:
                 accepted=True,
             ) from error
         except (wire.LostError, wire.SlowError) as error:
-            raise LostError from error
+            raise ModelLostError from error
 
     def _member(
         self, worker: WorkerProcess, request: Request
     ) -> tuple[int, bytes, int, Sequence[Any]]:
         """As a wire.Member."""
-        form = request.form
+        form = request.spec
         number = self._forms.get(form) or self._tell_form(worker, form)
         return number, meta_of(request), request.remaining_us, tensors_of(request)
 
-    def _tell_form(self, worker: WorkerProcess, form: RequestForm) -> int:
+    def _tell_form(self, worker: WorkerProcess, form: RequestSpec) -> int:
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
             self._send(worker, wire.FORM, [_FORM.pack(0)])
@@ -365,11 +365,11 @@ class PythonModel:
         self._send(worker, wire.FORM, [_FORM.pack(number), form_of(form)])
         return number
 
-    def _collected(self, body: bytearray) -> Collected:
+    def _collected(self, body: bytearray) -> BatchUpdate:
         batch, flags, replies = wire.read_responses(body)
         rooms = self._rooms
         responses = [
             self._heads.response(reply, rooms.pop((batch, reply[0]), None) if rooms else None)
             for reply in replies
         ]
-        return Collected(batch, responses, bool(flags & wire.FREE))
+        return BatchUpdate(batch, responses, bool(flags & wire.FREE))

@@ -15,7 +15,7 @@ from nereid.services.executor.backends.python import backend
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nereid.services.executor.backends import Description, InstanceSpec, RequestModel
+    from nereid.backends import InstanceSpec, ModelDescription, RequestModel
 
 
 class PythonBased:
@@ -27,7 +27,9 @@ class PythonBased:
     def uses_gpus(self) -> bool:
         return backend.uses_gpus()
 
-    def describe(self, config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
+    def describe(
+        self, config: model_config_pb2.ModelConfig, version_path: Path
+    ) -> ModelDescription:
         described = backend.describe(self._with_source(config), version_path)
         if described.config is not None:
             described.config.default_model_filename = config.default_model_filename

@@ -1,7 +1,7 @@
 """The PyTorch backend: TorchScript files (model.pt), on the CPU or a GPU.
 
-Such a file tells its arguments' names and nothing of their shapes, so that the configuration has to
-say everything; pytorch_names.py has the rules for names. Lists of strings are BYTES.
+A TorchScript file has its arguments' names but no shapes, so the configuration has to be complete;
+tensor_names.py has the rules for names. Lists of strings are BYTES.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import UNSTATED, Description, InstanceSpec
-from nereid.services.executor.backends.model_file import model_file
-from nereid.services.executor.backends.parameters import number, parameters_of, truth
+from nereid.services.executor.backends.model_file import find_model_file
+from nereid.services.executor.backends.parameters import (
+    parameters_of,
+    parse_boolean,
+    parse_count,
+)
 from nereid.services.executor.backends.pytorch.tensor_names import arguments_of, results_of
-from nereid.services.executor.backends.shared_models import SharedByFile
+from nereid.services.executor.backends.shared_models import SharedModels
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,9 +34,9 @@ if TYPE_CHECKING:
 
 DEFAULT_FILENAME: Final = "model.pt"
 
-# What TorchScript raises is RuntimeError nearly always.
+# TorchScript raises RuntimeError nearly always.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
-# Parameters that switch off a part of TorchScript's optimiser, for the whole process.
+# Parameters that switch parts of TorchScript's optimiser, for the whole process.
 _SWITCHES: Final = {
     "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
     "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
@@ -40,7 +44,7 @@ _SWITCHES: Final = {
 }
 _KIND_MODEL: Final = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 
-_shared: SharedByFile[Any] = SharedByFile()
+_shared: SharedModels[Any] = SharedModels()
 
 
 def uses_gpus() -> bool:
@@ -48,14 +52,14 @@ def uses_gpus() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
-    """Nothing, if the file is there: TorchScript knows neither shapes nor datatypes."""
-    model_file(config, version_path, DEFAULT_FILENAME)
-    return UNSTATED
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
+    """Empty: TorchScript has neither shapes nor datatypes."""
+    find_model_file(config, version_path, DEFAULT_FILENAME)
+    return EMPTY_DESCRIPTION
 
 
 def load(spec: InstanceSpec) -> TorchModel:
-    """A module on the instance's device, and the settings of its thread."""
+    """A module on the instance's device; also applies the settings of the instance's thread."""
     config = spec.config
     parameters = parameters_of(config)
     if config.runtime == "model.py":
@@ -68,13 +72,13 @@ def load(spec: InstanceSpec) -> TorchModel:
     capability = ""
     if device is not None and device.type == "cuda":
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
-    path = model_file(config, spec.version_path, DEFAULT_FILENAME, capability)
-    share = truth(config, parameters, "ENABLE_WEIGHT_SHARING", default=False)
+    path = find_model_file(config, spec.version_path, DEFAULT_FILENAME, capability)
+    share = parse_boolean(config, parameters, "ENABLE_WEIGHT_SHARING", default=False)
     try:
         module = (
-            _shared.get(path, str(device), lambda: _module(path, device))
+            _shared.get_or_load(path, str(device), lambda: _load_module(path, device))
             if share
-            else _module(path, device)
+            else _load_module(path, device)
         )
         arguments = module.forward.schema.arguments[1:]
     except _ERRORS as error:
@@ -83,7 +87,7 @@ def load(spec: InstanceSpec) -> TorchModel:
 
 
 def _device(spec: InstanceSpec) -> torch.device | None:
-    """None: where the file has put each part, which is what KIND_MODEL means."""
+    """None: KIND_MODEL, each part stays on the device that the file names."""
     if spec.gpu is None:
         kinds = {group.kind for group in spec.config.instance_group}
         return None if kinds == {_KIND_MODEL} else torch.device("cpu")
@@ -99,13 +103,13 @@ def _set_up_thread(
     parameters: Mapping[str, str],
     device: torch.device | None,
 ) -> None:
-    """What holds for this thread, which is the instance's; and switches that hold for all."""
+    """Settings of this thread, the instance's, and switches for the whole process."""
     for name, switch in _SWITCHES.items():
         if name in parameters:
-            getattr(torch._C, switch)(truth(config, parameters, name, default=True))  # noqa: SLF001 - TorchScript's switches have no public name
-    optimised = not truth(config, parameters, "DISABLE_OPTIMIZED_EXECUTION", default=False)
+            getattr(torch._C, switch)(parse_boolean(config, parameters, name, default=True))  # noqa: SLF001 - TorchScript's switches have no public name
+    optimised = not parse_boolean(config, parameters, "DISABLE_OPTIMIZED_EXECUTION", default=False)
     torch._C._set_graph_executor_optimize(optimised)  # noqa: SLF001 - likewise
-    threads = number(config, parameters, "INTRA_OP_THREAD_COUNT")
+    threads = parse_count(config, parameters, "INTRA_OP_THREAD_COUNT")
     if threads:
         torch.set_num_threads(threads)
     if device is not None and device.type == "cuda":
@@ -113,7 +117,7 @@ def _set_up_thread(
         torch.cuda.set_stream(torch.cuda.Stream(device))
 
 
-def _module(path: Path, device: torch.device | None) -> Any:
+def _load_module(path: Path, device: torch.device | None) -> Any:
     module = torch.jit.load(str(path), map_location=device)
     module.eval()
     return module
@@ -122,7 +126,7 @@ def _module(path: Path, device: torch.device | None) -> Any:
 class TorchModel:
     """A module and how to call it; used by its instance's thread alone."""
 
-    description = UNSTATED
+    description = EMPTY_DESCRIPTION
     bytes_as_text = True
 
     def __init__(
@@ -136,10 +140,12 @@ class TorchModel:
         self._device = device
         self._batching = config.max_batch_size > 0
         parameters = parameters_of(config)
-        inference = truth(config, parameters, "INFERENCE_MODE", default=True)
+        inference = parse_boolean(config, parameters, "INFERENCE_MODE", default=True)
         self._mode = torch.inference_mode if inference else torch.no_grad
-        self._cleans = truth(config, parameters, "ENABLE_CACHE_CLEANING", default=False)
-        # Set: the module takes one dictionary, by the inputs' names.
+        self._cleans_cache = parse_boolean(
+            config, parameters, "ENABLE_CACHE_CLEANING", default=False
+        )
+        # If set, the module takes this one argument, a dictionary by the inputs' names.
         self._dictionary = ""
         self._arguments: dict[str, str] = {}
         names = [tensor.name for tensor in config.input]
@@ -158,35 +164,37 @@ class TorchModel:
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         try:
             with self._mode():
-                given = {name: self._given(name, array) for name, array in inputs.items()}
+                tensors = {name: self._to_tensor(name, array) for name, array in inputs.items()}
                 if self._dictionary:
-                    made = self._module(**{self._dictionary: given})
+                    results = self._module(**{self._dictionary: tensors})
                 else:
                     arguments = self._arguments
-                    made = self._module(**{arguments[name]: each for name, each in given.items()})
-                return [self._array(name, made) for name in outputs]
+                    results = self._module(
+                        **{arguments[name]: each for name, each in tensors.items()}
+                    )
+                return [self._output(name, results) for name in outputs]
         except _ERRORS as error:
             raise Internal(f"PyTorch execute failure: {error}") from error
         finally:
-            if self._cleans and self._device is not None and self._device.type == "cuda":
+            if self._cleans_cache and self._device is not None and self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
     def close(self) -> None:
         del self._module
 
-    def _given(self, name: str, array: Array) -> Any:
+    def _to_tensor(self, name: str, array: Array) -> Any:
         datatype = self._datatypes[name]
         if datatype == BYTES:
             return array.ravel().tolist()
-        # A module may write to what it gets, and this array belongs to others.
+        # A module may write to its arguments, and this array is read-only.
         tensor = torch.from_numpy(array.copy())
         if datatype == "BF16":
             tensor = tensor.view(torch.bfloat16)
         return tensor if self._device is None else tensor.to(self._device)
 
-    def _array(self, name: str, made: Any) -> Array:
-        """The output of this name, among all that the module has made."""
-        result = made[name] if isinstance(made, dict) else self._result(name, made)
+    def _output(self, name: str, results: Any) -> Array:
+        """The output of this name, from what the module returned."""
+        result = results[name] if isinstance(results, dict) else self._result(name, results)
         if isinstance(result, list):
             strings = np.array(result, np.object_)
             return strings.reshape(-1, 1) if self._batching else strings
@@ -196,24 +204,25 @@ class TorchModel:
         array: Array = tensor.numpy(force=True)
         return array
 
-    def _result(self, name: str, made: Any) -> Any:
-        # A list of strings is one result, any other several.
-        is_one = isinstance(made, torch.Tensor) or (
-            isinstance(made, list) and (not made or isinstance(made[0], str))
+    def _result(self, name: str, results: Any) -> Any:
+        # A list of strings is one result, any other list is several.
+        is_one = isinstance(results, torch.Tensor) or (
+            isinstance(results, list) and (not results or isinstance(results[0], str))
         )
-        results = (made,) if is_one else made
-        place = self._results[name]
-        if place >= len(results):
+        if is_one:
+            results = (results,)
+        index = self._results[name]
+        if index >= len(results):
             raise Internal(
-                f"output '{name}' is number {place} of a model that makes {len(results)} outputs"
+                f"output '{name}' is number {index} of a model that makes {len(results)} outputs"
             )
-        return results[place]
+        return results[index]
 
 
 def _check_complete(
     config: model_config_pb2.ModelConfig, arguments: Sequence[Any], given: Collection[str]
 ) -> None:
-    """Refuse a configuration that leaves arguments without a value."""
+    """Refuse a configuration without values for all required arguments."""
     missing = [each.name for each in arguments if not each.has_default_value()]
     missing = [name for name in missing if name not in given]
     if missing:
@@ -224,7 +233,7 @@ def _check_complete(
 
 
 def _check_strings(config: model_config_pb2.ModelConfig) -> None:
-    """Lists of strings have one dimension, which is the batch's if there is one."""
+    """Lists of strings have one dimension: the batch dimension, if there is one."""
     tensors: list[_Tensor] = [*config.input, *config.output]
     for tensor in tensors:
         is_list = len(tensor.dims) == 1 and (not config.max_batch_size or tensor.dims[0] == 1)

@@ -1,4 +1,4 @@
-"""Which of a TorchScript module's arguments and results a configuration's names stand for.
+"""The arguments and results of a TorchScript module that a configuration's names refer to.
 
 The rules are those of Triton's PyTorch backend. Pure; knows no torch.
 """
@@ -17,9 +17,9 @@ _INDEXED: Final = re.compile(r".*__(\d+)", re.DOTALL)
 
 
 def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:
-    """The argument that each input is.
+    """The argument of each input.
 
-    By the arguments' names if all inputs are such; else by the number after two underscores
+    By the arguments' names if all inputs have one; else by the number after two underscores
     (INPUT__0) if all have one; else in the configuration's order.
 
     Raises:
@@ -28,29 +28,29 @@ def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> 
     if set(names) <= set(arguments):
         return {name: name for name in names}
     chosen: dict[str, str] = {}
-    for name, place in _places(names).items():
-        if place >= len(arguments):
+    for name, index in _indices(names).items():
+        if index >= len(arguments):
             raise InvalidArgument(
-                f"unable to load model '{model}', input '{name}' is number {place} of a model that "
+                f"unable to load model '{model}', input '{name}' is number {index} of a model that "
                 f"takes {len(arguments)}"
             )
-        chosen[name] = arguments[place]
+        chosen[name] = arguments[index]
     _check_distinct(model, "input", chosen)
     return chosen
 
 
 def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
-    """The place among the results that each output has, by its number or the configuration's order.
+    """The index of each output among the results, by its number or the configuration's order.
 
     Raises:
         InvalidArgument: two outputs are one result.
     """
-    chosen = _places(names)
+    chosen = _indices(names)
     _check_distinct(model, "output", chosen)
     return chosen
 
 
-def _places(names: Sequence[str]) -> dict[str, int]:
+def _indices(names: Sequence[str]) -> dict[str, int]:
     found = [_INDEXED.fullmatch(name) for name in names]
     return {
         name: int(match[1]) if match and all(found) else order

@@ -1,8 +1,8 @@
-"""The TensorRT backend: engines (model.plan) on GPUs, each instance with a stream of its own.
+"""The TensorRT backend: engines (model.plan) on GPUs, each instance with its own stream.
 
-Inputs go through pinned memory, executions through captured graphs where the configuration asks for
-such. All contexts of an instance share scratch memory, since only one executes at a time. Not tried
-on a GPU yet.
+Inputs are copied through pinned memory, and captured graphs are launched, where the configuration
+asks for that. All contexts of an instance share scratch memory, since only one executes at a time.
+Not tried on a GPU yet.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from contextlib import ExitStack
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.backends import InstanceSpec, ModelDescription
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import VARIABLE
 from nereid.core.tensors import NUMPY_TYPE
+from nereid.model_config import check_model_file
 from nereid.pb import model_config_pb2
-from nereid.services.executor import model_file_check
-from nereid.services.executor.backends import Description, InstanceSpec
-from nereid.services.executor.backends.model_file import model_file
+from nereid.services.executor.backends.model_file import find_model_file
 from nereid.services.executor.backends.parameters import parameters_of
-from nereid.services.executor.backends.shared_models import SharedByFile
-from nereid.services.executor.backends.tensorrt.cuda_graphs import find, graph_specs
+from nereid.services.executor.backends.shared_models import SharedModels
+from nereid.services.executor.backends.tensorrt.cuda_graphs import find_graph, graph_specs
 from nereid.services.executor.backends.tensorrt.cuda_memory import (
     DeviceMemory,
     Graph,
-    Staging,
+    HostBuffer,
     Stream,
-    capability,
-    choose_device,
+    compute_capability,
+    set_device,
 )
-from nereid.services.executor.backends.tensorrt.engine import Allocator, Engine
+from nereid.services.executor.backends.tensorrt.engine import Engine, OutputAllocator
 from nereid.services.executor.backends.tensorrt.optimization_profiles import (
-    choose,
-    completed,
+    choose_profile,
+    complete_from_engine,
+    instance_profiles,
     largest_batch,
-    misfit,
-    profiles_wanted,
+    no_profile_error,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from nereid.backends import TensorDescription
     from nereid.core.tensors import Array
-    from nereid.services.executor.backends import TensorDescription
     from nereid.services.executor.backends.tensorrt.optimization_profiles import (
         Profile,
         Shape,
@@ -54,65 +55,66 @@ if TYPE_CHECKING:
 DEFAULT_FILENAME: Final = "model.plan"
 
 _Priority = model_config_pb2.ModelOptimizationPolicy
-_URGENCY: Final = {_Priority.PRIORITY_MAX: 1, _Priority.PRIORITY_MIN: -1}
+_PRIORITY: Final = {_Priority.PRIORITY_MAX: 1, _Priority.PRIORITY_MIN: -1}
 _STRATEGY: Final = "execution_context_allocation_strategy"
 _STRATEGIES: Final = ("STATIC", "ON_PROFILE_CHANGE")
-_VARIABLE: Final = -1
 
-_engines: SharedByFile[Engine] = SharedByFile()
+_engines: SharedModels[Engine] = SharedModels()
 
 
 def uses_gpus() -> bool:
-    """It uses nothing else."""
+    """TensorRT runs on GPUs only."""
     return True
 
 
-def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> Description:
-    """The configuration with what the engine adds, which only a GPU of its kind can read."""
-    choose_device(0)
-    path = model_file(config, version_path, DEFAULT_FILENAME, capability(0))
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
+    """The configuration, completed from the engine; that loads only on the GPU it was built for."""
+    set_device(0)
+    path = find_model_file(config, version_path, DEFAULT_FILENAME, compute_capability(0))
     engine = Engine(config, path, {})
     rows = largest_batch({0: engine.profile(0)})
-    return Description((), (), completed(config, engine.description, rows))
+    return ModelDescription((), (), complete_from_engine(config, engine.description, rows))
 
 
 def load(spec: InstanceSpec) -> TensorRtModel:
-    """Contexts and graphs of the instance's own, on an engine that its GPU's instances share."""
+    """New contexts and graphs, on an engine that is shared with the GPU's other instances."""
     config = spec.config
     if spec.gpu is None:
         raise InvalidArgument(
             f"unable to load model '{config.name}', TensorRT models run on GPUs only"
         )
-    choose_device(spec.gpu)
-    path = model_file(config, spec.version_path, DEFAULT_FILENAME, capability(spec.gpu))
-    engine = _engines.get(path, str(spec.gpu), lambda: Engine(config, path, spec.settings))
-    model_file_check.check(config, engine.description)
-    numbers = profiles_wanted(config, spec.name, engine.profile_count)
+    set_device(spec.gpu)
+    path = find_model_file(
+        config, spec.version_path, DEFAULT_FILENAME, compute_capability(spec.gpu)
+    )
+    engine = _engines.get_or_load(path, str(spec.gpu), lambda: Engine(config, path, spec.settings))
+    check_model_file(config, engine.description)
+    numbers = instance_profiles(config, spec.name, engine.profile_count)
     profiles = {number: engine.profile(number) for number in numbers}
-    most = largest_batch(profiles)
-    if config.max_batch_size > most:
+    max_rows = largest_batch(profiles)
+    if config.max_batch_size > max_rows:
         raise InvalidArgument(
             f"unexpected configuration maximum batch size {config.max_batch_size} for "
-            f"'{spec.name}', model maximum is {most}"
+            f"'{spec.name}', model maximum is {max_rows}"
         )
     with ExitStack() as resources:
         return TensorRtModel(config, engine, profiles, resources)
 
 
-class _Place(NamedTuple):
-    """Where a tensor lies. staging None: it is copied from where it comes from."""
+class _TensorMemory(NamedTuple):
+    """A tensor's memory. host None: inputs are copied to the device from their own memory."""
 
     dtype: np.dtype[Any]
     device: DeviceMemory
-    staging: Staging | None
+    host: HostBuffer | None
 
 
-class _Lane(NamedTuple):
-    """A context that is set up: for a profile, or for a graph and its shapes."""
+class _PreparedContext(NamedTuple):
+    """A context that is ready to execute: for a profile, or with a graph for certain shapes."""
 
     context: Any
-    # Of outputs whose shapes only the execution tells.
-    allocators: dict[str, Allocator]
+    # Of outputs whose shapes are known only after the execution.
+    allocators: dict[str, OutputAllocator]
     graph: Graph | None = None
 
 
@@ -128,7 +130,7 @@ class TensorRtModel:
         profiles: dict[int, Profile],
         resources: ExitStack,
     ) -> None:
-        """What is to be closed lies in resources, which a failure closes; else the model has it."""
+        """resources: collects what to close; the model takes it over at the end of a success."""
         self.description = engine.description
         self._name = config.name
         self._batching = config.max_batch_size > 0
@@ -136,7 +138,7 @@ class TensorRtModel:
         self._profiles = profiles
         optimization = config.optimization
         self._stream = Stream(
-            urgency=_URGENCY.get(optimization.priority, 0),
+            priority=_PRIORITY.get(optimization.priority, 0),
             busy_wait=optimization.cuda.busy_wait_events,
         )
         resources.callback(self._stream.close)
@@ -145,170 +147,178 @@ class TensorRtModel:
         resources.callback(scratch.close)
         self._scratch = (scratch.address, scratch.size_bytes)
         contexts = {number: self._context(number) for number in profiles}
-        self._places = self._place_all(config, contexts, resources)
-        self._lanes = {number: self._lane(context) for number, context in contexts.items()}
+        self._memory = self._allocate_memory(config, contexts, resources)
+        self._contexts = {
+            number: self._prepare_context(context) for number, context in contexts.items()
+        }
         inputs = {tensor.name: tensor.dims or () for tensor in self.description.inputs}
         self._specs = graph_specs(config, inputs)
-        self._captured = [self._capture(spec.shapes, resources) for spec in self._specs]
+        self._graphs = [self._capture_graph(spec.shapes, resources) for spec in self._specs]
         self._resources = resources.pop_all()
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         shapes: Shapes = {name: array.shape for name, array in inputs.items()}
-        place = find(self._specs, shapes, batching=self._batching)
-        lane = self._profiled(shapes) if place is None else self._captured[place]
+        index = find_graph(self._specs, shapes, batching=self._batching)
+        prepared = self._context_for(shapes) if index is None else self._graphs[index]
         for name, array in inputs.items():
-            self._send(name, array)
-        if lane.graph is None:
-            self._enqueue(lane)
+            self._copy_input(name, array)
+        if prepared.graph is None:
+            self._enqueue_execution(prepared)
         else:
-            self._stream.launch(lane.graph)
+            self._stream.launch_graph(prepared.graph)
         rows = next(iter(shapes.values()))[0] if self._batching else None
-        return self._receive(lane, outputs, rows)
+        return self._copy_outputs(prepared, outputs, rows)
 
     def close(self) -> None:
-        self._stream.wait()
-        # Contexts before the memory that they know.
-        self._lanes.clear()
-        self._captured.clear()
+        self._stream.synchronize()
+        # Contexts before the memory that they refer to.
+        self._contexts.clear()
+        self._graphs.clear()
         self._resources.close()
         del self._engine
 
-    # ---- setting up
+    # ---- set-up
 
     def _context(self, profile: int) -> Any:
-        return self._engine.context(profile, self._stream.handle, self._scratch)
+        return self._engine.create_context(profile, self._stream.handle, self._scratch)
 
-    def _place_all(
+    def _allocate_memory(
         self,
         config: model_config_pb2.ModelConfig,
         contexts: dict[int, Any],
         resources: ExitStack,
-    ) -> dict[str, _Place]:
+    ) -> dict[str, _TensorMemory]:
         """Memory for each tensor, large enough for all profiles' largest shapes."""
         sizes: dict[str, int] = {}
         for number, context in contexts.items():
-            most = {name: taken.most for name, taken in self._profiles[number].items()}
-            self._set_shapes(context, most)
+            largest = {name: each.max for name, each in self._profiles[number].items()}
+            self._set_shapes(context, largest)
             for tensor in self.description.inputs:
-                size = prod(most[tensor.name]) * NUMPY_TYPE[tensor.datatype].itemsize
+                size = prod(largest[tensor.name]) * NUMPY_TYPE[tensor.datatype].itemsize
                 sizes[tensor.name] = max(size, sizes.get(tensor.name, 0))
             for tensor in self.description.outputs:
                 size = int(context.get_max_output_size(tensor.name))
                 if size < 0:
-                    raise self._engine.failure(f"unable to get the size of '{tensor.name}'")
+                    raise self._engine.last_call_error(f"unable to get the size of '{tensor.name}'")
                 sizes[tensor.name] = max(size, sizes.get(tensor.name, 0))
         optimization = config.optimization
-        places = {}
+        memory = {}
         for role, tensors in (
             ("input", self.description.inputs),
             ("output", self.description.outputs),
         ):
             pinned = getattr(optimization, f"{role}_pinned_memory").enable
             for tensor in tensors:
-                staged = pinned or role == "output"
-                places[tensor.name] = _place(
-                    tensor, sizes[tensor.name], resources, staged=staged, pinned=pinned
+                has_host = pinned or role == "output"
+                memory[tensor.name] = _allocate_tensor(
+                    tensor, sizes[tensor.name], resources, has_host=has_host, pinned=pinned
                 )
-        return places
+        return memory
 
-    def _lane(self, context: Any) -> _Lane:
-        """Tell a context where the tensors are."""
+    def _prepare_context(self, context: Any) -> _PreparedContext:
+        """Set the tensors' addresses in a context."""
         allocators = {}
-        for name, place in self._places.items():
-            if not context.set_tensor_address(name, place.device.address):
-                raise self._engine.failure(f"failed to set the address of '{name}'")
+        for name, memory in self._memory.items():
+            if not context.set_tensor_address(name, memory.device.address):
+                raise self._engine.last_call_error(f"failed to set the address of '{name}'")
         for tensor in self.description.outputs:
-            # With all inputs' shapes set, only data can still decide.
-            if _VARIABLE in tuple(context.get_tensor_shape(tensor.name)):
-                memory = self._places[tensor.name].device
-                allocator = allocators[tensor.name] = Allocator(memory.address, memory.size_bytes)
+            # With all inputs' shapes set, a dim that is still variable depends on the data.
+            if VARIABLE in tuple(context.get_tensor_shape(tensor.name)):
+                device = self._memory[tensor.name].device
+                allocator = allocators[tensor.name] = OutputAllocator(
+                    device.address, device.size_bytes
+                )
                 context.set_output_allocator(tensor.name, allocator)
-        return _Lane(context, allocators)
+        return _PreparedContext(context, allocators)
 
-    def _capture(self, shapes: Shapes, resources: ExitStack) -> _Lane:
+    def _capture_graph(self, shapes: Shapes, resources: ExitStack) -> _PreparedContext:
         """A context that keeps these shapes, and the graph of its execution."""
-        number = choose(self._profiles, shapes)
+        number = choose_profile(self._profiles, shapes)
         if number is None:
-            raise misfit(self._name, self._profiles, shapes)
+            raise no_profile_error(self._name, self._profiles, shapes)
         context = self._context(number)
         self._set_shapes(context, shapes)
-        lane = self._lane(context)
-        if lane.allocators:
+        prepared = self._prepare_context(context)
+        if prepared.allocators:
             raise InvalidArgument(
                 f"unable to load model '{self._name}', CUDA graphs cannot make outputs "
-                f"whose shapes depend on data: {', '.join(lane.allocators)}"
+                f"whose shapes depend on data: {', '.join(prepared.allocators)}"
             )
-        # The first execution with new shapes does what a graph must not hold.
-        self._enqueue(lane)
-        self._stream.wait()
-        graph = self._stream.capture(lambda: self._enqueue(lane))
+        # The first execution with new shapes does set-up work that must not be captured.
+        self._enqueue_execution(prepared)
+        self._stream.synchronize()
+        graph = self._stream.capture_graph(lambda: self._enqueue_execution(prepared))
         resources.callback(graph.close)
-        return lane._replace(graph=graph)
+        return prepared._replace(graph=graph)
 
-    # ---- executing
+    # ---- execution
 
-    def _profiled(self, shapes: Shapes) -> _Lane:
-        number = choose(self._profiles, shapes)
+    def _context_for(self, shapes: Shapes) -> _PreparedContext:
+        number = choose_profile(self._profiles, shapes)
         if number is None:
-            raise misfit(self._name, self._profiles, shapes)
-        lane = self._lanes[number]
-        self._set_shapes(lane.context, shapes)
-        return lane
+            raise no_profile_error(self._name, self._profiles, shapes)
+        prepared = self._contexts[number]
+        self._set_shapes(prepared.context, shapes)
+        return prepared
 
     def _set_shapes(self, context: Any, shapes: Shapes) -> None:
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
-                raise self._engine.failure(f"failed to set the shape of input '{name}'")
+                raise self._engine.last_call_error(f"failed to set the shape of input '{name}'")
 
-    def _enqueue(self, lane: _Lane) -> None:
-        if not lane.context.execute_async_v3(self._stream.handle):
-            raise self._engine.failure("failed to execute TensorRT inference")
+    def _enqueue_execution(self, prepared: _PreparedContext) -> None:
+        if not prepared.context.execute_async_v3(self._stream.handle):
+            raise self._engine.last_call_error("failed to execute TensorRT inference")
 
-    def _send(self, name: str, array: Array) -> None:
-        place = self._places[name]
+    def _copy_input(self, name: str, array: Array) -> None:
+        memory = self._memory[name]
         address = array.ctypes.data
-        if place.staging is not None:
-            place.staging.view(array.shape, array.dtype)[...] = array
-            address = place.staging.address
-        self._stream.copy_in(place.device.address, address, array.nbytes)
+        if memory.host is not None:
+            memory.host.view(array.shape, array.dtype)[...] = array
+            address = memory.host.address
+        self._stream.copy_to_device(memory.device.address, address, array.nbytes)
 
-    def _receive(self, lane: _Lane, outputs: Sequence[str], rows: int | None) -> list[Array]:
+    def _copy_outputs(
+        self, prepared: _PreparedContext, outputs: Sequence[str], rows: int | None
+    ) -> list[Array]:
         """The outputs in host memory, which the next execution overwrites."""
-        if lane.allocators:
-            self._stream.wait()
-        made = []
+        if prepared.allocators:
+            self._stream.synchronize()
+        arrays = []
         for name in outputs:
-            place = self._places[name]
-            allocator = lane.allocators.get(name)
+            memory = self._memory[name]
+            allocator = prepared.allocators.get(name)
             shape: Shape = (
-                tuple(lane.context.get_tensor_shape(name)) if allocator is None else allocator.shape
+                tuple(prepared.context.get_tensor_shape(name))
+                if allocator is None
+                else allocator.shape
             )
-            if lane.graph is not None and rows is not None:
-                # It may have computed more rows than there are.
+            if prepared.graph is not None and rows is not None:
+                # The graph may have computed more rows than the batch has.
                 shape = (rows, *shape[1:])
-            assert place.staging is not None, "outputs are always staged"
-            array = place.staging.view(shape, place.dtype)
-            self._stream.copy_out(place.staging.address, place.device.address, array.nbytes)
-            made.append(array)
-        self._stream.wait()
-        return made
+            assert memory.host is not None, "outputs always have a host buffer"
+            array = memory.host.view(shape, memory.dtype)
+            self._stream.copy_to_host(memory.host.address, memory.device.address, array.nbytes)
+            arrays.append(array)
+        self._stream.synchronize()
+        return arrays
 
 
-def _place(
+def _allocate_tensor(
     tensor: TensorDescription,
     size_bytes: int,
     resources: ExitStack,
     *,
-    staged: bool,
+    has_host: bool,
     pinned: bool,
-) -> _Place:
+) -> _TensorMemory:
     device = DeviceMemory(size_bytes)
     resources.callback(device.close)
-    staging = None
-    if staged:
-        staging = Staging(size_bytes, pinned=pinned)
-        resources.callback(staging.close)
-    return _Place(NUMPY_TYPE[tensor.datatype], device, staging)
+    host = None
+    if has_host:
+        host = HostBuffer(size_bytes, pinned=pinned)
+        resources.callback(host.close)
+    return _TensorMemory(NUMPY_TYPE[tensor.datatype], device, host)
 
 
 def _strategy(config: model_config_pb2.ModelConfig) -> str:

@@ -1,4 +1,4 @@
-"""Which CUDA graphs are captured for a TensorRT engine, and which of them serves a batch.
+"""Which CUDA graphs to capture for a TensorRT engine, and which of them executes a batch.
 
 By the configuration's optimization.cuda, with Triton's rules. Pure; knows no TensorRT and no CUDA.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nereid.core.errors import InvalidArgument, Unimplemented
-from nereid.services.executor.model_file_check import show
+from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,18 +16,16 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
     from nereid.services.executor.backends.tensorrt.optimization_profiles import Shapes
 
-_VARIABLE = -1
-
 
 class GraphSpec(NamedTuple):
-    """One graph: the inputs' whole shapes, and the smallest batch that may be run by it."""
+    """One graph: the inputs' whole shapes, and the smallest batch that it may execute."""
 
     shapes: Shapes
-    least_rows: int
+    min_rows: int
 
     @property
     def rows(self) -> int:
-        """Of a model that batches: how many the graph computes."""
+        """For a model that batches: how many rows the graph computes."""
         return next(iter(self.shapes.values()))[0]
 
 
@@ -42,10 +40,10 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
     if not cuda.graphs:
         return []
     if cuda.graph_spec:
-        return [_written(config, inputs, written) for written in cuda.graph_spec]
+        return [_from_graph_spec(config, inputs, written) for written in cuda.graph_spec]
     batching = config.max_batch_size > 0
-    if any(_VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
-        # Only the configuration could say which shapes are common.
+    if any(VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
+        # Only graph_spec could name the shapes to capture.
         return []
     if not batching:
         return [GraphSpec(dict(inputs), 0)]
@@ -56,25 +54,27 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
     ]
 
 
-def find(specs: Sequence[GraphSpec], shapes: Shapes, *, batching: bool) -> int | None:
-    """The graph that can run these shapes and computes the least in vain; None: there is none."""
+def find_graph(specs: Sequence[GraphSpec], shapes: Shapes, *, batching: bool) -> int | None:
+    """The index of the smallest graph that can execute these shapes; None: there is none."""
     best: int | None = None
-    for place, spec in enumerate(specs):
+    for index, spec in enumerate(specs):
         if spec.shapes == shapes:
-            return place
+            return index
         if batching and _covers(spec, shapes) and (best is None or spec.rows < specs[best].rows):
-            best = place
+            best = index
     return best
 
 
 def _covers(spec: GraphSpec, shapes: Shapes) -> bool:
     return spec.shapes.keys() == shapes.keys() and all(
-        spec.least_rows <= shape[0] <= spec.rows and shape[1:] == spec.shapes[name][1:]
+        spec.min_rows <= shape[0] <= spec.rows and shape[1:] == spec.shapes[name][1:]
         for name, shape in shapes.items()
     )
 
 
-def _written(config: model_config_pb2.ModelConfig, inputs: Shapes, written: Any) -> GraphSpec:
+def _from_graph_spec(
+    config: model_config_pb2.ModelConfig, inputs: Shapes, written: Any
+) -> GraphSpec:
     batching = config.max_batch_size > 0
     if written.batch_size > config.max_batch_size or (batching and written.batch_size < 1):
         raise InvalidArgument(
@@ -91,22 +91,16 @@ def _written(config: model_config_pb2.ModelConfig, inputs: Shapes, written: Any)
     for name, dims in inputs.items():
         rest = tuple(written.input[name].dim) if name in written.input else dims[batching:]
         shape = (written.batch_size, *rest) if batching else rest
-        if _VARIABLE in shape or not _is_of(shape, dims):
+        if VARIABLE in shape or not shape_fits(shape, dims):
             raise InvalidArgument(
-                f"unable to load model '{config.name}', graph_spec has the shape {show(shape)} for "
-                f"input '{name}', the engine {show(dims)}"
+                f"unable to load model '{config.name}', graph_spec has the shape "
+                f"{format_shape(shape)} for input '{name}', the engine {format_shape(dims)}"
             )
         shapes[name] = shape
-    return GraphSpec(shapes, _least_rows(config, written, shapes))
+    return GraphSpec(shapes, _min_rows(config, written, shapes))
 
 
-def _is_of(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    return len(shape) == len(dims) and all(
-        dim in (_VARIABLE, size) for size, dim in zip(shape, dims, strict=True)
-    )
-
-
-def _least_rows(config: model_config_pb2.ModelConfig, written: Any, shapes: Shapes) -> int:
+def _min_rows(config: model_config_pb2.ModelConfig, written: Any, shapes: Shapes) -> int:
     if not written.HasField("graph_lower_bound"):
         return int(written.batch_size)
     bound = written.graph_lower_bound

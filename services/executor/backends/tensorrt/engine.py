@@ -1,6 +1,6 @@
-"""A TensorRT engine from its file: what its tensors are, and what its optimization profiles take.
+"""A TensorRT engine from its file: its tensors and its optimization profiles.
 
-Knows TensorRT, and nothing of streams, buffers or executions. Not tried on a GPU yet.
+Knows TensorRT, but no streams, buffers or executions. Not tried on a GPU yet.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tensorrt
 
+from nereid.backends import ModelDescription, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
-from nereid.services.executor.backends import Description, TensorDescription
-from nereid.services.executor.backends.parameters import truth
-from nereid.services.executor.backends.tensorrt.optimization_profiles import Profile, Range
+from nereid.services.executor.backends.parameters import parse_boolean
+from nereid.services.executor.backends.tensorrt.optimization_profiles import Profile, ShapeRange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -38,7 +38,7 @@ _DATATYPE: Final = {
 
 
 class _Logger(tensorrt.ILogger):  # type: ignore[misc]  # TensorRT has no types
-    """TensorRT's words into the log. Failing calls return nothing, so errors are also kept."""
+    """Logs TensorRT's messages. Keeps the last error, since failing calls return no reason."""
 
     def __init__(self) -> None:
         tensorrt.ILogger.__init__(self)
@@ -55,14 +55,14 @@ class _Logger(tensorrt.ILogger):  # type: ignore[misc]  # TensorRT has no types
         if level == logging.ERROR:
             self._last.message = message
 
-    def reason(self) -> str:
+    def last_error(self) -> str:
         """The last error in this thread."""
         return str(getattr(self._last, "message", "TensorRT gives no reason"))
 
 
 @functools.cache
 def _logger() -> _Logger:
-    # TensorRT wants one for all.
+    # TensorRT accepts one logger per process.
     logger = _Logger()
     tensorrt.init_libnvinfer_plugins(logger, "")
     return logger
@@ -71,11 +71,11 @@ def _logger() -> _Logger:
 @functools.cache
 def _load_plugin(path: str) -> None:
     if tensorrt.get_plugin_registry().load_library(path) is None:
-        raise InvalidArgument(f"unable to load TensorRT plugin '{path}': {_logger().reason()}")
+        raise InvalidArgument(f"unable to load TensorRT plugin '{path}': {_logger().last_error()}")
 
 
 class Engine:
-    """An engine, which instances of one GPU may share; contexts are made by their own threads."""
+    """An engine. Instances on one GPU may share it; each creates contexts in its own thread."""
 
     def __init__(
         self, config: model_config_pb2.ModelConfig, path: Path, settings: Mapping[str, str]
@@ -84,57 +84,57 @@ class Engine:
         logger = _logger()
         for plugin in filter(None, settings.get("plugins", "").split(";")):
             _load_plugin(plugin)
-        # The engine needs its runtime for as long as it lives.
+        # The runtime must outlive the engine.
         self._runtime = tensorrt.Runtime(logger)
-        if truth(config, settings, "version-compatible", default=False):
+        if parse_boolean(config, settings, "version-compatible", default=False):
             self._runtime.engine_host_code_allowed = True
         self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self._engine is None:
-            raise Internal(f"failed to load '{self._name}': {logger.reason()}")
+            raise Internal(f"failed to load '{self._name}': {logger.last_error()}")
         self.description = self._describe()
         self.profile_count = int(self._engine.num_optimization_profiles)
 
     def profile(self, number: int) -> Profile:
-        """What this profile takes."""
+        """The shapes that this profile allows."""
         ranges: Profile = {}
         for tensor in self.description.inputs:
             shapes = self._engine.get_tensor_profile_shape(tensor.name, number)
-            ranges[tensor.name] = Range(*map(tuple, shapes))
+            ranges[tensor.name] = ShapeRange(*map(tuple, shapes))
         return ranges
 
     def scratch_bytes(self, profiles: Collection[int] | None) -> int:
-        """What executions with these profiles need beside inputs and outputs; None: with any."""
+        """The scratch memory of executions with these profiles; None: with any profile."""
         if profiles is None:
             return int(self._engine.device_memory_size_v2)
         size_of = self._engine.get_device_memory_size_for_profile_v2
         return max(int(size_of(number)) for number in profiles)
 
-    def context(self, profile: int, stream: int, scratch: tuple[int, int]) -> Any:
-        """A new execution context for a profile, on scratch memory (address, size)."""
+    def create_context(self, profile: int, stream: int, scratch: tuple[int, int]) -> Any:
+        """A new execution context for a profile, with this scratch memory (address, size)."""
         strategy = tensorrt.ExecutionContextAllocationStrategy.USER_MANAGED
         context = self._engine.create_execution_context(strategy)
         if context is None:
-            raise self.failure("unable to create TensorRT context")
+            raise self.last_call_error("unable to create TensorRT context")
         context.set_device_memory(*scratch)
         if not context.set_optimization_profile_async(profile, stream):
-            raise self.failure(f"can not set the specified optimization profile {profile}")
+            raise self.last_call_error(f"can not set the specified optimization profile {profile}")
         return context
 
-    def failure(self, what: str) -> Internal:
+    def last_call_error(self, what: str) -> Internal:
         """The error for a call that has just failed in this thread."""
-        return Internal(f"{what} for '{self._name}': {_logger().reason()}")
+        return Internal(f"{what} for '{self._name}': {_logger().last_error()}")
 
-    def _describe(self) -> Description:
+    def _describe(self) -> ModelDescription:
         engine = self._engine
         inputs: list[TensorDescription] = []
         outputs: list[TensorDescription] = []
         for index in range(engine.num_io_tensors):
             name = engine.get_tensor_name(index)
             is_input = engine.get_tensor_mode(name) == tensorrt.TensorIOMode.INPUT
-            (inputs if is_input else outputs).append(self._tensor(name))
-        return Description(tuple(inputs), tuple(outputs))
+            (inputs if is_input else outputs).append(self._describe_tensor(name))
+        return ModelDescription(tuple(inputs), tuple(outputs))
 
-    def _tensor(self, name: str) -> TensorDescription:
+    def _describe_tensor(self, name: str) -> TensorDescription:
         engine = self._engine
         if engine.is_shape_inference_io(name):
             raise Unimplemented(
@@ -155,8 +155,8 @@ class Engine:
         return TensorDescription(name, datatype, tuple(engine.get_tensor_shape(name)))
 
 
-class Allocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # TensorRT has no types
-    """Gives TensorRT one buffer for an output whose shape only the execution tells."""
+class OutputAllocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # TensorRT has no types
+    """Gives TensorRT one buffer for an output whose shape is known after the execution."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         tensorrt.IOutputAllocator.__init__(self)

@@ -1,99 +1,97 @@
-"""Which optimization profile of a TensorRT engine serves a batch.
+"""Chooses the optimization profile of a TensorRT engine for a batch.
 
-A profile says for each input what its shape may be, batch dimension included, and which shape the
-engine was tuned for. Pure; knows no TensorRT.
+A profile has for each input the shapes that it may have, batch dimension included, and the shape
+that the engine was optimised for. Pure; knows no TensorRT.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
-from nereid.model_config import CompletionSettings, ModelDescription, complete_config
-from nereid.model_config import TensorDescription as ToldTensor
+from nereid.core.shapes import format_shape
+from nereid.model_config import CompletionSettings, complete_config
 from nereid.model_config.validation.instance_groups import group_name
-from nereid.services.executor.model_file_check import show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.backends import ModelDescription
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.backends import Description, TensorDescription
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 
 
-class Range(NamedTuple):
-    """The shapes of one input that a profile takes."""
+class ShapeRange(NamedTuple):
+    """The shapes of one input in a profile, by TensorRT's names."""
 
-    least: Shape
-    best: Shape
-    most: Shape
-
-
-Profile = dict[str, Range]
+    min: Shape
+    opt: Shape
+    max: Shape
 
 
-def profiles_wanted(
+Profile = dict[str, ShapeRange]
+
+
+def instance_profiles(
     config: model_config_pb2.ModelConfig, instance_name: str, available: int
 ) -> tuple[int, ...]:
-    """The numbers of the profiles that an instance is to serve, by its group; else the first.
+    """The numbers of the profiles of an instance, by its group; by default the first.
 
     Raises:
         InvalidArgument: the engine has no such profile.
     """
     group = instance_name.rpartition("_")[0]
-    wanted: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
     for index, written in enumerate(config.instance_group):
         if group_name(config, index, written) == group:
-            wanted = tuple(dict.fromkeys(map(int, written.profile)))
-    for number in wanted:
+            numbers = tuple(dict.fromkeys(map(int, written.profile)))
+    for number in numbers:
         if number >= available:
             raise InvalidArgument(
                 f"unable to load model '{config.name}', instance group {group} asks for profile "
                 f"{number}, the engine has {available}"
             )
-    return wanted or (0,)
+    return numbers or (0,)
 
 
-def choose(profiles: Mapping[int, Profile], shapes: Shapes) -> int | None:
-    """The profile that is tuned for what comes closest to these shapes; None: none takes them."""
+def choose_profile(profiles: Mapping[int, Profile], shapes: Shapes) -> int | None:
+    """The profile that is optimised for the nearest shapes; None: no profile allows these."""
     distances = {number: _distance(profile, shapes) for number, profile in profiles.items()}
-    fitting = [(far, number) for number, far in distances.items() if far is not None]
-    return min(fitting)[1] if fitting else None
+    allowed = [(distance, number) for number, distance in distances.items() if distance is not None]
+    return min(allowed)[1] if allowed else None
 
 
 def _distance(profile: Profile, shapes: Shapes) -> int | None:
     distance = 0
     for name, shape in shapes.items():
-        taken = profile[name]
-        if len(shape) != len(taken.most):
+        shape_range = profile[name]
+        if len(shape) != len(shape_range.max):
             return None
-        for size, least, best, most in zip(shape, *taken, strict=True):
-            if not least <= size <= most:
+        for size, low, optimal, high in zip(shape, *shape_range, strict=True):
+            if not low <= size <= high:
                 return None
-            distance += abs(size - best)
+            distance += abs(size - optimal)
     return distance
 
 
 def largest_batch(profiles: Mapping[int, Profile]) -> int:
-    """The most rows that some profile takes."""
+    """The most rows that any profile allows."""
     return max(
-        min((taken.most[0] for taken in profile.values() if taken.most), default=0)
+        min((each.max[0] for each in profile.values() if each.max), default=0)
         for profile in profiles.values()
     )
 
 
-def misfit(name: str, profiles: Mapping[int, Profile], shapes: Shapes) -> InvalidArgument:
-    """The error for shapes that no profile takes."""
-    given = ", ".join(f"'{each}' {show(shape)}" for each, shape in sorted(shapes.items()))
+def no_profile_error(name: str, profiles: Mapping[int, Profile], shapes: Shapes) -> InvalidArgument:
+    """The error for shapes that no profile allows."""
+    given = ", ".join(f"'{each}' {format_shape(shape)}" for each, shape in sorted(shapes.items()))
     taken = "; ".join(
         f"profile {number}: "
         + ", ".join(
-            f"'{each}' {show(one.least)} to {show(one.most)}"
-            for each, one in sorted(profile.items())
+            f"'{each}' {format_shape(allowed.min)} to {format_shape(allowed.max)}"
+            for each, allowed in sorted(profile.items())
         )
         for number, profile in sorted(profiles.items())
     )
@@ -102,21 +100,16 @@ def misfit(name: str, profiles: Mapping[int, Profile], shapes: Shapes) -> Invali
     )
 
 
-def completed(
-    config: model_config_pb2.ModelConfig, description: Description, rows: int
+def complete_from_engine(
+    config: model_config_pb2.ModelConfig, description: ModelDescription, rows: int
 ) -> model_config_pb2.ModelConfig:
-    """The configuration with what the engine adds; rows: the largest batch of its profiles.
+    """The configuration, completed from the engine; rows: the largest batch of its profiles.
 
     Raises:
-        InvalidArgument: what is written does not fit the engine.
+        InvalidArgument: the configuration does not fit the engine.
     """
-    told = ModelDescription(
-        tuple(map(_told, description.inputs)), tuple(map(_told, description.outputs))
-    )
-    # Other backends take a default, but here a larger batch than the engine's would fail.
+    # Other backends use a default, but a batch that is larger than the engine's would fail.
     settings = CompletionSettings(default_max_batch_size=rows)
-    return complete_config(config, model_name=config.name, description=told, settings=settings)
-
-
-def _told(tensor: TensorDescription) -> ToldTensor:
-    return ToldTensor(tensor.name, CONFIG_NUMBER[tensor.datatype], tensor.dims, tensor.optional)
+    return complete_config(
+        config, model_name=config.name, description=description, settings=settings
+    )

@@ -77,13 +77,13 @@ def test_a_written_name_is_kept() -> None:
     assert config.name == "other"
 
 
-def test_a_models_name_can_tell_the_backend() -> None:
+def test_a_models_name_can_determine_the_backend() -> None:
     config = parse_config("", model_name="m.identity")
     fill_backend(config, model_name="m.identity")
     assert (config.backend, config.default_model_filename) == ("identity", "model.identity")
 
 
-def test_a_backend_that_nothing_tells_is_an_error() -> None:
+def test_an_undetermined_backend_is_an_error() -> None:
     with pytest.raises(InvalidArgument) as caught:
         fill_backend(parse_config("", model_name="m"), model_name="m", filenames=["weights.bin"])
     assert caught.value.message == (

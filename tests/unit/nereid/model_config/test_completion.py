@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from nereid.backends import ModelDescription, TensorDescription
+from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.model_config import (
     CompletionSettings,
-    ModelDescription,
-    TensorDescription,
     complete_config,
     parse_config,
 )
@@ -26,8 +26,8 @@ def graph(
     inputs: dict[str, Dims], outputs: dict[str, Dims], optional: tuple[str, ...] = ()
 ) -> ModelDescription:
     return ModelDescription(
-        tuple(TensorDescription(n, FP32, d, n in optional) for n, d in inputs.items()),
-        tuple(TensorDescription(n, INT64, d) for n, d in outputs.items()),
+        tuple(TensorDescription(n, "FP32", d, n in optional) for n, d in inputs.items()),
+        tuple(TensorDescription(n, "INT64", d) for n, d in outputs.items()),
     )
 
 
@@ -109,7 +109,7 @@ def test_the_directory_must_have_the_models_name() -> None:
     )
 
 
-def test_a_error_of_the_configuration_is_told_without_the_model_file() -> None:
+def test_an_invalid_configuration_is_refused_without_the_model_file() -> None:
     assert error_status("max_batch_size: -1") == "'max_batch_size' must be non-negative value for m"
 
 
@@ -141,7 +141,7 @@ def test_a_graph_that_cannot_batch_is_taken_as_it_is(description: ModelDescripti
     assert not config.HasField("dynamic_batching")
     for tensor in (*description.inputs, *description.outputs):
         expected = list(tensor.dims or (1,))
-        assert tensors(config)[tensor.name] == (tensor.datatype, expected)
+        assert tensors(config)[tensor.name] == (CONFIG_NUMBER[tensor.datatype], expected)
 
 
 def test_a_tensor_of_unknown_rank_is_not_batched_and_any_written_dims_fit() -> None:

@@ -1,8 +1,9 @@
-"""What an executor tells of a model file."""
+"""Descriptions of model files, as executors send them to the scheduler."""
 
 from __future__ import annotations
 
-from nereid.model_config import ModelDescription, TensorDescription
+from nereid.backends import ModelDescription, TensorDescription
+from nereid.model_config import read_description, write_description
 from nereid.pb import model_config_pb2, nereid_pb2
 
 
@@ -16,10 +17,21 @@ def test_a_description_is_read_from_an_executors_response() -> None:
         ],
         outputs=[nereid_pb2.TensorDescription(name="y", unknown_rank=True)],
     )
-    assert ModelDescription.from_proto(described) == ModelDescription(
+    assert read_description(described) == ModelDescription(
         (
-            TensorDescription("x", model_config_pb2.TYPE_FP32, (-1, 4)),
-            TensorDescription("w", model_config_pb2.TYPE_INVALID, (), optional=True),
+            TensorDescription("x", "FP32", (-1, 4)),
+            TensorDescription("w", "INVALID", (), optional=True),
         ),
-        (TensorDescription("y", model_config_pb2.TYPE_INVALID, None),),
+        (TensorDescription("y", "INVALID", None),),
     )
+
+
+def test_a_description_is_read_as_it_was_written() -> None:
+    description = ModelDescription(
+        (TensorDescription("x", "BYTES", (-1, 4)), TensorDescription("w", "BF16", None, True)),
+        (TensorDescription("y", "FP64", ()),),
+        model_config_pb2.ModelConfig(name="m", max_batch_size=4),
+    )
+    described = nereid_pb2.Described()
+    write_description(description, described)
+    assert read_description(described) == description

@@ -60,7 +60,7 @@ def test_names_count_all_groups() -> None:
     assert [group.name for group in found] == ["m_0", "g", "m_2"]
 
 
-def test_a_passive_group_is_told_as_such() -> None:
+def test_a_passive_group_is_marked() -> None:
     found = groups("instance_group { kind: KIND_GPU passive: true }", (0,))
     assert found == [InstanceGroup("m_0", "GPU", 1, (0,), passive=True)]
 
@@ -90,7 +90,7 @@ def test_a_passive_group_is_told_as_such() -> None:
         ("{ kind: 9 }", (), "instance_group kind 9 not supported"),
     ],
 )
-def test_what_an_executor_cannot_host_is_told(
+def test_what_an_executor_cannot_host_is_refused(
     text: str, gpu_ids: tuple[int, ...], expected: str
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:

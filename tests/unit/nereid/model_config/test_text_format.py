@@ -1,4 +1,4 @@
-"""parse_config: the text format, and what a faulty text is told."""
+"""parse_config: the text format, and errors in it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_byte_order_mark_is_skipped() -> None:
         ),
     ],
 )
-def test_a_error_is_told_with_place_reason_and_suggestion(text: str, expected: str) -> None:
+def test_an_error_has_position_reason_and_suggestion(text: str, expected: str) -> None:
     assert reason(text) == f"failed to read text proto for model 'm': {expected}"
 
 

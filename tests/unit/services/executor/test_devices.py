@@ -10,7 +10,7 @@ import pytest
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor import devices
-from nereid.services.executor.devices import Gpu, select
+from nereid.services.executor.devices import Gpu, select_visible
 
 WHOLE = [Gpu(f"GPU-{letter}aa", "H", 80, number) for number, letter in enumerate("xyz")]
 SLICES = [Gpu(f"MIG-{letter}", "H 1g", 10, 0, is_slice=True) for letter in "pq"]
@@ -37,7 +37,7 @@ SLICES = [Gpu(f"MIG-{letter}", "H 1g", 10, 0, is_slice=True) for letter in "pq"]
     ],
 )
 def test_cudas_selection(found: list[Gpu], selection: str | None, expected: list[Gpu]) -> None:
-    assert select(found, selection) == expected
+    assert select_visible(found, selection) == expected
 
 
 class Nvml(ModuleType):
@@ -93,7 +93,7 @@ def install(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", nvml)
 
 
-def test_gpus_and_slices_as_nvml_tells_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_and_slices_as_nvml_reports_them(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
     install(monkeypatch, nvml)
     assert [(gpu.id, gpu.uuid) for gpu in devices.gpus("1,2")] == [(0, "U-1"), (1, "U-2")]

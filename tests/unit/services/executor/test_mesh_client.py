@@ -153,7 +153,7 @@ async def test_what_was_given_up_meanwhile_is_not_asked_for_again() -> None:
         responses: list[InferResponse] = []
         asked = mesh.infer(InferRequest(0, b"head", []), responses.append)
         (seen,) = await scheduler.requests(1)
-        asked.tell("cancel")
+        asked.send_control("cancel")
         await until(lambda: Cancel(seen.id) in scheduler.got)
         lost = gone()
         scheduler.link.send(

@@ -1,4 +1,4 @@
-"""The machine's state as /proc and NVML tell it."""
+"""The machine's usage, from /proc and NVML."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
 
 
 class Nvml:
-    """What NVML's package offers, for one GPU that knows all and one slice that knows little."""
+    """NVML's package, for one GPU with all values and one MIG slice with few."""
 
     class NVMLError(Exception):
         pass
@@ -89,12 +89,12 @@ def test_a_gpu() -> None:
     assert usage.energy_joules == 12.5
 
 
-def test_a_slice_tells_what_it_can() -> None:
+def test_a_slice_reports_what_it_has() -> None:
     usage = gpu_usage(Nvml(), "MIG-1")
     assert (usage.memory_total_bytes, usage.utilization, usage.energy_joules) == (800, 0, 0)
 
 
-def test_a_gpu_that_is_gone() -> None:
+def test_a_gpu_that_was_removed() -> None:
     assert gpu_usage(Nvml(), "gone").memory_total_bytes == 0
 
 
@@ -104,7 +104,7 @@ def test_gpus_are_read_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [gpu.uuid for gpu in reader.read().gpus] == ["GPU-1", "GPU-2"]
 
 
-def test_without_nvml_gpus_are_asked_for_once(
+def test_without_nvml_it_is_imported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)

@@ -16,7 +16,7 @@ def test_defaults() -> None:
     assert settings.scheduler_address == "127.0.0.1:8003"
     assert f"-{os.getpid()}-" in settings.own_name()
     assert settings.own_name() != settings.own_name()
-    assert settings.offered_gpus([0, 1]) == (0, 1)
+    assert settings.select_gpus([0, 1]) == (0, 1)
     assert settings.local_path("/models/m/1") == "/models/m/1"
 
 
@@ -24,8 +24,8 @@ def test_flags_and_environment() -> None:
     settings = read(["--name=a", "--gpus", "2,0"], {"NEREID_EXIT_TIMEOUT_SECS": "3"})
     assert settings.own_name() == "a"
     assert settings.exit_timeout_secs == 3
-    assert settings.offered_gpus([0, 1, 2]) == (0, 2)
-    assert read(["--gpus=none"], {}).offered_gpus([0]) == ()
+    assert settings.select_gpus([0, 1, 2]) == (0, 2)
+    assert read(["--gpus=none"], {}).select_gpus([0]) == ()
 
 
 @pytest.mark.parametrize(("text", "millis"), [("500", 500), ("0.2", 1), ("2000.0", 2000), ("0", 0)])
@@ -43,7 +43,7 @@ def test_the_longest_mapping_of_a_path_counts() -> None:
     assert read(arguments(settings), {}) == settings
 
 
-def test_every_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_error_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         read(["--gpus=x", "--model-repository-map=/a", "--scheduler-address=q", "--what"], {})
     assert caught.value.code == 2

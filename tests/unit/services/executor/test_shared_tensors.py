@@ -1,4 +1,4 @@
-"""The executor's side of shared memory: requests read in place, answers lent."""
+"""The executor's side of shared memory: requests read in place, responses lent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nereid.backends import InstanceSpec
 from nereid.core.errors import Internal, Unavailable
 from nereid.core.messages import SharedMemory
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import InstanceSpec
-from nereid.services.executor.batch.batch_runner import Runner
+from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.shared_tensors import Lender, SharedTensors
 from nereid.shm.segments import Segments, read
 from tests.support.executor.doubler import Doubler
@@ -23,12 +23,10 @@ MIB = 1 << 20
 ELEMENTS = 50_000
 
 
-def runner(model: Doubler, shared_tensors: SharedTensors) -> Runner:
+def runner(model: Doubler, shared_tensors: SharedTensors) -> BatchRunner:
     config = identity_config("FP32", "-1", 8)
     spec = InstanceSpec(config=config, version=1, version_path=Path("1"), name="m_0")
-    made = Runner(spec, model, None, shared_tensors.view)
-    made.lender = Lender(shared_tensors)
-    return made
+    return BatchRunner(spec, model, None, shared_tensors.view, Lender(shared_tensors))
 
 
 def shared(gateway: Segments, array: np.ndarray, offset: int = 0) -> pb.BatchMember:
@@ -42,7 +40,7 @@ def shared(gateway: Segments, array: np.ndarray, offset: int = 0) -> pb.BatchMem
     )
 
 
-def execute(run: Runner, *members: pb.BatchMember) -> list[pb.InferResponse]:
+def execute(run: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
     batch = pb.Batch(id=1, members=members).SerializeToString()
     return list(pb.Executed.FromString(run.execute(batch)).responses)
 
@@ -55,7 +53,7 @@ def output(response: pb.InferResponse) -> bytes:
 def test_members_in_shared_memory_and_inline_share_a_batch() -> None:
     gateway, shared_tensors, model = Segments(8 * MIB), SharedTensors(8 * MIB), Doubler()
     arrays = [np.full((1, ELEMENTS), value, np.float32) for value in (1, 2, 3)]
-    # The second one lies where no float should.
+    # The second one is not aligned.
     members = [shared(gateway, arrays[0]), shared(gateway, arrays[1], offset=3)]
     members.append(member(head(("x", "FP32", [1, ELEMENTS])), arrays[2].tobytes()))
     responses = execute(runner(model, shared_tensors), *members)
@@ -65,8 +63,8 @@ def test_members_in_shared_memory_and_inline_share_a_batch() -> None:
     assert output(alone[0]) == (2 * arrays[1]).tobytes()
     assert shared_tensors.segments.taken == 4
     names = [each.payloads[0].shared_memory.segment_name for each in (*responses, *alone)]
-    shared_tensors.release(pb.Release(segment_names=names[:3]))
-    shared_tensors.release(pb.Release(segment_names=names[3:], discard=True))
+    shared_tensors.release_segments(pb.Release(segment_names=names[:3]))
+    shared_tensors.release_segments(pb.Release(segment_names=names[3:], discard=True))
     assert shared_tensors.segments.taken == 0
     assert shared_tensors.segments.total_bytes > 0
 
@@ -82,7 +80,7 @@ def test_small_responses_and_those_beyond_the_bound_go_inline() -> None:
         assert response.payloads[0].inline == (2 * array).tobytes()
 
 
-def test_a_request_whose_data_is_gone_fails_alone() -> None:
+def test_a_request_whose_segment_is_discarded_fails_alone() -> None:
     gateway, shared_tensors = Segments(8 * MIB), SharedTensors(8 * MIB)
     array = np.ones((1, ELEMENTS), np.float32)
     lost, good = shared(gateway, array), shared(gateway, array)
@@ -92,11 +90,11 @@ def test_a_request_whose_data_is_gone_fails_alone() -> None:
     assert output(second) == (2 * array).tobytes()
 
 
-def test_a_batch_that_fails_while_it_is_responded_keeps_nothing_lent() -> None:
+def test_a_failed_batch_keeps_nothing_lent() -> None:
     shared_tensors = SharedTensors(8 * MIB)
     lender = Lender(shared_tensors)
     assert lender.lend([bytes(MIB)])
-    lender.take_back()
+    lender.free_lent()
     assert shared_tensors.segments.taken == 0
     gateway = Segments(8 * MIB)
     failing = runner(Doubler(Internal("no")), shared_tensors)
@@ -106,22 +104,22 @@ def test_a_batch_that_fails_while_it_is_responded_keeps_nothing_lent() -> None:
 
 
 @pytest.mark.parametrize("end", ["stream", "scheduler"])
-def test_what_is_lent_when_nobody_will_give_it_back_is_let_go_of(end: str) -> None:
+def test_what_will_never_be_released_is_discarded(end: str) -> None:
     shared_tensors = SharedTensors(8 * MIB)
     lender, other = Lender(shared_tensors), Lender(shared_tensors)
     assert lender.lend([bytes(MIB)])
     assert other.lend([bytes(MIB)])
     if end == "stream":
-        lender.break_off()
+        lender.discard_lent()
         assert shared_tensors.segments.taken == 1
     else:
-        shared_tensors.forget()
+        shared_tensors.discard_all()
         assert shared_tensors.segments.taken == 0
-    shared_tensors.tidy()
+    shared_tensors.trim_idle()
 
 
 def test_other_threads_run_while_a_long_response_is_copied() -> None:
-    """Or nobody would answer the scheduler's pings, and the executor be taken for dead."""
+    """Otherwise the scheduler's pings time out, and the executor is taken for dead."""
     lender = Lender(SharedTensors(1 << 30))
     response = [memoryview(bytes(64 << 20))]
     lender.lend(response)
@@ -135,18 +133,18 @@ def test_other_threads_run_while_a_long_response_is_copied() -> None:
     other = threading.Thread(target=work)
     other.start()
     interval = sys.getswitchinterval()
-    # From here on a thread runs until it lets the others.
+    # From here on a thread runs until it releases the interpreter's lock.
     sys.setswitchinterval(1000)
     try:
         go.release()
         for _ in range(500):
-            lender.take_back()
+            lender.free_lent()
             lender.lent.clear()
             lender.lend(response)
             if ran.is_set():
                 break
-        told = ran.is_set()
+        has_run = ran.is_set()
     finally:
         sys.setswitchinterval(interval)
         other.join()
-    assert told
+    assert has_run

@@ -1,4 +1,4 @@
-"""What an executor tells of a batch's sampled members."""
+"""The spans of a batch's sampled members."""
 
 from time import perf_counter_ns
 
@@ -15,7 +15,7 @@ def test_only_the_sampled_count() -> None:
     assert sampled(members) == [ONE, OTHER]
 
 
-def test_each_sampled_member_sees_the_whole_run() -> None:
+def test_each_sampled_member_has_spans_of_the_whole_batch() -> None:
     tracer = KeptSpans()
     start = perf_counter_ns()
     run = Run([ONE, OTHER], start, start + 10, start + 30, start + 60, "it broke")

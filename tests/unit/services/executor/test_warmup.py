@@ -1,4 +1,4 @@
-"""Warm-up samples made to batches."""
+"""Warm-up samples as batches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nereid.core.messages import ErrorStatus
 from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.responses import failure, wire_response
+from nereid.services.executor.batch.responses import encode_response, failure
 from nereid.services.executor.warmup import warm_up
 from tests.support.models.onnx_models import config
 
 
 class Executed:
-    """Takes batches and answers them, or fails."""
+    """Responds to batches, or fails them."""
 
     def __init__(self, error_status: ErrorStatus | None = None) -> None:
         self.batches: list[pb.Batch] = []
@@ -25,7 +25,7 @@ class Executed:
 
     def __call__(self, frame: bytes) -> bytes:
         self.batches.append(pb.Batch.FromString(frame))
-        return failure(self.error_status) if self.error_status else wire_response(b"", [])
+        return failure(self.error_status) if self.error_status else encode_response(b"", [])
 
 
 def sample(inputs: str, more: str = "batch_size: 1", batching: str = "max_batch_size: 4") -> object:

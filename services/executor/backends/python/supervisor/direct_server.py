@@ -18,13 +18,13 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.backends import BatchUpdate
 from nereid.core.errors import NereidError
 from nereid.core.messages import SharedMemory, error_status_of
 from nereid.core.methods import EXECUTE_PATH
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import BlockingStream, RpcError
-from nereid.services.executor.backends import Collected
 from nereid.services.executor.backends.python.supervisor.deferred_responses import (
     Sent,
     Sink,
@@ -50,7 +50,7 @@ from nereid.shm.segments import THRESHOLD_BYTES, aligned
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nereid.services.executor.backends import RequestForm
+    from nereid.backends import RequestSpec
     from nereid.services.executor.backends.python.supervisor.deferred_responses import Told
     from nereid.services.executor.backends.python.worker_site.nereid_worker.requests import Form
     from nereid.services.executor.backends.python.worker_site.nereid_worker.serving import Serving
@@ -85,7 +85,7 @@ class DirectServer:
         self._heads = Heads(config.name, about["version"])
         self._classes = Classes(config, Path(about["model_path"]))
         self._writer = ResponseWriter(Rooms(foreseen=False))
-        self._forms: dict[RequestForm, Form] = {}
+        self._forms: dict[RequestSpec, Form] = {}
         self._stream: BlockingStream | None = None
         self._executing = False
         # The batch under way, and what was read meanwhile and is not about it.
@@ -283,7 +283,7 @@ class DirectServer:
                 execution.wanted.append(frozenset())
                 under_way.responses[place] = (failure(error_status_of(error)),)
                 continue
-            form = request.form
+            form = request.spec
             known = self._forms.get(form) or self._form(form)
             if form.classes:
                 under_way.classes[place] = form.classes
@@ -296,7 +296,7 @@ class DirectServer:
                 unlimited = True
         return 0 if unlimited else latest_us
 
-    def _form(self, form: RequestForm) -> Form:
+    def _form(self, form: RequestSpec) -> Form:
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
         known = self._forms[form] = self._serving.form(form_of(form))
@@ -335,7 +335,7 @@ class DirectServer:
                     raise wire.WireError("the tensors are too large to be sent")
             response = self._heads.response(wire.Reply(member, flags, meta, tensors), room)
             if member in classes:
-                collected = Collected(0, [response], free=True)
+                collected = BatchUpdate(0, [response], ready_for_next=True)
                 (response,) = self._classes.told(collected, classes).responses
             wire_responses[member] = self._writer.write(response, room)
 

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nereid.core.codecs import read_parameters
 from nereid.core.errors import InvalidArgument, NereidError
@@ -23,8 +23,8 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker import w
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.backends import MeshClient, MeshRequest, RequestControl
     from nereid.core.messages import ErrorStatus, InferResponse, Parameter
-    from nereid.services.executor.backends import Asked, Mesh
 
 _LATEST = -1
 _UNKNOWN = "Request for unknown model: "
@@ -33,11 +33,11 @@ _UNKNOWN = "Request for unknown model: "
 class Calls:
     """One worker's calls. mesh None: nothing can be asked."""
 
-    def __init__(self, mesh: Mesh | None, instance: int) -> None:
+    def __init__(self, mesh: MeshClient | None, instance: int) -> None:
         self._mesh = mesh
         self._instance = instance
         self._responses: deque[wire.Call] = deque()
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, MeshRequest] = {}
         # What the two threads share; the collector may come by in the midst of it.
         self._lock = threading.RLock()
         # The segments of answers that the worker has, or is about to get.
@@ -60,7 +60,7 @@ class Calls:
             lent, self._lent = self._lent, set()
             bell, self._bell = self._bell, -1
         for each in asked.values():
-            each.tell("cancel")
+            each.send_control("cancel")
         for segment_name in lent:
             self._give_back(segment_name)
         os.close(bell)
@@ -90,7 +90,7 @@ class Calls:
         if what in ("cancel", "pause", "resume"):
             asked = self._asked.get(about["call"])
             if asked is not None:
-                asked.tell(what)
+                asked.send_control(cast("RequestControl", what))
             if what == "cancel":
                 with self._lock:
                     self._asked.pop(about["call"], None)
@@ -117,7 +117,9 @@ class Calls:
                 )
         else:
             method, message = _CALLS[what](about, call.tensors)
-            self._mesh.call(method, message, lambda reply: self._replied(number, method, reply))
+            self._mesh.call_scheduler(
+                method, message, lambda reply: self._replied(number, method, reply)
+            )
 
     # ---- on the event loop
 
@@ -149,7 +151,7 @@ class Calls:
 
     def _give_back(self, segment_name: str) -> None:
         if self._mesh is not None:
-            self._mesh.give_back(segment_name)
+            self._mesh.release_segment(segment_name)
 
     def _replied(self, number: int, method: str, reply: bytes | NereidError) -> None:
         if isinstance(reply, NereidError):

@@ -11,17 +11,17 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker import w
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.services.executor.backends import Request, RequestForm
+    from nereid.backends import Request, RequestSpec
 
 
-def form_of(form: RequestForm) -> bytes:
+def form_of(form: RequestSpec) -> bytes:
     """What alike requests have and want, as JSON."""
     return json.dumps({"inputs": form.inputs, "outputs": form.outputs}).encode()
 
 
 def tensors_of(request: Request) -> Sequence[Any]:
     """Its inputs' bytes, or where they lie; and last, if it has one, the room for its outputs."""
-    tensors, room = request.tensors, request.room
+    tensors, room = request.tensors, request.output_buffer
     if room is None and SharedMemory not in map(type, tensors):
         return tensors
     placed = [wire.Range(*each) if type(each) is SharedMemory else each for each in tensors]

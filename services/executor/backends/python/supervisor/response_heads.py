@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.backends import Response
 from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES, NAMES, byte_size
 from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import ErrorStatus, SharedMemory
 from nereid.core.messages import error_status_of as error_of_error
 from nereid.pb import kserve_pb2
-from nereid.services.executor.backends import Response
 from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
 
 if TYPE_CHECKING:

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import nereid
+from nereid.backends import ModelLostError
 from nereid.core.errors import Internal
 from nereid.core.messages import ErrorStatus
 from nereid.rpc import RpcError, Status
-from nereid.services.executor.backends import LostError
 from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
 from nereid.services.executor.tracing import Run, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.services.executor.backends import Errand, InstanceSpec
+    from nereid.backends import InstanceSpec
+    from nereid.services.executor.backends.direct_serving import StreamContext
     from nereid.services.executor.backends.python.supervisor.worker_process import WorkerProcess
 
 # Where a worker finds Nereid's own modules.
@@ -36,10 +37,10 @@ class UnableError(Exception):
 class Supervision:
     """One stream of one worker's; used by the instance's thread."""
 
-    def __init__(self, spec: InstanceSpec, worker: WorkerProcess, errand: Errand) -> None:
+    def __init__(self, spec: InstanceSpec, worker: WorkerProcess, context: StreamContext) -> None:
         self._spec = spec
         self._worker = worker
-        self._errand = errand
+        self._context = context
         # How it ended, once it has.
         self._outcome: list[Any] = []
 
@@ -47,18 +48,18 @@ class Supervision:
         """Until the stream has ended; tell_worker: hands over what came for it from elsewhere.
 
         Raises:
-            LostError: the worker is gone, and the scheduler knows what it had begun.
+            ModelLostError: the worker is gone, and the scheduler knows what it had begun.
             RpcError: the stream could not be opened, or broke.
             UnableError: the worker cannot serve it.
         """
-        worker, errand = self._worker, self._errand
+        worker, context = self._worker, self._context
         try:
             with worker.spoken_with():
                 worker.tell(wire.SERVE, self._about())
                 self._attend(tell_worker)
-        except LostError:
+        except ModelLostError:
             text = f"Stub process '{self._spec.name}' is not healthy."
-            errand.on_lost(worker.began, ErrorStatus(Internal.code, text, accepted=True))
+            context.on_lost(worker.began, ErrorStatus(Internal.code, text, accepted=True))
             raise
         (outcome,) = self._outcome or [None]
         if isinstance(outcome, str):
@@ -67,20 +68,20 @@ class Supervision:
             raise RpcError(Status(outcome[0]), outcome[1])
 
     def _about(self) -> dict[str, Any]:
-        errand, spec = self._errand, self._spec
+        context, spec = self._context, self._spec
         return {
             "roots": _ROOTS,
-            "address": errand.address,
-            "metadata": errand.metadata,
+            "address": context.address,
+            "metadata": context.metadata,
             "config": spec.config.SerializeToString().hex(),
             "version": str(spec.version),
             "model_path": str(spec.version_path.parent),
-            "lends": errand.lender is not None,
-            "traces": errand.tracer is not None,
+            "lends": context.lender is not None,
+            "traces": context.tracer is not None,
         }
 
     def _attend(self, tell_worker: Callable[[WorkerProcess], None]) -> None:
-        worker, errand = self._worker, self._errand
+        worker, context = self._worker, self._context
         channel = worker.channel
         socket, watched, calls = worker.descriptors
         poll = select.poll()
@@ -88,10 +89,10 @@ class Supervision:
             poll.register(descriptor, select.POLLIN)
         stopping = False
         while not self._outcome:
-            if errand.stopping() and not stopping:
+            if context.is_stopping() and not stopping:
                 stopping = True
                 worker.tell(wire.STOP, None)
-            if errand.forsaken():
+            if context.is_abandoned():
                 # Whatever it answers now, nobody takes it.
                 return
             ready = {descriptor for descriptor, _ in poll.poll()}
@@ -107,7 +108,7 @@ class Supervision:
                 tell_worker(worker)
 
     def _hear(self, kind: int, body: bytearray) -> None:
-        worker, errand = self._worker, self._errand
+        worker, context = self._worker, self._context
         if kind == wire.RESPONSES:
             raise wire.WireError("its answers go elsewhere")
         if kind not in (wire.SERVED, wire.ASK_ROOM, wire.TRACED):
@@ -120,14 +121,14 @@ class Supervision:
                 elif kind == wire.TRACED:
                     self._record(*message)
                 else:
-                    room = errand.lender and errand.lender.room(int(message))
+                    room = context.lender and context.lender.room(int(message))
                     worker.tell(wire.ROOM, room)
             except (ValueError, TypeError) as error:
                 raise wire.WireError("what it tells makes no sense") from error
 
     def _record(self, contexts: list[str], times: list[int]) -> None:
-        if self._errand.tracer is not None:
+        if self._context.tracer is not None:
             started_ns, begun_ns, ran_ns, ended_ns = times
             members = [*map(bytes.fromhex, contexts)]
             run = Run(members, started_ns, begun_ns, ran_ns, ended_ns, None)
-            record(self._errand.tracer, self._spec.name, run)
+            record(self._context.tracer, self._spec.name, run)

@@ -12,7 +12,7 @@ from nereid.model_config import complete_config, with_instance_groups
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
-    from nereid.services.executor.backends import InstanceSpec
+    from nereid.backends import InstanceSpec
 
 _KIND_MODEL = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 

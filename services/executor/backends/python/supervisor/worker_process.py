@@ -19,8 +19,8 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.backends import ModelLostError
 from nereid.core.errors import Internal
-from nereid.services.executor.backends import LostError
 from nereid.services.executor.backends.python import worker_site
 from nereid.services.executor.backends.python.supervisor.model_calls import Calls
 from nereid.services.executor.backends.python.supervisor.response_heads import well_formed
@@ -95,7 +95,7 @@ class WorkerProcess:
         return self._process.poll() is not None
 
     def send(self, kind: int, parts: Sequence[Any]) -> None:
-        """Write a frame; raises LostError or SlowError."""
+        """Write a frame; raises ModelLostError or SlowError."""
         self.channel.send(kind, parts, _SEND_LIMIT_S)
 
     def tell(self, kind: int, message: Any) -> None:
@@ -145,18 +145,18 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def spoken_with(self) -> Iterator[None]:
-        """What is done here raises LostError where it shows that there is nobody to speak with."""
+        """Raises ModelLostError if the worker has ended or its messages are malformed."""
         try:
             yield
         except wire.WireError as error:
             # The model wrote to a socket that is not its own.
             self.interrupt()
-            raise LostError(f"its worker made no sense: {error}") from error
+            raise ModelLostError(f"its worker made no sense: {error}") from error
         except wire.SlowError as error:
             self.interrupt()
-            raise LostError("its worker reads nothing any more") from error
+            raise ModelLostError("its worker reads nothing any more") from error
         except wire.LostError as error:
-            raise LostError(self.death()) from error
+            raise ModelLostError(self.death()) from error
 
     def response_calls(self) -> None:
         """Hand it the answers to what it asked for."""

@@ -118,7 +118,7 @@ def test_a_connected_graph_is_accepted(text: str) -> None:
         ),
     ],
 )
-def test_errors_are_told(text: str, expected: str) -> None:
+def test_invalid_ensembles_are_refused(text: str, expected: str) -> None:
     assert check(text) == expected
 
 

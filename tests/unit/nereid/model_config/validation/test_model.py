@@ -12,7 +12,7 @@ Y = 'output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }\n'
 
 
 def check(text: str, *, complete: bool = True) -> str | None:
-    """The fault that is found, or None."""
+    """The error's text, or None."""
     config = parse_config(text, model_name="m")
     if not config.backend and not config.platform:
         config.backend = "python"
@@ -55,7 +55,7 @@ def check(text: str, *, complete: bool = True) -> str | None:
         ),
     ],
 )
-def test_what_makes_sense_is_accepted(text: str) -> None:
+def test_a_valid_configuration_is_accepted(text: str) -> None:
     assert check(text) is None
 
 
@@ -210,11 +210,11 @@ def test_what_makes_sense_is_accepted(text: str) -> None:
         ),
     ],
 )
-def test_what_does_not_is_told(text: str, expected: str) -> None:
+def test_an_invalid_configuration_is_refused(text: str, expected: str) -> None:
     assert check(text) == expected
 
 
-def test_an_incomplete_configuration_is_told() -> None:
+def test_an_incomplete_configuration_is_refused() -> None:
     assert check("", complete=False) == "model configuration must specify 'name'"
     assert check('name: "m"', complete=False) == "must specify 'version policy' for m"
 
@@ -284,7 +284,7 @@ def test_a_reshape_of_as_many_elements_is_accepted(dims: str, reshape: str) -> N
     ],
 )
 @pytest.mark.parametrize("role", ["input", "output"])
-def test_a_tensors_errors_are_told(role: str, tensor: str, expected: str) -> None:
+def test_invalid_tensors_are_refused(role: str, tensor: str, expected: str) -> None:
     assert check(f"{role} {{ {tensor} }}") == f"model {role} {expected} for m"
 
 

@@ -1,20 +1,17 @@
-"""A configuration against the model file."""
+"""A configuration against the model file, when it is completed and when the model is loaded."""
 
 from __future__ import annotations
 
 import pytest
 
-from nereid.core.errors import InvalidArgument
+from nereid.backends import ModelDescription, TensorDescription
+from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.model_config import (
-    ModelDescription,
-    TensorDescription,
+    check_model_file,
     complete_config,
     parse_config,
 )
-from nereid.pb import model_config_pb2
-
-FP32 = model_config_pb2.TYPE_FP32
-STRING = model_config_pb2.TYPE_STRING
+from tests.support.models.onnx_models import config as config_of
 
 Dims = tuple[int, ...] | None
 
@@ -22,9 +19,9 @@ Dims = tuple[int, ...] | None
 def check(
     text: str, x: Dims, y: Dims = (-1, 2), more: tuple[TensorDescription, ...] = ()
 ) -> str | None:
-    """The fault that is found, or None."""
+    """The error's text, or None."""
     description = ModelDescription(
-        (TensorDescription("x", FP32, x), *more), (TensorDescription("y", STRING, y),)
+        (TensorDescription("x", "FP32", x), *more), (TensorDescription("y", "BYTES", y),)
     )
     config = parse_config(f'backend: "onnxruntime" {text}', model_name="m")
     try:
@@ -169,13 +166,13 @@ def test_an_output_may_be_open_on_either_side(dims: str, graph: Dims) -> None:
         ),
     ],
 )
-def test_what_does_not_agree_is_told_in_tritons_words(text: str, x: Dims, expected: str) -> None:
+def test_what_does_not_agree_is_refused_in_tritons_words(text: str, x: Dims, expected: str) -> None:
     assert check(text, x) == expected
 
 
-def test_a_datatype_that_has_no_name_here_is_told() -> None:
+def test_an_unknown_datatype_is_refused() -> None:
     description = ModelDescription(
-        (TensorDescription("x", 99, (4,)),), (TensorDescription("y", STRING, (-1, 2)),)
+        (TensorDescription("x", "INVALID", (4,)),), (TensorDescription("y", "BYTES", (-1, 2)),)
     )
     config = parse_config(f'backend: "mine" {Y} {tensor("input", "4")}', model_name="m")
     with pytest.raises(InvalidArgument, match=r"model provides TYPE_INVALID$"):
@@ -188,7 +185,7 @@ def test_a_ragged_input_is_one_long_row(graph: Dims) -> None:
     assert check(text, graph) is None
 
 
-OPTIONAL = (TensorDescription("w", FP32, (4,), optional=True),)
+OPTIONAL = (TensorDescription("w", "FP32", (4,), optional=True),)
 
 
 def test_an_optional_input_need_not_be_written() -> None:
@@ -215,7 +212,7 @@ def test_a_sequence_control_must_be_an_input_of_the_graph() -> None:
         'sequence_batching { control_input { name: "%s" control { kind: CONTROL_SEQUENCE_START '
         "int32_false_true: [ 0, 1 ] } } }"
     )
-    start = (TensorDescription("START", FP32, (1,)),)
+    start = (TensorDescription("START", "FP32", (1,)),)
     text = Y + tensor("input", "4")
     assert check(text + control % "START", (4,), more=start) is None
     assert check(text + control % "BEGIN", (4,), more=start) == (
@@ -230,3 +227,139 @@ def test_a_scattered_output_may_have_another_shape() -> None:
         + 'batch_output { target_name: "y" source_input: "x" }'
     )
     assert check(text, (-1,)) is None
+
+
+# ---- loaded
+
+FILE_X = TensorDescription("x", "FP32", (-1, 4))
+FILE_Y = TensorDescription("y", "FP32", (-1, -1))
+BATCHING = "max_batch_size: 4 "
+GOOD_X = "input { name: 'x' data_type: TYPE_FP32 dims: 4 } "
+GOOD_Y = "output { name: 'y' data_type: TYPE_FP32 dims: 2 } "
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "outputs"),
+    [
+        (BATCHING + GOOD_X + GOOD_Y, (FILE_X,), (FILE_Y,)),
+        (
+            BATCHING + GOOD_X + GOOD_Y,
+            (FILE_X._replace(dims=None),),
+            (FILE_Y._replace(dims=None),),
+        ),
+        (BATCHING + GOOD_X + GOOD_Y, (FILE_X._replace(dims=(-1, -1)),), (FILE_Y,)),
+        # The configuration leaves open what the graph fixes: each execution checks outputs.
+        (
+            BATCHING + GOOD_X + "output { name: 'y' data_type: TYPE_FP32 dims: -1 }",
+            (FILE_X,),
+            (FILE_Y._replace(dims=(-1, 7)),),
+        ),
+        ("input { name: 'x' data_type: TYPE_FP32 dims: [-1, 4] }", (FILE_X,), ()),
+        ("input { name: 'x' data_type: TYPE_FP32 dims: 1 }", (FILE_X._replace(dims=()),), ()),
+        (
+            BATCHING + "input { name: 'x' data_type: TYPE_FP32 dims: 1 reshape { } }",
+            (FILE_X._replace(dims=(-1,)),),
+            (),
+        ),
+        (BATCHING + GOOD_X, (FILE_X, TensorDescription("w", "FP32", (1,), optional=True)), ()),
+        (
+            BATCHING + GOOD_X + "sequence_batching { control_input { name: 'START' } "
+            "state { input_name: 'state' } }",
+            (FILE_X, FILE_X._replace(name="START"), FILE_X._replace(name="state")),
+            (),
+        ),
+    ],
+)
+def test_a_loaded_model_that_fits_is_accepted(
+    text: str, inputs: tuple[TensorDescription, ...], outputs: tuple[TensorDescription, ...]
+) -> None:
+    check_model_file(config_of(text), ModelDescription(inputs, outputs))
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "error", "reason"),
+    [
+        (
+            BATCHING + GOOD_X,
+            (FILE_X, FILE_X._replace(name="z")),
+            InvalidArgument,
+            "unable to load model 'm', configuration expects 1 inputs, model provides 2",
+        ),
+        (
+            BATCHING + GOOD_X.replace("'x'", "'q'"),
+            (FILE_X,),
+            InvalidArgument,
+            "unexpected inference input 'q' for model 'm', allowed inputs are: x",
+        ),
+        (
+            BATCHING + GOOD_X.replace("FP32", "STRING"),
+            (FILE_X,),
+            InvalidArgument,
+            (
+                "unable to load model 'm', configuration expects datatype TYPE_STRING "
+                "for input 'x', model provides TYPE_FP32"
+            ),
+        ),
+        (
+            BATCHING + GOOD_X,
+            (FILE_X._replace(dims=(-1, 5)),),
+            InvalidArgument,
+            (
+                "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,5]) but the "
+                "model configuration specifies 2 dimensions (an initial batch dimension because "
+                "max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
+                "[-1,4])"
+            ),
+        ),
+        (
+            BATCHING + GOOD_X,
+            (FILE_X._replace(dims=(1, 4)),),
+            InvalidArgument,
+            "complete shape [-1,4]",
+        ),
+        (
+            BATCHING + GOOD_X,
+            (FILE_X._replace(dims=()),),
+            InvalidArgument,
+            "0 dimensions (shape [])",
+        ),
+        (GOOD_X, (FILE_X,), InvalidArgument, "specifies 1 dimensions (shape [4])"),
+        (
+            GOOD_X,
+            (FILE_X._replace(dims=()),),
+            InvalidArgument,
+            (
+                "scalar tensor 'x', should only provide 1 in the model configuration when the "
+                "model doesn't support batching. Model configuration provided: [4]."
+            ),
+        ),
+        (
+            BATCHING + GOOD_X.replace("dims: 4", "dims: -1"),
+            (FILE_X,),
+            InvalidArgument,
+            "making complete shape [-1,-1]",
+        ),
+        (
+            BATCHING + GOOD_X.replace("dims", "allow_ragged_batch: true dims"),
+            (FILE_X,),
+            Unimplemented,
+            "ragged batches",
+        ),
+        (BATCHING + GOOD_X + "batch_input { }", (FILE_X,), Unimplemented, "ragged batches"),
+        (BATCHING + GOOD_X + "batch_output { }", (FILE_X,), Unimplemented, "ragged batches"),
+    ],
+)
+def test_a_loaded_model_that_does_not_fit_is_refused(
+    text: str, found: tuple[TensorDescription, ...], error: type[NereidError], reason: str
+) -> None:
+    with pytest.raises(error) as caught:
+        check_model_file(config_of(text), ModelDescription(found, ()))
+    assert reason in caught.value.message
+
+
+def test_a_loaded_output_that_the_graph_fixes_otherwise_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="tensor 'y'"):
+        check_model_file(
+            config_of(BATCHING + GOOD_X + GOOD_Y),
+            ModelDescription((FILE_X,), (FILE_Y._replace(dims=(-1, 7)),)),
+        )

@@ -38,7 +38,7 @@ PAIR = "int32_false_true: [ 0, 1 ]"
         "oldest { preferred_batch_size: [ 1, 4 ] }",
     ],
 )
-def test_what_makes_sense_is_accepted(text: str) -> None:
+def test_a_valid_configuration_is_accepted(text: str) -> None:
     assert check(text) is None
 
 
@@ -113,5 +113,5 @@ def test_what_makes_sense_is_accepted(text: str) -> None:
         ),
     ],
 )
-def test_what_does_not_is_told(text: str, expected: str) -> None:
+def test_an_invalid_configuration_is_refused(text: str, expected: str) -> None:
     assert check(text) == expected

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import UNSTATED, InstanceSpec, identity
+from nereid.services.executor.backends import identity
 
 PAIR = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: 2 }
@@ -42,9 +43,9 @@ def test_an_output_without_its_input_is_an_error() -> None:
         identity.load(spec(PAIR)).execute({}, ["OUTPUT1"])
 
 
-def test_the_file_says_nothing() -> None:
+def test_the_description_is_empty() -> None:
     model = identity.load(spec(PAIR))
-    assert identity.describe(spec(PAIR).config, Path("1")) is model.description is UNSTATED
+    assert identity.describe(spec(PAIR).config, Path("1")) is model.description is EMPTY_DESCRIPTION
     assert identity.uses_gpus() is False
 
 
@@ -72,7 +73,7 @@ def test_the_file_says_nothing() -> None:
         ),
     ],
 )
-def test_what_is_no_set_of_pairs_is_refused_in_tritons_words(text: str, error_status: str) -> None:
+def test_unpaired_tensors_are_refused_in_tritons_words(text: str, error_status: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         identity.load(spec(text))
     assert caught.value.message == error_status
@@ -91,7 +92,7 @@ def test_shapes_are_compared_as_the_model_sees_them() -> None:
         ({"execute_delay_ms": "10", "instance_wise_delay_multiplier": "1"}, "m_0_3", 0.030),
     ],
 )
-def test_an_execution_takes_as_long_as_asked(
+def test_an_execution_takes_as_long_as_configured(
     parameters: dict[str, str], name: str, least_s: float
 ) -> None:
     model = identity.load(spec(PAIR, name, **parameters))
@@ -101,7 +102,7 @@ def test_an_execution_takes_as_long_as_asked(
 
 
 @pytest.mark.slow
-def test_a_load_takes_as_long_as_asked() -> None:
+def test_a_load_takes_as_long_as_configured() -> None:
     begun = time.perf_counter()
     identity.load(spec(PAIR, creation_delay_sec="1"))
     assert time.perf_counter() - begun >= 1

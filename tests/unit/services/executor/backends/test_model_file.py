@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from nereid.core.errors import NotFound
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends.model_file import model_file
+from nereid.services.executor.backends.model_file import find_model_file
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def test_the_configuration_names_the_file(
 ) -> None:
     config = text_format.Parse(f'name: "m" {text}', model_config_pb2.ModelConfig())
     with pytest.raises(NotFound) as caught:
-        model_file(config, tmp_path, "model.x", capability)
+        find_model_file(config, tmp_path, "model.x", capability)
     assert caught.value.message == (
         f"failed to load 'm': unable to find '{tmp_path / found}' for model 'm'"
     )
     (tmp_path / found).touch()
-    assert model_file(config, tmp_path, "model.x", capability) == tmp_path / found
+    assert find_model_file(config, tmp_path, "model.x", capability) == tmp_path / found

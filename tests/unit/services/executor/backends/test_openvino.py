@@ -12,9 +12,9 @@ from google.protobuf import text_format
 from onnx import helper
 from openvino import opset13 as ops
 
+from nereid.backends import InstanceSpec, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import InstanceSpec, TensorDescription
 from nereid.services.executor.backends import openvino as backend
 from tests.support.models.onnx_models import value, write
 
@@ -70,13 +70,13 @@ def test_a_fixed_batch_is_made_variable(tmp_path: Path) -> None:
     assert backend.describe(config, path).inputs == (TensorDescription("x", "FP32", (1, 2)),)
 
 
-def test_a_fixed_batch_stays_if_asked(tmp_path: Path) -> None:
+def test_a_fixed_batch_is_kept_if_configured(tmp_path: Path) -> None:
     path = save(tmp_path / "1", [1, 2])
     with pytest.raises(InvalidArgument, match="an initial batch dimension"):
         backend.load(spec(path, SKIP_OV_DYNAMIC_BATCHSIZE="YES"))
 
 
-def test_inputs_are_reshaped_if_asked(tmp_path: Path) -> None:
+def test_inputs_are_reshaped_if_configured(tmp_path: Path) -> None:
     path = save(tmp_path / "1", [1, 2])
     array = np.ones((3, 5), np.float32)
     model = backend.load(spec(path, "", "-1, -1", RESHAPE_IO_LAYERS="YES"))
@@ -135,7 +135,7 @@ def test_strings_are_refused(tmp_path: Path) -> None:
         backend.describe(model_config_pb2.ModelConfig(name="m"), tmp_path / "1")
 
 
-def test_a_model_that_fails_says_why_and_serves_on(tmp_path: Path) -> None:
+def test_a_failing_execution_is_an_error_and_the_model_continues(tmp_path: Path) -> None:
     model = backend.load(spec(save(tmp_path / "1", [-1, 2])))
     with pytest.raises(Internal, match="openvino error: "):
         model.execute({"x": np.ones((1, 3), np.float32)}, ["y"])

@@ -1,37 +1,37 @@
-"""What instances of one model share."""
+"""Models that instances share."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from nereid.services.executor.backends.shared_models import SharedByFile
+from nereid.services.executor.backends.shared_models import SharedModels
 
 
-class Thing:
+class LoadedModel:
     pass
 
 
 def test_a_file_is_shared_on_each_device_until_it_changes(tmp_path: Path) -> None:
-    things: SharedByFile[Thing] = SharedByFile()
+    models: SharedModels[LoadedModel] = SharedModels()
     path = tmp_path / "model"
     path.touch()
-    first = things.get(path, "cpu", Thing)
-    assert things.get(path, "cpu", Thing) is first
-    assert things.get(path, "cuda:0", Thing) is not first
+    first = models.get_or_load(path, "cpu", LoadedModel)
+    assert models.get_or_load(path, "cpu", LoadedModel) is first
+    assert models.get_or_load(path, "cuda:0", LoadedModel) is not first
     os.utime(path, ns=(1, 1))
-    assert things.get(path, "cpu", Thing) is not first
+    assert models.get_or_load(path, "cpu", LoadedModel) is not first
 
 
-def test_nothing_is_kept_that_nobody_has(tmp_path: Path) -> None:
-    things: SharedByFile[Thing] = SharedByFile()
-    made = 0
+def test_a_model_that_no_instance_uses_is_loaded_again(tmp_path: Path) -> None:
+    models: SharedModels[LoadedModel] = SharedModels()
+    loaded = 0
 
-    def make() -> Thing:
-        nonlocal made
-        made += 1
-        return Thing()
+    def load() -> LoadedModel:
+        nonlocal loaded
+        loaded += 1
+        return LoadedModel()
 
     for _ in range(2):
-        things.get(tmp_path, "cpu", make)
-    assert made == 2
+        models.get_or_load(tmp_path, "cpu", load)
+    assert loaded == 2

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nereid.backends import EMPTY_DESCRIPTION
 from nereid.core import tensors
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import Description
-from nereid.services.executor.batch import arrays as arrays_module
-from nereid.services.executor.batch.arrays import gather, split, stack
+from nereid.services.executor.batch.arrays import Piece, gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import (
     ADD_SUB,
@@ -27,10 +27,10 @@ from tests.support.models.onnx_types import ONNX_TYPE
 
 
 def planner(model_config: object, *, text: bool = False) -> Planner:
-    return Planner(signature_of(model_config, 1, Description((), ()), bytes_as_text=text))  # type: ignore[arg-type]
+    return Planner(signature_of(model_config, 1, EMPTY_DESCRIPTION, bytes_as_text=text))  # type: ignore[arg-type]
 
 
-def responses(pieces: list[arrays_module.Piece]) -> list[pb.InferResponse]:
+def responses(pieces: list[Piece]) -> list[pb.InferResponse]:
     return list(pb.Executed.FromString(b"".join(pieces)).responses)
 
 
@@ -60,19 +60,19 @@ def test_stack_then_split_is_identity(
     datatype, width, members = composition
     plans = planner(identity_config(datatype, "-1"), text=text)
     batch = [member(head(("x", datatype, [rows, width])), raw) for rows, raw in members]
-    gathered = gather(plans, batch)
-    array = stack(plans.signature, gathered)["x"]
+    gathered = gather_members(plans, batch)
+    array = stack_inputs(plans.signature, gathered)["x"]
     assert array.shape == (sum(rows for rows, _ in members), width)
-    assert [response_of(one) for one in responses(split(plans.signature, gathered, [array]))] == [
-        [("y", datatype, [rows, width], raw)] for rows, raw in members
-    ]
+    assert [
+        response_of(one) for one in responses(split_outputs(plans.signature, gathered, [array]))
+    ] == [[("y", datatype, [rows, width], raw)] for rows, raw in members]
 
 
 def test_a_single_members_tensor_is_viewed_in_place() -> None:
     plans = planner(identity_config("FP32", "2"))
-    array = stack(plans.signature, gather(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))]))[
-        "x"
-    ]
+    array = stack_inputs(
+        plans.signature, gather_members(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))])
+    )["x"]
     assert not array.flags.owndata
     assert not array.flags.writeable
 
@@ -83,11 +83,11 @@ def test_several_inputs_and_outputs_keep_their_places() -> None:
         member(head(("b", "INT32", [1, 4]), ("a", "INT32", [1, 4])), bytes([2] * 16), bytes(16)),
         member(head(("b", "INT32", [1, 4]), ("a", "INT32", [1, 4])), bytes([3] * 16), bytes(16)),
     ]
-    gathered = gather(plans, batch)
-    inputs = stack(plans.signature, gathered)
+    gathered = gather_members(plans, batch)
+    inputs = stack_inputs(plans.signature, gathered)
     assert inputs["a"].tobytes() == bytes(32)
     assert inputs["b"].tobytes() == bytes([2] * 16 + [3] * 16)
-    first, second = responses(split(plans.signature, gathered, [inputs["a"], inputs["b"]]))
+    first, second = responses(split_outputs(plans.signature, gathered, [inputs["a"], inputs["b"]]))
     assert response_of(first) == [
         ("sum", "INT32", [1, 4], bytes(16)),
         ("dif", "INT32", [1, 4], bytes([2] * 16)),
@@ -99,18 +99,18 @@ def test_members_that_want_different_outputs_get_their_own() -> None:
     plans = planner(config(ADD_SUB))
     inputs = (("a", "INT32", [1, 4]), ("b", "INT32", [1, 4]))
     heads = [head(*inputs, outputs=("dif",)), head(*inputs, outputs=("sum",)), head(*inputs)]
-    gathered = gather(plans, [member(one, bytes(16), bytes(16)) for one in heads])
+    gathered = gather_members(plans, [member(one, bytes(16), bytes(16)) for one in heads])
     assert gathered.names == ["sum", "dif"]
     arrays = [np.full((3, 4), fill, np.int32) for fill in (1, 2)]
     names = [
         [name for name, *_ in response_of(one)]
-        for one in responses(split(plans.signature, gathered, arrays))
+        for one in responses(split_outputs(plans.signature, gathered, arrays))
     ]
     assert names == [["dif"], ["sum"], ["sum", "dif"]]
     # The same request, when its batch computes just what it wants.
-    alone = gather(plans, [member(heads[0], bytes(16), bytes(16))])
+    alone = gather_members(plans, [member(heads[0], bytes(16), bytes(16))])
     assert alone.names == ["dif"]
-    (response,) = responses(split(plans.signature, alone, [np.full((1, 4), 9, np.int32)]))
+    (response,) = responses(split_outputs(plans.signature, alone, [np.full((1, 4), 9, np.int32)]))
     assert response_of(response) == [("dif", "INT32", [1, 4], np.full(4, 9, np.int32).tobytes())]
 
 
@@ -150,47 +150,47 @@ def test_a_bad_member_gets_its_own_error_and_the_others_run(
     plans = planner(identity_config("BYTES", "-1"), text=True)
     raw = tensors.join_bytes(["a", "b"])
     good = member(head(("x", "BYTES", [1, 2])), raw)
-    gathered = gather(plans, [good, bad, good])
-    array = stack(plans.signature, gathered)["x"]
+    gathered = gather_members(plans, [good, bad, good])
+    array = stack_inputs(plans.signature, gathered)["x"]
     assert array.tolist() == [["a", "b"], ["a", "b"]]
-    first, second, third = responses(split(plans.signature, gathered, [array]))
+    first, second, third = responses(split_outputs(plans.signature, gathered, [array]))
     assert response_of(first) == response_of(third) == [("y", "BYTES", [1, 2], raw)]
     assert second.error.code == code
     assert text in second.error.message
     assert not second.error.accepted
 
 
-def test_a_wrong_size_is_told_and_names_the_right_one() -> None:
+def test_a_wrong_size_is_an_error_with_the_right_one() -> None:
     plans = planner(config(ADD_SUB))
     inputs = (("a", "INT32", [1, 4]), ("b", "INT32", [1, 4]))
-    gathered = gather(plans, [member(head(*inputs), bytes(16), bytes(15))])
+    gathered = gather_members(plans, [member(head(*inputs), bytes(16), bytes(15))])
     assert gathered.outcomes == [
         ErrorStatus(3, "input byte size mismatch for input 'b' for model 'm'. Expected 16, got 15")
     ]
     assert gathered.first is None
-    assert stack(plans.signature, gathered) == {}
-    (response,) = responses(split(plans.signature, gathered, []))
+    assert stack_inputs(plans.signature, gathered) == {}
+    (response,) = responses(split_outputs(plans.signature, gathered, []))
     assert response.error.code == 3
 
 
 def test_a_model_without_batching_takes_one_request_at_a_time() -> None:
     plans = planner(identity_config("UINT8", "[2, -1]", 0))
     one = member(head(("x", "UINT8", [2, 3])), b"abcdef")
-    gathered = gather(plans, [one])
-    array = stack(plans.signature, gathered)["x"]
+    gathered = gather_members(plans, [one])
+    array = stack_inputs(plans.signature, gathered)["x"]
     assert array.shape == (2, 3)
-    (response,) = responses(split(plans.signature, gathered, [array.T.copy().T]))
+    (response,) = responses(split_outputs(plans.signature, gathered, [array.T.copy().T]))
     assert response_of(response) == [("y", "UINT8", [2, 3], b"abcdef")]
     with pytest.raises(Internal, match="cannot share one"):
-        gather(plans, [one, one])
+        gather_members(plans, [one, one])
 
 
 def test_bytes_without_batching() -> None:
     plans = planner(identity_config("BYTES", "1", 0))
     raw = tensors.join_bytes([b"\xff"])
-    gathered = gather(plans, [member(head(("x", "BYTES", [1])), raw)])
-    array = stack(plans.signature, gathered)["x"]
-    (response,) = responses(split(plans.signature, gathered, [array]))
+    gathered = gather_members(plans, [member(head(("x", "BYTES", [1])), raw)])
+    array = stack_inputs(plans.signature, gathered)["x"]
+    (response,) = responses(split_outputs(plans.signature, gathered, [array]))
     assert response_of(response) == [("y", "BYTES", [1], raw)]
 
 
@@ -202,9 +202,9 @@ def test_reshapes_are_undone_in_the_response() -> None:
             " output { name: 'y' data_type: TYPE_UINT8 dims: 1 reshape { } }"
         )
     )
-    gathered = gather(plans, [member(head(("x", "UINT8", [2, 1, 4])), b"abcdefgh")])
-    assert stack(plans.signature, gathered)["x"].shape == (2, 1, 2, 2)
-    (response,) = responses(split(plans.signature, gathered, [np.array([7, 8], np.uint8)]))
+    gathered = gather_members(plans, [member(head(("x", "UINT8", [2, 1, 4])), b"abcdefgh")])
+    assert stack_inputs(plans.signature, gathered)["x"].shape == (2, 1, 2, 2)
+    (response,) = responses(split_outputs(plans.signature, gathered, [np.array([7, 8], np.uint8)]))
     assert response_of(response) == [("y", "UINT8", [2, 1], b"\7\10")]
 
 
@@ -224,32 +224,34 @@ def test_what_the_model_should_not_produce_is_never_an_response(
     arrays: list[tensors.Array], text: str
 ) -> None:
     plans = planner(identity_config("FP32", "2"))
-    gathered = gather(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))] * 2)
+    gathered = gather_members(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))] * 2)
     with pytest.raises(Internal) as caught:
-        split(plans.signature, gathered, arrays)
+        split_outputs(plans.signature, gathered, arrays)
     assert text in caught.value.message
 
 
 def test_texts_of_any_kind_are_bytes() -> None:
     plans = planner(identity_config("BYTES", "1"))
-    gathered = gather(plans, [member(head(("x", "BYTES", [1, 1])), tensors.join_bytes(["a"]))])
+    gathered = gather_members(
+        plans, [member(head(("x", "BYTES", [1, 1])), tensors.join_bytes(["a"]))]
+    )
     for array in (np.array([["é"]]), np.array([[b"\xc3\xa9"]]), np.array([["é"]], np.object_)):
-        (response,) = responses(split(plans.signature, gathered, [array]))
+        (response,) = responses(split_outputs(plans.signature, gathered, [array]))
         assert response_of(response) == [("y", "BYTES", [1, 1], tensors.join_bytes(["é"]))]
 
 
-def test_forms_of_responses_are_remembered_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays_module, "MAX_FORMS", 2)
+def test_response_layouts_are_cached_and_bounded() -> None:
     plans = planner(identity_config("UINT8", "-1"))
-    gathered = gather(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
+    gathered = gather_members(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
     assert gathered.first is not None
+    gathered.first.layouts = BoundedCache(2)
     for width in (1, 2, 1, 2, 3):
-        split(plans.signature, gathered, [np.zeros((1, width), np.uint8)])
-    assert [shapes for _, shapes in gathered.first.forms] == [((3,),)]
+        split_outputs(plans.signature, gathered, [np.zeros((1, width), np.uint8)])
+    assert [shapes for _, shapes in gathered.first.layouts] == [((3,),)]
 
 
-def test_a_model_without_outputs_responses_with_a_head() -> None:
+def test_a_model_without_outputs_responds_with_a_head() -> None:
     plans = planner(config("max_batch_size: 2 input { name: 'x' data_type: TYPE_UINT8 dims: 1 }"))
-    gathered = gather(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
-    (response,) = responses(split(plans.signature, gathered, []))
+    gathered = gather_members(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
+    (response,) = responses(split_outputs(plans.signature, gathered, []))
     assert response_of(response) == []

@@ -1,4 +1,4 @@
-"""Batches run as a whole: parts for each member, and faults."""
+"""Batches executed as a whole: each member's rows, and errors."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nereid.backends import InstanceSpec
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import InstanceSpec
-from nereid.services.executor.batch import batch_runner as runner_module
-from nereid.services.executor.batch.batch_runner import Runner
+from nereid.services.executor.batch.batch_runner import BatchRunner
 from tests.support.executor.doubler import Doubler
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
 
-def runner(model: Doubler, max_batch_size: int = 8) -> Runner:
+def runner(model: Doubler, max_batch_size: int = 8) -> BatchRunner:
     spec = InstanceSpec(
         config=identity_config("FP32", "1", max_batch_size),
         version=4,
         version_path=Path("1"),
         name="m_0",
     )
-    return Runner(spec, model)
+    return BatchRunner(spec, model)
 
 
 def request(value: float, rows: int = 1) -> pb.BatchMember:
     return member(head(("x", "FP32", [rows, 1])), np.full(rows, value, np.float32).tobytes())
 
 
-def execute(run: Runner, *members: pb.BatchMember) -> pb.Executed:
+def execute(run: BatchRunner, *members: pb.BatchMember) -> pb.Executed:
     return pb.Executed.FromString(run.execute(pb.Batch(id=9, members=members).SerializeToString()))
 
 
@@ -59,14 +58,14 @@ def test_a_failing_model_fails_its_batch_with_its_text() -> None:
     run = runner(model)
     executed = execute(run, request(1), member(b"\xff"), request(2))
     errors = [(one.error.code, one.error.message, one.error.accepted) for one in executed.responses]
-    late = (14, "out of order", True)
-    assert errors == [late, (13, "a batch member's head is no ModelInferRequest", False), late]
+    failed = (14, "out of order", True)
+    assert errors == [failed, (13, "a batch member's head is no ModelInferRequest", False), failed]
     assert executed.compute_infer_ns > 0
     model.failure = None
     assert not execute(run, request(1)).responses[0].HasField("error")
 
 
-def test_an_unknown_exception_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_exception_is_logged_and_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         executed = execute(runner(Doubler(KeyError("secret"))), request(1))
     error = executed.responses[0].error
@@ -74,12 +73,9 @@ def test_an_unknown_exception_is_logged_and_not_told(caplog: pytest.LogCaptureFi
     assert "secret" in caplog.text
 
 
-def test_outputs_that_no_message_holds_fail_the_batch_and_not_the_instance(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Two gibibytes would be too much for a test.
-    monkeypatch.setattr(runner_module, "LARGEST_FRAME_BYTES", 1000)
+def test_outputs_that_no_message_holds_fail_the_batch_and_not_the_instance() -> None:
     run = runner(Doubler(), max_batch_size=999)
+    run.max_frame_bytes = 1000
     executed = execute(run, request(1, rows=200), request(1, rows=200))
     assert {each.error.message for each in executed.responses} == {
         "the outputs of a batch of model 'm' take more than 1000 bytes"
@@ -87,7 +83,7 @@ def test_outputs_that_no_message_holds_fail_the_batch_and_not_the_instance(
     assert response_of(execute(run, request(1)).responses[0])
 
 
-def test_a_batch_that_cannot_be_one_fails_as_a_whole() -> None:
+def test_requests_that_cannot_share_a_batch_fail_together() -> None:
     one = member(head(("x", "FP32", [1])), bytes(4))
     executed = execute(runner(Doubler(), max_batch_size=0), one, one)
     assert ["cannot share one" in response.error.message for response in executed.responses] == [

@@ -1,4 +1,4 @@
-"""Outputs told as their best classes."""
+"""Outputs as their largest classes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from nereid.backends import BatchUpdate, ModelDescription, Response
 from nereid.core.classification import Classification
 from nereid.core.tensors import join_bytes, split_bytes, to_raw
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends import Collected, Description, Response
-from nereid.services.executor.batch.arrays import gather, split
+from nereid.services.executor.batch.arrays import gather_members, split_outputs
 from nereid.services.executor.batch.classification import Classes, classify
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member, response_of
@@ -29,7 +29,7 @@ CONFIG = """
 
 
 @pytest.mark.parametrize(
-    ("rows", "most", "labels", "told"),
+    ("rows", "most", "labels", "texts"),
     [
         ([[1, 3, 2, 3]], 3, (), [b"3:1", b"3:3", b"2:2"]),
         ([[0.1, -5, 1e10, 7]], 9, (), [b"10000000000.000000:2", b"7.000000:3", b"0.100000:0",
@@ -42,15 +42,15 @@ CONFIG = """
         (np.empty((2, 0)), 3, (), []),
     ],
 )  # fmt: skip
-def test_the_largest_elements_are_told_in_order(
-    rows: Any, most: int, labels: Sequence[str], told: list[bytes]
+def test_the_largest_elements_come_in_order(
+    rows: Any, most: int, labels: Sequence[str], texts: list[bytes]
 ) -> None:
-    assert split_bytes(classify(np.asarray(rows), most, labels)) == told
+    assert split_bytes(classify(np.asarray(rows), most, labels)) == texts
 
 
-def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
+def test_members_of_one_batch_get_classes_or_tensors_as_each_requested() -> None:
     labels = {"y": ("a", "b", "c", "d")}
-    signature = signature_of(config(CONFIG), 1, Description((), ()), bytes_as_text=True,
+    signature = signature_of(config(CONFIG), 1, ModelDescription((), ()), bytes_as_text=True,
                              labels=labels)  # fmt: skip
     first = np.array([[[4, 1], [2, 3]]], np.float32)
     second = np.array([[[1, 2], [3, 4]], [[8, 7], [6, 5]]], np.float32)
@@ -58,20 +58,20 @@ def test_members_of_one_batch_get_classes_or_tensors_as_each_asked() -> None:
         member(head(("x", "FP32", [1, 2, 2])), to_raw(first)),
         member(head(("x", "FP32", [2, 2, 2]), classes={"y": Classification(2)}), to_raw(second)),
     ]
-    gathered = gather(Planner(signature), batch)
-    pieces = split(signature, gathered, [np.concatenate([first, second])])
+    gathered = gather_members(Planner(signature), batch)
+    pieces = split_outputs(signature, gathered, [np.concatenate([first, second])])
     plain, classes = pb.Executed.FromString(b"".join(pieces)).responses
     assert response_of(plain) == [("y", "FP32", [1, 2, 2], to_raw(first))]
-    told = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
-    assert response_of(classes) == [("y", "BYTES", [2, 2], join_bytes(told))]
+    texts = [b"4.000000:3:d", b"3.000000:2:c", b"8.000000:0:a", b"7.000000:1:b"]
+    assert response_of(classes) == [("y", "BYTES", [2, 2], join_bytes(texts))]
 
 
 @pytest.mark.parametrize("labels", [None, ("", "e", "f")])
-def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
+def test_classes_may_come_beside_the_tensor_and_by_other_labels(
     labels: tuple[str, ...] | None,
 ) -> None:
     signature = signature_of(
-        config(CONFIG), 1, Description((), ()), bytes_as_text=True, labels={"y": ("a", "b")}
+        config(CONFIG), 1, ModelDescription((), ()), bytes_as_text=True, labels={"y": ("a", "b")}
     )
     array = np.array([[[4, 7]], [[2, 1]]], np.float32)
     wanted = Classification(1, labels, beside=True)
@@ -79,38 +79,40 @@ def test_classes_may_be_told_beside_the_tensor_and_by_other_labels(
         member(head(("x", "FP32", [1, 1, 2]), classes={"y": wanted}), to_raw(array[:1])),
         member(head(("x", "FP32", [1, 1, 2])), to_raw(array[1:])),
     ]
-    pieces = split(signature, gather(Planner(signature), batch), [array])
+    pieces = split_outputs(signature, gather_members(Planner(signature), batch), [array])
     both, plain = pb.Executed.FromString(b"".join(pieces)).responses
-    told = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
+    text = join_bytes([b"7.000000:1:e" if labels else b"7.000000:1:b"])
     tensor = ("y", "FP32", [1, 1, 2], to_raw(array[:1]))
-    assert response_of(both) == [tensor, ("y", "BYTES", [1, 1], told)]
+    assert response_of(both) == [tensor, ("y", "BYTES", [1, 1], text)]
     assert response_of(plain) == [("y", "FP32", [1, 1, 2], to_raw(array[1:]))]
     response = kserve_pb2.ModelInferResponse(model_name="m")
     response.outputs.add(name="y", datatype="FP32", shape=[1, 1, 2])
     responded = Response(0, False, head=response.SerializeToString(), tensors=[to_raw(array[:1])])
     classes = Classes(config(CONFIG.replace('label_filename: "labels.txt"', "")), Path())
-    (responded,) = classes.told(Collected(1, [responded], True), {0: {"y": wanted}}).responses
+    (responded,) = classes.told(BatchUpdate(1, [responded], True), {0: {"y": wanted}}).responses
     found = kserve_pb2.ModelInferResponse.FromString(responded.head).outputs
     assert [(each.datatype, [*each.shape]) for each in found] == [
         ("FP32", [1, 1, 2]),
         ("BYTES", [1, 1]),
     ]
     assert responded.tensors[0] == to_raw(array[:1])
-    assert responded.tensors[1] == (told if labels else join_bytes([b"7.000000:1"]))
+    assert responded.tensors[1] == (text if labels else join_bytes([b"7.000000:1"]))
 
 
 def test_outputs_of_a_model_that_responses_requests_become_classes() -> None:
-    told = kserve_pb2.ModelInferResponse(model_name="m")
-    told.outputs.add(name="x", datatype="INT32", shape=[1])
-    told.outputs.add(name="y", datatype="FP32", shape=[2, 2])
+    described = kserve_pb2.ModelInferResponse(model_name="m")
+    described.outputs.add(name="x", datatype="INT32", shape=[1])
+    described.outputs.add(name="y", datatype="FP32", shape=[2, 2])
     rows = to_raw(np.array([[1, 2], [4, 3]], np.float32))
     both = [
-        Response(member, False, head=told.SerializeToString(), tensors=[b"abcd", rows])
+        Response(member, False, head=described.SerializeToString(), tensors=[b"abcd", rows])
         for member in (0, 1)
     ]
     plain = config(CONFIG.replace('label_filename: "labels.txt"', ""))
     classes = Classes(plain, Path())
-    first, second = classes.told(Collected(1, both, True), {1: {"y": Classification(1)}}).responses
+    first, second = classes.told(
+        BatchUpdate(1, both, True), {1: {"y": Classification(1)}}
+    ).responses
     assert first == both[0]
     head = kserve_pb2.ModelInferResponse.FromString(second.head)
     assert [(each.datatype, list(each.shape)) for each in head.outputs] == [
@@ -121,12 +123,12 @@ def test_outputs_of_a_model_that_responses_requests_become_classes() -> None:
 
 
 def test_elements_without_an_order_cannot_become_classes() -> None:
-    told = kserve_pb2.ModelInferResponse()
-    told.outputs.add(name="y", datatype="BYTES", shape=[1])
-    response = Response(0, False, head=told.SerializeToString(), tensors=[b"\0\0\0\0"])
+    described = kserve_pb2.ModelInferResponse()
+    described.outputs.add(name="y", datatype="BYTES", shape=[1])
+    response = Response(0, False, head=described.SerializeToString(), tensors=[b"\0\0\0\0"])
     classes = Classes(config("max_batch_size: 0"), Path())
     (refused,) = classes.told(
-        Collected(1, [response], True), {0: {"y": Classification(1)}}
+        BatchUpdate(1, [response], True), {0: {"y": Classification(1)}}
     ).responses
     assert refused.error_status is not None
     assert refused.error_status.message.endswith("due to unsupported type 'BYTES'")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nereid.backends import EMPTY_DESCRIPTION, ModelDescription, TensorDescription
 from nereid.core.errors import Internal
-from nereid.services.executor.backends import Description, TensorDescription
-from nereid.services.executor.batch import request_plan as plan_module
 from nereid.services.executor.batch.request_plan import (
     Planner,
     Signature,
@@ -17,8 +16,8 @@ from nereid.services.executor.batch.request_plan import (
 from tests.support.models.onnx_models import ADD_SUB, Input, config, head
 
 
-def signature(text: str, description: Description | None = None) -> Signature:
-    return signature_of(config(text), 3, description or Description((), ()), bytes_as_text=True)
+def signature(text: str, description: ModelDescription | None = None) -> Signature:
+    return signature_of(config(text), 3, description or EMPTY_DESCRIPTION, bytes_as_text=True)
 
 
 VARIABLE = signature(
@@ -29,7 +28,7 @@ VARIABLE = signature(
 )
 
 
-def test_a_plan_says_how_a_request_fills_the_batch() -> None:
+def test_a_plan_has_the_rows_of_a_request() -> None:
     plan = make_plan(VARIABLE, head(("s", "BYTES", [2, 3]), ("x", "FP16", [2, 5, 2])))
     assert plan.rows == 2
     assert [(column.name, column.shape) for column in plan.columns] == [("s", (3,)), ("x", (5, 2))]
@@ -66,7 +65,7 @@ def test_reshape_gives_the_model_its_own_shape() -> None:
 
 
 def test_a_scalar_of_the_graph_is_written_as_ones() -> None:
-    description = Description((TensorDescription("x", "FP32", ()),), ())
+    description = ModelDescription((TensorDescription("x", "FP32", ()),), ())
     scalar = signature("input { name: 'x' data_type: TYPE_FP32 dims: 1 }", description)
     assert make_plan(scalar, head(("x", "FP32", [1]))).columns[0].shape == ()
 
@@ -85,21 +84,20 @@ def test_a_scalar_of_the_graph_is_written_as_ones() -> None:
         (b"\xff", "no ModelInferRequest"),
     ],
 )
-def test_what_the_scheduler_should_have_refused_is_told(wrong: bytes, text: str) -> None:
+def test_what_the_scheduler_should_have_refused_is_refused(wrong: bytes, text: str) -> None:
     with pytest.raises(Internal) as caught:
         make_plan(VARIABLE, wrong)
     assert text in caught.value.message
 
 
-def test_plans_are_remembered_by_their_heads_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "MAX_PLANS", 2)
-    planner = Planner(signature(ADD_SUB))
+def test_plans_are_remembered_by_their_heads_and_bounded() -> None:
+    planner = Planner(signature(ADD_SUB), max_plans=2)
     heads = [head(("a", "INT32", [rows, 4])) for rows in (1, 2, 3)]
-    first = planner.plan(heads[0])
-    assert planner.plan(heads[0]) is first
-    planner.plan(heads[1])
-    assert planner.plan(heads[0]) is first
-    planner.plan(heads[2])
+    first = planner.plan_request(heads[0])
+    assert planner.plan_request(heads[0]) is first
+    planner.plan_request(heads[1])
+    assert planner.plan_request(heads[0]) is first
+    planner.plan_request(heads[2])
     assert list(planner.plans) == [heads[2]]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from nereid.backends import BatchUpdate, ModelLostError, Response
 from nereid.core.errors import Unavailable
 from nereid.core.messages import SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
-from nereid.services.executor.backends import Collected, LostError, Response
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.shared_tensors import Lender, SharedTensors
 from nereid.shm.segments import Mappings
@@ -50,12 +50,12 @@ def test_a_batch_is_responded_whole(model: Model) -> None:
     requests = model.begun[1]
     assert [each.tensors for each in requests] == [[b"a"], [b"bc"]]
     assert requests[1].request_id == "q"
-    assert requests[0].form.inputs == (("X", "UINT8", (1,)),)
-    assert requests[0].form.outputs == ("Y",)
+    assert requests[0].spec.inputs == (("X", "UINT8", (1,)),)
+    assert requests[0].spec.outputs == ("Y",)
     assert runner.busy
     # One may be answered before the other, from a thread of the model's.
-    assert collect(runner, model, Collected(1, [response(1, b"2")], free=False)) == []
-    (executed,) = collect(runner, model, Collected(1, [failed(0)], free=True))
+    assert collect(runner, model, BatchUpdate(1, [response(1, b"2")], ready_for_next=False)) == []
+    (executed,) = collect(runner, model, BatchUpdate(1, [failed(0)], ready_for_next=True))
     assert executed.id == 5
     assert not executed.partial
     assert [each[1] for each in told(executed)] == ["no", [b"2"]]
@@ -65,7 +65,7 @@ def test_a_batch_is_responded_whole(model: Model) -> None:
 def test_alike_requests_share_a_form(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(b"a"), member(b"b"), member(b"cd")))
-    one, two, three = (each.form for each in model.begun[1])
+    one, two, three = (each.spec for each in model.begun[1])
     assert one is two
     assert one is not three
 
@@ -76,7 +76,7 @@ def test_a_defective_member_spares_the_others(model: Model) -> None:
     del bad.payloads[:]
     begin(runner, batch(bad, member(b"a"), pb.BatchMember(head=b"\xff")))
     assert len(model.begun[1]) == 1
-    (executed,) = collect(runner, model, Collected(1, [response(0, b"1")], free=True))
+    (executed,) = collect(runner, model, BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
     assert [each[1] for each in told(executed)] == [
         "a request has 1 inputs but 0 payloads",
         [b"1"],
@@ -106,14 +106,14 @@ def test_a_batch_that_the_model_cannot_be_given(model: Model) -> None:
     assert not runner.busy
     model.refusal = None
     begin(runner, batch(member()))
-    assert len(collect(runner, model, Collected(2, [response(0)], free=True))) == 1
+    assert len(collect(runner, model, BatchUpdate(2, [response(0)], ready_for_next=True))) == 1
 
 
 def test_responses_to_what_was_not_asked_are_passed_over(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member()))
-    assert collect(runner, model, Collected(99, [response(0)], free=True)) == []
-    odd = Collected(1, [response(7), response(0, b"1"), response(0, b"2")], free=True)
+    assert collect(runner, model, BatchUpdate(99, [response(0)], ready_for_next=True)) == []
+    odd = BatchUpdate(1, [response(7), response(0, b"1"), response(0, b"2")], ready_for_next=True)
     (executed,) = collect(runner, model, odd)
     assert [each[1] for each in told(executed)] == [[b"1"]]
 
@@ -125,29 +125,29 @@ def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None
     runner.rooms.lender = Lender(shared_tensors)
     large = b"x" * 100_000
     begin(runner, batch(member()))
-    assert model.begun[1][0].room is None
-    (first,) = collect(runner, model, Collected(1, [response(0, large)], free=True))
+    assert model.begun[1][0].output_buffer is None
+    (first,) = collect(runner, model, BatchUpdate(1, [response(0, large)], ready_for_next=True))
     (payload,) = first.responses[0].payloads
     memory = payload.shared_memory
     reference = SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
     assert bytes(mappings.view(reference)) == large
     # Where the model put them itself.
     begin(runner, batch(member()))
-    room = model.begun[2][0].room
+    room = model.begun[2][0].output_buffer
     assert room is not None
     assert room.size_bytes >= len(large)
     there = SharedMemory(room.segment_name, 64, 90_000)
-    (second,) = collect(runner, model, Collected(2, [response(0, there)], free=True))
+    (second,) = collect(runner, model, BatchUpdate(2, [response(0, there)], ready_for_next=True))
     assert second.responses[0].payloads[0].shared_memory.segment_name == room.segment_name
     assert shared_tensors.segments.taken == 2
     # A room that is not used is given back, and small outputs are not foreseen to be large.
     for number, wire_response in ((3, failed(0)), (4, response(0, b"small"))):
         begin(runner, batch(member()))
-        assert model.begun[number][0].room is not None
-        collect(runner, model, Collected(number, [wire_response], free=True))
+        assert model.begun[number][0].output_buffer is not None
+        collect(runner, model, BatchUpdate(number, [wire_response], ready_for_next=True))
         assert shared_tensors.segments.taken == 2
     begin(runner, batch(member()))
-    assert model.begun[5][0].room is None
+    assert model.begun[5][0].output_buffer is None
     shared_tensors.segments.discard_all()
 
 
@@ -161,9 +161,9 @@ def test_responses_are_told_as_they_come(model: Model) -> None:
     frames = collect(
         runner,
         model,
-        Collected(1, [response(0, b"1", more=True)], free=False),
-        Collected(1, [response(1, b"2")], free=False),
-        Collected(1, [], free=True),
+        BatchUpdate(1, [response(0, b"1", more=True)], ready_for_next=False),
+        BatchUpdate(1, [response(1, b"2")], ready_for_next=False),
+        BatchUpdate(1, [], ready_for_next=True),
     )
     assert [(each.partial, each.busy) for each in frames] == [
         (True, True),
@@ -177,8 +177,8 @@ def test_responses_are_told_as_they_come(model: Model) -> None:
     (late, early) = collect(
         runner,
         model,
-        Collected(2, [response(0, b"3")], free=True),
-        Collected(1, [Response(0, more=False)], free=False),
+        BatchUpdate(2, [response(0, b"3")], ready_for_next=True),
+        BatchUpdate(1, [Response(0, more=False)], ready_for_next=False),
     )
     assert (late.id, late.busy, told(late)) == (6, False, [(0, [b"3"], False)])
     assert (early.id, early.busy, early.partial) == (5, False, True)
@@ -190,7 +190,9 @@ def test_responses_are_told_as_they_come(model: Model) -> None:
 def test_a_batch_that_fails_as_a_whole_is_told_as_such(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(), member()))
-    (executed,) = collect(runner, model, Collected(1, [failed(0), failed(1)], free=True))
+    (executed,) = collect(
+        runner, model, BatchUpdate(1, [failed(0), failed(1)], ready_for_next=True)
+    )
     assert not executed.partial
     assert [each[1] for each in told(executed)] == ["no", "no"]
     assert not runner.busy
@@ -202,7 +204,7 @@ def test_defects_of_a_decoupled_models_batch(model: Model) -> None:
     (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff"), member()))
     assert (executed.partial, executed.busy) == (True, True)
     assert [each[0] for each in told(executed)] == [0]
-    (executed,) = collect(runner, model, Collected(1, [response(0, b"1")], free=True))
+    (executed,) = collect(runner, model, BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
     assert told(executed) == [(1, [b"1"], False)]
 
 
@@ -210,7 +212,9 @@ def test_defects_of_a_decoupled_models_batch(model: Model) -> None:
 def test_a_second_last_response_is_not_told(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(), member()))
-    (executed,) = collect(runner, model, Collected(1, [response(0), response(0)], free=False))
+    (executed,) = collect(
+        runner, model, BatchUpdate(1, [response(0), response(0)], ready_for_next=False)
+    )
     assert len(executed.responses) == 1
 
 
@@ -238,7 +242,7 @@ def test_a_stream_is_served_until_it_ends(model: Model) -> None:
         stream.ended = True
         stream.incoming.append(pb.Batch().SerializeToString())
 
-    model.say(Collected(1, [response(0, b"1")], free=True))
+    model.say(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
     runner.serve(stream, Event().is_set, responded)  # type: ignore[arg-type]
     assert [told(each) for each in stream.sent] == [[(0, [b"1"], False)]]
     assert batches == [1]
@@ -252,7 +256,7 @@ def test_stopping_waits_for_what_is_under_way(model: Model) -> None:
     class Late(Stream):
         def take(self) -> list[bytes]:
             stopping.set()
-            model.say(Collected(1, [response(0)], free=True))
+            model.say(BatchUpdate(1, [response(0)], ready_for_next=True))
             return super().take()
 
     late = Late(batch(member()))
@@ -273,7 +277,7 @@ def test_what_another_stream_brought_is_cancelled(model: Model) -> None:
     assert model.controls == [(1, 0, cancel), (1, 1, cancel)]
     assert not runner.busy
     # Its answer has no taker.
-    assert collect(runner, model, Collected(1, [response(0)], free=True)) == []
+    assert collect(runner, model, BatchUpdate(1, [response(0)], ready_for_next=True)) == []
 
 
 # ---- the model's end
@@ -284,9 +288,9 @@ def test_a_lost_model_responses_for_what_it_saw(model: Model, *, seen: bool) -> 
     stream = Stream(batch(member(), member()))
     runner = RequestRunner(SPEC, model)
     model.seen = int(seen)
-    model.say(Collected(1, [response(1, b"1")], free=False))
-    model.say(LostError("it fell"))
-    with pytest.raises(LostError):
+    model.say(BatchUpdate(1, [response(1, b"1")], ready_for_next=False))
+    model.say(ModelLostError("it fell"))
+    with pytest.raises(ModelLostError):
         runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
     responses = [[each[1] for each in told(one)] for one in stream.sent]
     expected: list[Any] = [["Stub process 'm_0_0' is not healthy.", [b"1"]]]
@@ -299,19 +303,19 @@ def test_a_lost_decoupled_model_responses_for_open_requests(model: Model) -> Non
     stream = Stream(batch(member(), member()))
     runner = RequestRunner(SPEC, model)
     model.seen = 1
-    model.say(Collected(1, [response(0)], free=False))
-    model.say(LostError("it fell"))
-    with pytest.raises(LostError):
+    model.say(BatchUpdate(1, [response(0)], ready_for_next=False))
+    model.say(ModelLostError("it fell"))
+    with pytest.raises(ModelLostError):
         runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
     assert told(stream.sent[-1]) == [(1, "Stub process 'm_0_0' is not healthy.", False)]
 
 
-@pytest.mark.parametrize("model", [{"limit_s": 0.01}], indirect=True)
+@pytest.mark.parametrize("model", [{"execution_timeout_s": 0.01}], indirect=True)
 def test_a_batch_that_takes_too_long_is_given_up(model: Model) -> None:
     stream = Stream(batch(member()))
     os.eventfd_read(stream.bell)
     model.seen = 1
-    with pytest.raises(LostError, match=r"within 0.01 s"):
+    with pytest.raises(ModelLostError, match=r"within 0.01 s"):
         RequestRunner(SPEC, model).serve(stream, Event().is_set, int)  # type: ignore[arg-type]
     assert model.given_up
     assert told(stream.sent[0])[0][1] == (
@@ -322,11 +326,11 @@ def test_a_batch_that_takes_too_long_is_given_up(model: Model) -> None:
 
 def test_warming_up_waits_for_the_responses(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
-    model.say(Collected(1, [response(0, b"1")], free=True))
+    model.say(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
     executed = pb.Executed.FromString(runner.execute(batch(member()).SerializeToString()))
     assert told(executed) == [(0, [b"1"], False)]
-    model.say(LostError("it fell"))
-    with pytest.raises(LostError):
+    model.say(ModelLostError("it fell"))
+    with pytest.raises(ModelLostError):
         runner.execute(batch(member()).SerializeToString())
 
 
@@ -335,6 +339,6 @@ def test_a_broken_stream_is_the_callers_affair(model: Model) -> None:
         def send(self, message: bytes) -> None:
             raise RpcError(Status.UNAVAILABLE, "broken")
 
-    model.say(Collected(1, [response(0)], free=True))
+    model.say(BatchUpdate(1, [response(0)], ready_for_next=True))
     with pytest.raises(RpcError):
         RequestRunner(SPEC, model).serve(Broken(batch(member())), Event().is_set, int)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def member(*payloads: bytes | SharedMemory, **more: Any) -> pb.BatchMember:
 def test_tensors_are_where_they_are(tensors: tuple[bytes | SharedMemory, ...]) -> None:
     request = Requests(("X",)).read(member(*tensors), None)
     assert tuple(request.tensors) == tensors
-    assert request.form.inputs == (("A", "FP32", (1, 2)), ("B", "FP32", (1, 2)))
+    assert request.spec.inputs == (("A", "FP32", (1, 2)), ("B", "FP32", (1, 2)))
 
 
 def test_what_is_told_of_a_request() -> None:
@@ -54,11 +54,11 @@ def test_what_is_told_of_a_request() -> None:
 def test_alike_requests_share_their_form() -> None:
     requests = Requests(("X", "Y"))
     first = requests.read(member(b"1", b"2"), None)
-    assert requests.read(member(b"3", b"4"), None).form is first.form
-    assert first.form.outputs == ("X", "Y")
+    assert requests.read(member(b"3", b"4"), None).spec is first.spec
+    assert first.spec.outputs == ("X", "Y")
     other = member(b"1", b"2")
     other.head = head("Y")
-    assert requests.read(other, None).form.outputs == ("Y",)
+    assert requests.read(other, None).spec.outputs == ("Y",)
 
 
 @pytest.mark.parametrize("payloads", [(), (b"1",), (b"1", b"2", b"3")])

@@ -1,4 +1,4 @@
-"""Answers of a batch, put together from parts that are known already."""
+"""Responses of a batch, concatenated from precomputed parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.responses import failure, prefixes, wire_response
+from nereid.services.executor.batch.responses import encode_response, failure, prefixes
 
 # Lengths around the places where a varint grows.
 RAW = st.sampled_from([0, 1, 126, 127, 128, 129, 16382, 16383, 16384, 70000]).map(bytes)
@@ -37,9 +37,9 @@ def test_prefixes_and_outputs_are_the_message(
 
 def test_responses_and_errors_join_in_order() -> None:
     joined = (
-        wire_response(b"h", [b"", b"ab"])
+        encode_response(b"h", [b"", b"ab"])
         + failure(ErrorStatus(13, "no", accepted=True))
-        + wire_response(b"i", [])
+        + encode_response(b"i", [])
     )
     first, second, third = pb.Executed.FromString(joined).responses
     assert (first.head, [one.inline for one in first.payloads]) == (b"h", [b"", b"ab"])

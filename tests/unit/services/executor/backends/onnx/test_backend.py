@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from nereid.backends import InstanceSpec, TensorDescription
 from nereid.core.errors import (
     Internal,
     InvalidArgument,
@@ -18,7 +19,6 @@ from nereid.core.errors import (
     Unimplemented,
 )
 from nereid.core.tensors import NUMPY_TYPE
-from nereid.services.executor.backends import InstanceSpec, TensorDescription
 from nereid.services.executor.backends.onnx import backend
 from tests.support.models.onnx_models import (
     ADD_SUB,
@@ -79,7 +79,7 @@ def test_io_binding_gives_what_a_plain_run_gives(tmp_path: Path, datatype: str) 
         config(""),
         onnxruntime.InferenceSession(path / "model.onnx"),
         loaded.description,
-        bound=True,
+        on_gpu=True,
     )
     array = sample(datatype)
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_only_the_named_outputs_are_computed(tmp_path: Path) -> None:
     assert [one[0, 0] for one in model.execute(inputs, ["sum", "dif"])] == [9, 5]
 
 
-def test_description_tells_scalars_from_tensors_without_rank(tmp_path: Path) -> None:
+def test_description_distinguishes_scalars_from_tensors_without_rank(tmp_path: Path) -> None:
     path = write(
         tmp_path / "1",
         [
@@ -163,7 +163,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         )
 
 
-def test_a_file_that_is_no_graph_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"this is no model")
     with pytest.raises(Internal) as caught:
         backend.describe(config(""), tmp_path)
@@ -173,13 +173,13 @@ def test_a_file_that_is_no_graph_is_told(tmp_path: Path) -> None:
         backend.load(spec(config(""), tmp_path))
 
 
-def test_a_configuration_that_does_not_fit_the_graph_is_told(tmp_path: Path) -> None:
+def test_a_configuration_that_does_not_fit_the_graph_is_refused(tmp_path: Path) -> None:
     path = identity(tmp_path / "1", "FP32", ["n", 2])
     with pytest.raises(InvalidArgument, match="making complete shape"):
         backend.load(spec(identity_config("FP32", "3"), path))
 
 
-def test_a_model_that_fails_tells_why_and_lives_on(
+def test_a_failing_execution_is_an_error_and_the_model_continues(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text = (
@@ -193,7 +193,7 @@ def test_a_model_that_fails_tells_why_and_lives_on(
         model.execute({"x": x, "to": np.array([4, 2])}, ["y"])
     (out,) = model.execute({"x": x, "to": np.array([3, 2])}, ["y"])
     assert out.shape == (3, 2)
-    # The failure is told once, not on stderr as well.
+    # The failure is in the response only, not on stderr as well.
     assert capfd.readouterr().err == ""
 
 

@@ -1,4 +1,4 @@
-"""What an ONNX file says that the runtime does not tell."""
+"""Ranks in an ONNX file that the runtime does not show."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from nereid.services.executor.backends.onnx.session_options import (
     OPENVINO,
     TENSORRT,
     bare_options,
-    providers,
+    execution_providers,
     register_operators,
     run_options,
     session_options,
@@ -128,17 +128,17 @@ def test_an_operator_library_that_cannot_be_loaded_is_named(tmp_path: Path) -> N
 
 
 def test_providers_on_the_cpu() -> None:
-    assert providers(config(""), None, [CPU]) == [(CPU, {})]
+    assert execution_providers(config(""), None, [CPU]) == [(CPU, {})]
     openvino = config(
         "optimization { execution_accelerators { cpu_execution_accelerator { name: 'openvino' } } }"
     )
-    assert providers(openvino, None, ALL) == [(OPENVINO, {}), (CPU, {})]
+    assert execution_providers(openvino, None, ALL) == [(OPENVINO, {}), (CPU, {})]
     with pytest.raises(Unimplemented, match="has no OpenVINOExecutionProvider"):
-        providers(openvino, None, [CPU])
+        execution_providers(openvino, None, [CPU])
 
 
 def test_providers_on_a_gpu_have_its_number() -> None:
-    assert providers(config(""), 3, ALL) == [
+    assert execution_providers(config(""), 3, ALL) == [
         (CUDA, {"cudnn_conv_algo_search": "EXHAUSTIVE", "device_id": "3"}),
         (CPU, {}),
     ]
@@ -152,7 +152,7 @@ def test_tensorrts_settings_go_by_tritons_names() -> None:
         int8_use_native_calibration_table="false",
         trt_engine_cache_enable="true",
     )
-    tensorrt, cuda, cpu = providers(config(text), 1, ALL)
+    tensorrt, cuda, cpu = execution_providers(config(text), 1, ALL)
     assert tensorrt == (
         TENSORRT,
         {
@@ -169,7 +169,7 @@ def test_tensorrts_settings_go_by_tritons_names() -> None:
 def test_cudas_settings_by_accelerator_and_by_parameters() -> None:
     text = parameters(cudnn_conv_algo_search="2", gpu_mem_limit="99", arena_extend_strategy="1")
     text += gpu_accelerator("cuda", cudnn_conv_algo_search="HEURISTIC", use_tf32="false")
-    (cuda, _) = providers(config(text), 0, ALL)
+    (cuda, _) = execution_providers(config(text), 0, ALL)
     assert cuda[1] == {
         "cudnn_conv_algo_search": "HEURISTIC",
         "gpu_mem_limit": "99",
@@ -219,5 +219,5 @@ def test_accelerators_that_there_are_not(
     text: str, gpu: int | None, available: list[str], error: type[NereidError], reason: str
 ) -> None:
     with pytest.raises(error) as caught:
-        providers(config(text), gpu, available)
+        execution_providers(config(text), gpu, available)
     assert reason in caught.value.message

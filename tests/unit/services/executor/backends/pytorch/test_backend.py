@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
 from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import UNSTATED, InstanceSpec
 from tests.support.models.torch_models import save
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -117,14 +117,14 @@ def test_a_model_may_write_to_what_it_gets(tmp_path: Path) -> None:
     assert (array[0, 0], out[0, 0]) == (1.0, 2.0)
 
 
-def test_a_model_that_fails_says_why_and_serves_on(tmp_path: Path) -> None:
+def test_a_failing_execution_is_an_error_and_the_model_continues(tmp_path: Path) -> None:
     model = pytorch.load(spec(save(tmp_path / "1", SUB), ["a", "b"]))
     with pytest.raises(Internal, match=r"PyTorch execute failure: (.|\n)*must match"):
         model.execute({"a": np.zeros((2, 2), np.float32), "b": np.zeros((2, 3), np.float32)}, ["y"])
     assert model.execute({"a": THREE, "b": ONE}, ["y"])[0][0, 0] == 2.0
 
 
-def test_instances_share_weights_if_asked(tmp_path: Path) -> None:
+def test_instances_share_weights_if_configured(tmp_path: Path) -> None:
     path = save(tmp_path / "1", SUB)
     shared = spec(path, ["a", "b"], text=parameter("ENABLE_WEIGHT_SHARING", "true"))
     first, second = pytorch.load(shared), pytorch.load(shared)
@@ -192,9 +192,9 @@ def test_strings_have_one_dimension(tmp_path: Path, batch: int, dims: str) -> No
         pytorch.load(spec(path, ["a"], [], text, "STRING"))
 
 
-def test_the_file_says_nothing_but_has_to_be_there(tmp_path: Path) -> None:
+def test_the_description_is_empty_but_the_file_must_exist(tmp_path: Path) -> None:
     one = spec(save(tmp_path / "1", SUB), ["a", "b"])
-    assert pytorch.describe(one.config, one.version_path) is UNSTATED
+    assert pytorch.describe(one.config, one.version_path) is EMPTY_DESCRIPTION
 
 
 def test_parts_stay_where_the_file_puts_them_for_kind_model(tmp_path: Path) -> None:

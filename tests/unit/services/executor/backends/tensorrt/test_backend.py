@@ -1,4 +1,4 @@
-"""TensorRT's engines are built and run only on a GPU, so that is where these tests run."""
+"""TensorRT engines are built and executed on GPUs only, as are these tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends import InstanceSpec
 from nereid.core.errors import InvalidArgument
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import InstanceSpec
 
 trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed")
 cuda = pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
@@ -29,7 +29,7 @@ TENSORS = """
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """y = x + x, for 1 to 8 rows (best 1) and for 1 to 16 (best 16)."""
+    """y = x + x, for 1 to 8 rows (optimal 1) and for 1 to 16 (optimal 16)."""
     builder = trt.Builder(trt.Logger())
     network = builder.create_network()
     x = network.add_input("x", trt.float32, (-1, 4))
@@ -37,9 +37,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     y.name = "y"
     network.mark_output(y)
     settings = builder.create_builder_config()
-    for best, most in ((1, 8), (16, 16)):
+    for optimal, largest in ((1, 8), (16, 16)):
         profile = builder.create_optimization_profile()
-        profile.set_shape("x", (1, 4), (best, 4), (most, 4))
+        profile.set_shape("x", (1, 4), (optimal, 4), (largest, 4))
         settings.add_optimization_profile(profile)
     directory = tmp_path_factory.mktemp("model") / "1"
     directory.mkdir()
@@ -81,19 +81,19 @@ def test_batches_of_all_sizes(path: Path, text: str) -> None:
     model.close()
 
 
-def test_a_batch_that_no_profile_takes_is_an_error(path: Path) -> None:
+def test_a_batch_that_no_profile_allows_is_an_error(path: Path) -> None:
     model = tensorrt.load(spec(path, "max_batch_size: 8"))
     with pytest.raises(InvalidArgument, match="no optimization profile of model 'm' takes"):
         model.execute({"x": rows(9)}, ["y"])
     assert model.execute({"x": rows(1)}, ["y"])[0].tolist() == (2 * rows(1)).tolist()
 
 
-def test_more_rows_than_the_profiles_take_are_refused(path: Path) -> None:
+def test_more_rows_than_the_profiles_allow_are_refused(path: Path) -> None:
     with pytest.raises(InvalidArgument, match="for 'm_0_0', model maximum is 8"):
         tensorrt.load(spec(path, "max_batch_size: 9"))
 
 
 def test_the_engine_completes_the_configuration(path: Path) -> None:
-    told = tensorrt.describe(spec(path, "", "").config, path)
-    assert told.config.max_batch_size == 8
-    assert told.config.input[0].dims == [4]
+    described = tensorrt.describe(spec(path, "", "").config, path)
+    assert described.config.max_batch_size == 8
+    assert described.config.input[0].dims == [4]

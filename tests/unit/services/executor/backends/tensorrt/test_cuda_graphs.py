@@ -1,4 +1,4 @@
-"""Which batches are captured as CUDA graphs, and which graph serves one."""
+"""Which batches are captured as CUDA graphs, and which graph executes one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from google.protobuf import text_format
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends.tensorrt.cuda_graphs import GraphSpec, find, graph_specs
+from nereid.services.executor.backends.tensorrt.cuda_graphs import (
+    GraphSpec,
+    find_graph,
+    graph_specs,
+)
 from nereid.services.executor.backends.tensorrt.optimization_profiles import Shapes
 
 FIXED: Shapes = {"x": (-1, 4), "y": (-1,)}
@@ -30,7 +34,7 @@ def sizes(specs: list[GraphSpec]) -> list[int]:
     return [spec.rows for spec in specs]
 
 
-def test_without_being_asked_nothing_is_captured() -> None:
+def test_by_default_nothing_is_captured() -> None:
     assert graph_specs(config(""), FIXED) == []
     assert graph_specs(config("graph_spec { batch_size: 1 }"), FIXED) == []
 
@@ -60,7 +64,7 @@ def test_without_batching_there_is_one_graph() -> None:
 def test_a_lower_bound_lets_smaller_batches_in() -> None:
     bound = f"graph_lower_bound {{ batch_size: 2 {X3} }}"
     (spec,) = graph_specs(config(written(f"batch_size: 4 {X3} {bound}")), OPEN)
-    assert (spec.rows, spec.least_rows) == (4, 2)
+    assert (spec.rows, spec.min_rows) == (4, 2)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +112,12 @@ SPECS = [
     ("rows", "found"),
     [(8, 0), (7, 0), (6, 1), (5, 1), (3, 1), (2, 2), (1, None), (9, None)],
 )
-def test_the_graph_with_the_least_in_vain_is_found(rows: int, found: int | None) -> None:
-    assert find(SPECS, {"x": (rows, 4), "y": (rows,)}, batching=True) == found
+def test_the_smallest_graph_that_can_execute_it_is_found(rows: int, found: int | None) -> None:
+    assert find_graph(SPECS, {"x": (rows, 4), "y": (rows,)}, batching=True) == found
 
 
 def test_other_shapes_have_no_graph() -> None:
-    assert find(SPECS, {"x": (8, 5), "y": (8,)}, batching=True) is None
-    assert find(SPECS, {"x": (8, 4)}, batching=True) is None
-    assert find([GraphSpec({"x": (4,)}, 0)], {"x": (3,)}, batching=False) is None
-    assert find([GraphSpec({"x": (4,)}, 0)], {"x": (4,)}, batching=False) == 0
+    assert find_graph(SPECS, {"x": (8, 5), "y": (8,)}, batching=True) is None
+    assert find_graph(SPECS, {"x": (8, 4)}, batching=True) is None
+    assert find_graph([GraphSpec({"x": (4,)}, 0)], {"x": (3,)}, batching=False) is None
+    assert find_graph([GraphSpec({"x": (4,)}, 0)], {"x": (4,)}, batching=False) == 0

@@ -1,4 +1,4 @@
-"""CUDA's calls and staging memory; some tests need a GPU."""
+"""CUDA's calls and host buffers; some tests need a GPU."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ HAS_GPU = cuda.cudaGetDeviceCount()[0] == cuda.cudaError_t.cudaSuccess
 
 
 @pytest.mark.skipif(HAS_GPU, reason="CUDA works here")
-def test_a_failed_call_is_an_error_with_cudas_words() -> None:
+def test_a_failed_call_is_an_error_with_cudas_text() -> None:
     with pytest.raises(Internal, match=r"CUDA error \d+: \w+"):
-        cuda_memory.choose_device(0)
+        cuda_memory.set_device(0)
 
 
-def test_a_call_gives_its_value() -> None:
+def test_a_call_returns_its_value() -> None:
     fine = cuda.cudaError_t.cudaSuccess
-    assert cuda_memory.done((fine, 3)) == 3
-    assert cuda_memory.done((fine, 1, 2)) == [1, 2]
-    assert cuda_memory.done((fine,)) == []
+    assert cuda_memory.check_cuda((fine, 3)) == 3
+    assert cuda_memory.check_cuda((fine, 1, 2)) == [1, 2]
+    assert cuda_memory.check_cuda((fine,)) == []
 
 
-def test_staging_is_seen_as_arrays_of_any_kind() -> None:
-    staging = cuda_memory.Staging(12, pinned=False)
-    staging.view((3,), np.dtype("<f4"))[...] = [1, 2, 3]
-    assert staging.view((1, 2), np.dtype("<f4")).tolist() == [[1.0, 2.0]]
-    assert staging.view((0, 2), np.dtype("<f4")).shape == (0, 2)
-    assert staging.view((2,), np.dtype("<i4")).ctypes.data == staging.address
-    staging.close()
+def test_a_host_buffer_is_viewed_as_arrays_of_any_type() -> None:
+    buffer = cuda_memory.HostBuffer(12, pinned=False)
+    buffer.view((3,), np.dtype("<f4"))[...] = [1, 2, 3]
+    assert buffer.view((1, 2), np.dtype("<f4")).tolist() == [[1.0, 2.0]]
+    assert buffer.view((0, 2), np.dtype("<f4")).shape == (0, 2)
+    assert buffer.view((2,), np.dtype("<i4")).ctypes.data == buffer.address
+    buffer.close()
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_GPU, reason="CUDA does not work here")
 def test_bytes_go_to_the_gpu_and_back() -> None:
-    cuda_memory.choose_device(0)
+    cuda_memory.set_device(0)
     stream = cuda_memory.Stream()
-    there = cuda_memory.DeviceMemory(12)
-    staging = cuda_memory.Staging(12, pinned=True)
-    array = staging.view((3,), np.dtype("<f4"))
+    device = cuda_memory.DeviceMemory(12)
+    buffer = cuda_memory.HostBuffer(12, pinned=True)
+    array = buffer.view((3,), np.dtype("<f4"))
     array[...] = [1, 2, 3]
-    stream.copy_in(there.address, staging.address, 12)
-    stream.wait()
+    stream.copy_to_device(device.address, buffer.address, 12)
+    stream.synchronize()
     array[...] = 0
-    graph = stream.capture(lambda: stream.copy_out(staging.address, there.address, 12))
-    stream.launch(graph)
-    stream.wait()
+    graph = stream.capture_graph(lambda: stream.copy_to_host(buffer.address, device.address, 12))
+    stream.launch_graph(graph)
+    stream.synchronize()
     assert array.tolist() == [1, 2, 3]
-    for each in (graph, staging, there, stream):
+    for each in (graph, buffer, device, stream):
         each.close()

@@ -26,7 +26,7 @@ class Asked:
         self.on_response = on_response
         self.told: list[str] = []
 
-    def tell(self, kind: str) -> None:
+    def send_control(self, kind: str) -> None:
         self.told.append(kind)
 
 
@@ -44,10 +44,10 @@ class Mesh:
         self.asked.append(Asked(request, on_response))
         return self.asked[-1]
 
-    def give_back(self, segment_name: str) -> None:
+    def release_segment(self, segment_name: str) -> None:
         self.given_back.append(segment_name)
 
-    def call(
+    def call_scheduler(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
     ) -> None:
         self.called.append((method, message, on_reply))

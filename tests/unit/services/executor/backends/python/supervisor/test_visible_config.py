@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends import InstanceSpec
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends import InstanceSpec
 from nereid.services.executor.backends.python.supervisor.visible_config import kind_of, seen_config
 
 

@@ -1,0 +1,69 @@
+"""The functions of a backend, and the model that most backends load: one that executes batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from nereid.backends.description import ModelDescription
+    from nereid.backends.mesh import MeshClient
+    from nereid.backends.request_model import RequestModel
+    from nereid.core.tensors import Array
+    from nereid.pb import model_config_pb2
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceSpec:
+    """One instance to load: which model, and on which device."""
+
+    # Complete and valid.
+    config: model_config_pb2.ModelConfig
+    version: int
+    # The version's directory; the model's own is its parent.
+    version_path: Path
+    # Unique in the executor.
+    name: str
+    # CUDA's number of the GPU to run on; None: the CPU.
+    gpu: int | None = None
+    # The backend's settings (--backend-config).
+    settings: Mapping[str, str] = field(default_factory=dict)
+    # The scheduler's number of the instance.
+    number: int = 0
+    # For requests to other models; None: the model can make none.
+    mesh: MeshClient | None = None
+
+
+class Model(Protocol):
+    """A loaded model that executes batches; its instance's thread alone calls it."""
+
+    description: ModelDescription
+    # Input elements of BYTES arrive as str; requests whose elements are not UTF-8 are refused.
+    bytes_as_text: bool
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """The named outputs, in this order; raises NereidError if the model fails.
+
+        BF16 arrays are uint16, BYTES arrays hold objects.
+        """
+
+    def close(self) -> None:
+        """Free what the model holds."""
+
+
+class Backend(Protocol):
+    """What a backend's module offers. It is imported on first use: model runtimes are large."""
+
+    def uses_gpus(self) -> bool:
+        """Whether it can run models on a GPU, as installed here."""
+
+    def describe(
+        self, config: model_config_pb2.ModelConfig, version_path: Path
+    ) -> ModelDescription:
+        """What the model file states; raises NereidError if it cannot be read."""
+
+    def load(self, spec: InstanceSpec) -> Model | RequestModel:
+        """A model that is ready to execute; raises NereidError."""

@@ -1,0 +1,58 @@
+"""Models that serve their instance's stream themselves, without the instance's thread between.
+
+Only for backends of this package: it takes the executor's own protocol with the scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.core.messages import ErrorStatus
+    from nereid.observability.tracing import Tracer
+    from nereid.services.executor.shared_tensors import Lender
+
+
+@dataclass(frozen=True)
+class StreamContext:
+    """What a model needs to open and serve its instance's stream."""
+
+    # The scheduler's.
+    address: str
+    # Identifies the instance to the scheduler.
+    metadata: Sequence[tuple[str, str]]
+    # Whether to end after the current batch, or, if abandoned, without waiting for it.
+    is_stopping: Callable[[], bool]
+    is_abandoned: Callable[[], bool]
+    # Called with the last batch that the lost model had begun, and the error for its requests.
+    on_lost: Callable[[int, ErrorStatus], None]
+    # None: responses cannot be put in shared memory; nothing is traced.
+    lender: Lender | None
+    tracer: Tracer | None
+
+
+@runtime_checkable
+class DirectServing(Protocol):
+    """A RequestModel that may serve its instance's stream itself; same threads as RequestModel."""
+
+    @property
+    def can_serve_stream(self) -> bool:
+        """Whether the model that is loaded now can."""
+
+    @property
+    def last_batch_begun(self) -> int:
+        """The last batch from a stream that it serves itself; 0: none."""
+
+    def serve_stream(self, context: StreamContext) -> None:
+        """Until the stream ends, or the context stops it.
+
+        Raises:
+            ModelLostError: the model ended, and on_lost was called.
+            RpcError: the stream could not be opened, or broke.
+        """
+
+    def wake(self) -> None:
+        """Check is_stopping and is_abandoned again. From any thread."""

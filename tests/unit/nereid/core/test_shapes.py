@@ -1,0 +1,28 @@
+"""Tensor shapes as text, and against dims."""
+
+from __future__ import annotations
+
+import pytest
+
+from nereid.core.shapes import format_shape, shape_fits
+
+
+def test_a_shape_is_written_as_triton_prints_it() -> None:
+    assert format_shape((1, 2, -1)) == "[1,2,-1]"
+    assert format_shape([]) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "fits"),
+    [
+        ((2, 3), (2, 3), True),
+        ((2, 3), (-1, 3), True),
+        ((2, 3), (2, 4), False),
+        ((2, 3), (2,), False),
+        ((), (), True),
+    ],
+)
+def test_a_shape_fits_dims_that_are_equal_or_variable(
+    shape: tuple[int, ...], dims: tuple[int, ...], fits: bool
+) -> None:
+    assert shape_fits(shape, dims) is fits
