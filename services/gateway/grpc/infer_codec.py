@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, Parameter, error_status_of
+from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
@@ -201,19 +202,9 @@ def _classes(message: Message) -> dict[str, int]:
     return classes
 
 
-def varint(value: int) -> bytes:
-    """A number as protobuf writes it."""
-    parts = bytearray()
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
 _ID_TAG: Final = b"\x1a"
 _RAW_TAG: Final = b"\x32"
-_SHORT: Final = [_RAW_TAG + varint(size) for size in range(16384)]
+_SHORT: Final = [_RAW_TAG + encode_varint(size) for size in range(16384)]
 
 
 def encode(response: InferResponse, request_id: str) -> bytes:
@@ -226,9 +217,9 @@ def parts_of(response: InferResponse, request_id: str) -> list[Any]:
     parts: list[Any] = [response.head]
     if request_id:
         text = request_id.encode()
-        parts += (_ID_TAG, varint(len(text)), text)
+        parts += (_ID_TAG, encode_varint(len(text)), text)
     for payload in response.payloads:
         size = len(payload)
-        parts.append(_SHORT[size] if size < 16384 else _RAW_TAG + varint(size))
+        parts.append(_SHORT[size] if size < 16384 else _RAW_TAG + encode_varint(size))
         parts.append(payload)
     return parts

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc import infer_codec
 
@@ -48,7 +49,7 @@ def reply_to(response: InferResponse, request_id: str, final: bool = True) -> by
     parts = infer_codec.parts_of(response, request_id)
     parts.append(_TOLD_FINAL[final])
     size = sum(map(len, parts))
-    return b"".join((_TAG, infer_codec.varint(size), *parts))
+    return b"".join((_TAG, encode_varint(size), *parts))
 
 
 def empty_final_reply(head: bytes, request_id: str) -> bytes:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.varint import decode_varint
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RAW_INPUT_CONTENTS: Final = 7
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
-_LONGEST_VARINT: Final = 10
 
 
 def split(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
@@ -52,28 +53,17 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
     position, size = 0, len(message)
     while position < size:
         begin = position
-        key, position = _varint(message, position)
+        key, position = decode_varint(message, position)
         kind = key & 7
         if kind == _LENGTH_DELIMITED:
-            length, start = _varint(message, position)
+            length, start = decode_varint(message, position)
             position = start + length
         elif kind == _VARINT:
             start = position
-            _, position = _varint(message, position)
+            _, position = decode_varint(message, position)
         elif kind in (_FIXED64, _FIXED32):
             start = position
             position += 8 if kind == _FIXED64 else 4
         else:
             raise DecodeError("the message has a field of an unknown kind")
         yield key >> 3, kind, begin, start, position
-
-
-def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    for byte in message[position : position + _LONGEST_VARINT]:
-        value |= (byte & 127) << shift
-        shift += 7
-        position += 1
-        if byte < 128:
-            return value, position
-    raise DecodeError("the message has a damaged number")
