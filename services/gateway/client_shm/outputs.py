@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest
     from nereid.services.gateway.client_shm.regions import Placement, Regions
-    from nereid.services.gateway.data_plane import UnderWay
+    from nereid.services.gateway.infer_chain import UnderWay
 
     OnResponse = Callable[[InferResponse], None]
 

@@ -13,7 +13,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unimplemented, http_status
-from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
+from nereid.core.messages import DECOUPLED, Arrival, ErrorStatus, InferRequest, error_status_of
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head
 from nereid.services.gateway.http import content_coding
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from nereid.core.messages import InferResponse
-    from nereid.services.gateway.data_plane import DataPlane, UnderWay
+    from nereid.services.gateway.data_plane import DataPlane
+    from nereid.services.gateway.infer_chain import UnderWay
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
-    from nereid.services.gateway.shared_tensors import MessageBuffer
+    from nereid.services.gateway.tensor_memory import MessageBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,12 @@ _Reply = tuple[bytes, bytes, Any]
 class HttpFront:
     """Answers HttpCalls. Calling it is dispatching one."""
 
-    def __init__(self, data_plane: DataPlane, max_input_bytes: int) -> None:
+    def __init__(
+        self,
+        data_plane: DataPlane,
+        max_input_bytes: int,
+        forwarding: HeaderForwarding | None = None,
+    ) -> None:
         self._data_plane = data_plane
         self._max_input_bytes = max_input_bytes
         self._encoder = HttpEncoder()
@@ -72,7 +78,7 @@ class HttpFront:
         self._headers: dict[tuple[bytes, bytes], Header] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # Makes headers parameters; None: none are wanted.
-        self.forwarding: HeaderForwarding | None = None
+        self.forwarding = forwarding
 
     def __call__(self, call: HttpCall) -> None:
         decoder = self._infer_targets.get(call.target)
@@ -102,7 +108,7 @@ class HttpFront:
     def _infer(self, call: HttpCall, decoder: HttpDecoder) -> None:
         headers = call.headers
         body = call.body if call.room is None else call.room
-        if self._data_plane.tracing is not None and not call.received_ns:
+        if self._data_plane.records_arrivals and not call.received_ns:
             call.received_ns = monotonic_ns()
         if b"content-encoding" in headers:
             self._spawn(call, self._infer_compressed(call, decoder))
@@ -136,12 +142,10 @@ class HttpFront:
         if traceparent is not None:
             request.trace_context = trace_context.binary(traceparent)
         if self.forwarding is not None and isinstance(call.headers, SpeltHeaders):
-            self.forwarding.add(request, call.headers.spelt.items())
-        tracing = self._data_plane.tracing
-        if tracing is None:
-            under_way = self._data_plane.infer(request, on_response)
-        else:
-            under_way = tracing.infer(request, on_response, "http", call.received_ns)
+            self.forwarding.forward_headers(request, call.headers.spelt.items())
+        if self._data_plane.records_arrivals:
+            request.arrival = Arrival("http", call.received_ns)
+        under_way = self._data_plane.infer(request, on_response)
         if not call.done:
             call.on_cancel = under_way.cancel
         # What the connection holds on to while the answer is awaited needs no body.
@@ -160,7 +164,7 @@ class HttpFront:
         # All JSON, or nothing but a tensor: these are read as bytes.
         if not 0 < length < size_bytes:
             return None
-        return self._data_plane.shared_tensors.room(size_bytes, length)
+        return self._data_plane.tensors.message_buffer(size_bytes, length)
 
     def _reply(
         self, call: HttpCall, wire_response: InferResponse, request_id: str, form: ReplyForm

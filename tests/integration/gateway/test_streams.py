@@ -185,7 +185,7 @@ async def test_unanswered_requests_of_a_stream_are_bounded(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel, timeout_s=60)
-    bound = infer_stream.MOST_UNANSWERED
+    bound = infer_stream.MAX_PENDING
     item = request("hold", "x").SerializeToString()
     await write(call, *[item] * (bound + 200))
     await call.done_writing()
@@ -202,7 +202,7 @@ async def test_the_bound_holds_until_half_is_responded(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel, timeout_s=60)
-    bound = infer_stream.MOST_UNANSWERED
+    bound = infer_stream.MAX_PENDING
     await write(call, *[request("hold", "x").SerializeToString()] * (bound + 1))
     held = [await site.scheduler.next_held() for _ in range(bound)]
     for each in held[: bound // 2]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
     from nereid.services.gateway.control import Control
-    from nereid.services.gateway.data_plane import UnderWay
     from nereid.services.gateway.http.endpoints.infer_response import HttpEncoder
+    from nereid.services.gateway.infer_chain import UnderWay
     from nereid.services.gateway.load_reports import LoadReports
 
     Submit = Callable[[HttpCall, InferRequest, Callable[[InferResponse], None]], UnderWay]

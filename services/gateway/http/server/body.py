@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.server.limits import HttpLimits
-    from nereid.services.gateway.shared_tensors import MessageBuffer
+    from nereid.services.gateway.tensor_memory import MessageBuffer
 
     # Where the body of a call goes that is so long; None: wherever.
     RoomFor = Callable[[HttpCall, int], MessageBuffer | None]

@@ -10,7 +10,7 @@ from nereid.services.gateway.http.json.parser import error_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nereid.services.gateway.shared_tensors import MessageBuffer
+    from nereid.services.gateway.tensor_memory import MessageBuffer
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain"

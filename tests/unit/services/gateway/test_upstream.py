@@ -1,4 +1,4 @@
-"""The table of requests under way: each is answered once, whatever the link does."""
+"""Pending requests: each gets its response once, whatever the link does."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from nereid.core.messages import (
     Release,
 )
 from nereid.pb import kserve_pb2
+from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.upstream import Limits, Upstream
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class FakeLink:
 
 
 class Table:
-    """An Upstream on a FakeLink, and the answers it delivered."""
+    """An Upstream on a FakeLink, and the responses that it delivered."""
 
     def __init__(
         self,
@@ -81,14 +82,16 @@ class Table:
                 on_up()
             return self.link
 
-        self.upstream = Upstream(open_link, Limits(max_pending, limit_s, max_bytes))
+        limits = Limits(max_pending, limit_s, max_bytes)
+        self.upstream = Upstream(open_link, limits, TensorMemory(0))
+        self.client = self.upstream.client
 
     def submit(self, *payloads: bytes) -> InferRequest:
         request = InferRequest(0, b"", list(payloads))
-        self.upstream.submit(request, self.take)
+        self.upstream.infer(request, self.on_response)
         return request
 
-    def take(self, response: InferResponse) -> None:
+    def on_response(self, response: InferResponse) -> None:
         self.responses.append(response)
         self.arrived.set()
 
@@ -111,12 +114,12 @@ async def test_responses_find_their_requests() -> None:
         ]
     )
     assert [response.id for response in table.responses] == [second.id, first.id]
-    assert table.upstream.pending == 0
+    assert len(table.client.requests) == 0
     table.close()
     assert table.link.closed
 
 
-async def test_a_lone_request_does_not_wait_for_company() -> None:
+async def test_a_lone_request_is_flushed_at_once() -> None:
     table = Table()
     table.upstream.start()
     table.submit()
@@ -134,14 +137,14 @@ async def test_requests_that_came_before_the_link_are_sent_with_it() -> None:
     table.close()
 
 
-async def test_a_broken_link_loses_nothing() -> None:
+async def test_requests_outlive_a_broken_link() -> None:
     table = Table()
     table.upstream.start()
     first, second = table.submit(), table.submit()
     table.link.on_items([InferResponse(first.id)])
     table.link.on_down()
     table.link.on_down()
-    assert not table.upstream.up
+    assert not table.client.up
     table.link.sent.clear()
     third = table.submit()
     assert not table.link.sent
@@ -151,62 +154,64 @@ async def test_a_broken_link_loses_nothing() -> None:
     table.close()
 
 
-async def test_a_link_that_stays_away_fails_what_waits_and_refuses_the_rest() -> None:
+async def test_pending_requests_fail_and_new_ones_are_refused_past_the_reconnect_limit() -> None:
     table = Table(limit_s=0.01, up=False)
     table.upstream.start()
     table.submit()
     await asyncio.wait_for(table.arrived.wait(), 5)
     table.submit()
-    told = [response.error for response in table.responses]
-    assert told == [ErrorStatus(14, "the scheduler cannot be reached")] * 2
+    outcomes = [response.error for response in table.responses]
+    assert outcomes == [ErrorStatus(14, "the scheduler cannot be reached")] * 2
     table.link.on_up()
     fourth = table.submit()
     assert table.link.sent_ids() == [fourth.id]
     table.close()
 
 
-async def test_what_no_frame_can_hold_is_refused_before_it_breaks_the_link() -> None:
+async def test_requests_too_large_for_a_frame_are_refused() -> None:
     table = Table(max_bytes=1 << 40)
     table.upstream.start()
-    # Nobody touches these pages.
+    # These pages are never touched.
     huge = memoryview(mmap.mmap(-1, 3 << 30))
-    table.upstream.submit(InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]]), table.take)
+    table.upstream.infer(
+        InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]]), table.on_response
+    )
     assert table.responses[0].error == ErrorStatus(
         3,
         "3221225472 bytes of tensors are more than a request may have that is not in shared memory",
     )
-    table.upstream.submit(InferRequest(0, b"", [huge[: 1 << 30]]), table.take)
+    table.upstream.infer(InferRequest(0, b"", [huge[: 1 << 30]]), table.on_response)
     assert len(table.link.sent_ids()) == 1
-    assert table.upstream.pending == 1
+    assert len(table.client.requests) == 1
     table.close()
 
 
-async def test_the_table_is_bounded() -> None:
+async def test_the_number_of_pending_requests_is_bounded() -> None:
     table = Table(max_pending=1)
     table.upstream.start()
     first = table.submit()
     table.submit()
     assert table.responses[0].error == ErrorStatus(
-        14, "Exceeds maximum queue size: 1 requests are under way"
+        14, "Exceeds maximum queue size: 1 requests are pending"
     )
     table.link.on_items([InferResponse(first.id)])
     assert table.submit().id in table.link.sent_ids()
     table.close()
 
 
-async def test_cancelling() -> None:
+async def test_cancelled_requests_get_no_response() -> None:
     table = Table()
     table.upstream.start()
-    pending = table.upstream.submit(InferRequest(0, b"", []), table.take)
+    pending = table.upstream.infer(InferRequest(0, b"", []), table.on_response)
     number = pending.request.id
     pending.cancel()
     pending.cancel()
     assert table.link.sent_ids() == [number, -number]
     table.link.on_items([InferResponse(number)])
     assert not table.responses
-    # While the link is down there is nobody to tell.
+    # While the link is down nothing is sent.
     table.link.on_down()
-    table.upstream.submit(InferRequest(0, b"", []), table.take).cancel()
+    table.upstream.infer(InferRequest(0, b"", []), table.on_response).cancel()
     table.link.on_up()
     assert table.link.sent_ids() == []
     table.close()
@@ -215,11 +220,11 @@ async def test_cancelling() -> None:
 async def test_draining_waits_for_responses_and_cancellations() -> None:
     table = Table()
     table.upstream.start()
-    assert await table.upstream.drained(0)
+    assert await table.upstream.drain(0)
     first = table.submit()
-    second = table.upstream.submit(InferRequest(0, b"", []), table.take)
-    assert not await table.upstream.drained(0.001)
-    waiting = asyncio.ensure_future(table.upstream.drained(5))
+    second = table.upstream.infer(InferRequest(0, b"", []), table.on_response)
+    assert not await table.upstream.drain(0.001)
+    waiting = asyncio.ensure_future(table.upstream.drain(5))
     await asyncio.sleep(0)
     table.link.on_items([InferResponse(first.id)])
     assert not waiting.done()
@@ -228,11 +233,11 @@ async def test_draining_waits_for_responses_and_cancellations() -> None:
     table.close()
 
 
-async def test_closing_fails_what_is_left() -> None:
+async def test_closing_fails_pending_requests() -> None:
     table = Table()
     table.upstream.start()
     table.submit()
-    waiting = asyncio.ensure_future(table.upstream.drained(5))
+    waiting = asyncio.ensure_future(table.upstream.drain(5))
     await asyncio.sleep(0)
     table.close()
     table.submit()
@@ -249,7 +254,7 @@ async def test_closing_before_the_start_is_harmless() -> None:
     assert not table.link.closed
 
 
-async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_callback_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
     table = Table()
     table.upstream.start()
     seen: list[InferResponse] = []
@@ -258,11 +263,11 @@ async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixtur
         seen.append(response)
         raise ZeroDivisionError
 
-    bad = table.upstream.submit(InferRequest(0, b"", []), fail)
+    bad = table.upstream.infer(InferRequest(0, b"", []), fail)
     good = table.submit()
     table.link.on_items([InferResponse(bad.request.id), InferResponse(good.id)])
     assert [response.id for response in table.responses] == [good.id]
-    # It is given one more chance, to tell its client that something went wrong.
+    # It is called once more, with an internal error for its client.
     assert [response.error and response.error.code for response in seen] == [None, 13]
     assert "ZeroDivisionError" in caplog.text
     table.close()
@@ -274,9 +279,9 @@ async def test_responses_come_until_one_says_that_it_is_the_last() -> None:
     many, one = table.submit(bytes(100)), table.submit()
     for head in (b"a", b"b"):
         table.link.on_items([InferResponse(many.id, head, more=True)])
-    assert table.upstream.pending == 2
+    assert len(table.client.requests) == 2
     table.submit(b"x")
-    assert "100 bytes are under way" in str(table.responses.pop().error)
+    assert "100 bytes are pending" in str(table.responses.pop().error)
     table.link.on_items(
         [
             InferResponse(one.id, b"c"),
@@ -290,7 +295,7 @@ async def test_responses_come_until_one_says_that_it_is_the_last() -> None:
         (one.id, b"c"),
         (many.id, b""),
     ]
-    assert table.upstream.pending == table.upstream._pending_bytes == 0
+    assert len(table.client.requests) == table.client.pending_bytes == 0
     table.close()
 
 
@@ -302,17 +307,17 @@ async def test_a_request_that_had_an_response_is_not_sent_again() -> None:
     table.link.on_down()
     text = "the link to the scheduler broke, 3 responses into the request"
     assert table.responses.pop().error == ErrorStatus(14, text, accepted=True)
-    assert table.upstream.pending == 1
+    assert len(table.client.requests) == 1
     table.link.sent.clear()
     table.link.on_up()
     assert table.link.sent_ids() == [fresh.id]
     table.close()
 
 
-async def test_the_scheduler_hears_whether_clients_keep_up() -> None:
+async def test_flow_control_is_sent_to_the_scheduler() -> None:
     table = Table()
     table.upstream.start()
-    pending = table.upstream.submit(InferRequest(0, b"", []), table.take)
+    pending = table.upstream.infer(InferRequest(0, b"", []), table.on_response)
     number = pending.request.id
     table.link.sent.clear()
     pending.set_flow(paused=True)
@@ -328,7 +333,7 @@ async def test_the_scheduler_hears_whether_clients_keep_up() -> None:
     table.close()
 
 
-async def test_a_taker_that_fails_before_the_end_hears_of_the_end() -> None:
+async def test_a_callback_that_fails_is_called_with_the_last_response() -> None:
     table = Table()
     table.upstream.start()
     seen: list[InferResponse] = []
@@ -338,10 +343,10 @@ async def test_a_taker_that_fails_before_the_end_hears_of_the_end() -> None:
         if len(seen) == 1:
             raise ZeroDivisionError
 
-    number = table.upstream.submit(InferRequest(0, b"", []), fail).request.id
+    number = table.upstream.infer(InferRequest(0, b"", []), fail).request.id
     table.link.on_items([InferResponse(number, more=True), InferResponse(number)])
-    told = [(response.error and response.error.code, response.more) for response in seen]
-    assert told == [(None, True), (13, True), (None, False)]
+    outcomes = [(response.error and response.error.code, response.more) for response in seen]
+    assert outcomes == [(None, True), (13, True), (None, False)]
     table.close()
 
 
@@ -350,33 +355,33 @@ async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
     table.upstream.start()
     head = kserve_pb2.ModelInferRequest(model_name="cached").SerializeToString()
     requests = [InferRequest(0, head, []) for _ in range(3)]
-    table.upstream.submit(requests[0], table.take)
+    table.upstream.infer(requests[0], table.on_response)
     table.link.on_items([CachedModels(("cached",))])
-    table.upstream.submit(requests[1], table.take)
+    table.upstream.infer(requests[1], table.on_response)
     table.link.on_items([CachedModels(())])
-    table.upstream.submit(requests[2], table.take)
+    table.upstream.infer(requests[2], table.on_response)
     assert [len(request.digest) for request in requests] == [0, 16, 0]
     assert table.responses == []
 
 
-async def test_the_bytes_under_way_are_bounded() -> None:
+async def test_pending_bytes_are_bounded() -> None:
     table = Table(max_bytes=100)
     table.upstream.start()
-    # One request that is larger than all that may be under way is taken in while there is room.
+    # A request larger than the limit is accepted while no other is pending.
     large = table.submit(bytes(1000))
     table.submit(b"")
     assert [response.error and response.error.code for response in table.responses] == [14]
-    assert "1000 bytes are under way" in str(table.responses.pop().error)
+    assert "1000 bytes are pending" in str(table.responses.pop().error)
     table.link.on_items([InferResponse(large.id)])
     first, second = table.submit(bytes(40), bytes(20)), table.submit(bytes(40))
     assert len(table.responses) == 1
     table.submit(bytes(1))
     assert [response.error and response.error.code for response in table.responses] == [None, 14]
-    # An answer, a cancellation or a failure of all gives the room back.
-    table.upstream.cancel(first.id)
+    # Responses, cancellations and failures reduce the pending bytes.
+    table.client.cancel(first.id)
     table.link.on_items([InferResponse(second.id)])
     assert len(table.responses) == 3
     third = table.submit(bytes(100))
     assert table.link.sent_ids()[-1] == third.id
     table.close()
-    assert table.upstream._pending_bytes == 0
+    assert table.client.pending_bytes == 0

@@ -14,7 +14,7 @@ from nereid.services.gateway.client_shm.regions import (
     RegionUse,
     Registration,
 )
-from nereid.services.gateway.data_plane import UnderWay
+from nereid.services.gateway.infer_chain import UnderWay
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 
 HEAD = kserve_pb2.ModelInferResponse(

@@ -17,7 +17,7 @@ from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc import wire_format
 from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
-from nereid.services.gateway.shared_tensors import SharedTensors, tensor_bytes
+from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 
 P = kserve_pb2.InferParameter
 C = kserve_pb2.InferTensorContents
@@ -332,15 +332,17 @@ def test_every_datatype_travels_raw(datatype: str) -> None:
 
 
 def test_a_large_message_is_decoded_where_it_lies() -> None:
-    shared_tensors = SharedTensors(8 << 20)
-    shared_tensors.shared = True
+    memory = TensorMemory(8 << 20)
+    memory.on_scheduler_domain(memory.domain)
     tensors = (bytes(range(256)) * 400, FLOATS * 40)
     wide = {**X, "shape": [25600]}
     built = message(wide, {**Y, "shape": [160]}, raw=tensors, id="mine").SerializeToString()
-    room = shared_tensors.room(len(built), wire_format.first_tensor(memoryview(built)[:200]))
-    assert room is not None
-    room.view[:] = built
-    request = GrpcDecoder().decode_room(room)
+    buffer = memory.message_buffer(
+        len(built), wire_format.first_tensor_offset(memoryview(built)[:200])
+    )
+    assert buffer is not None
+    buffer.view[:] = built
+    request = GrpcDecoder().decode_buffer(buffer)
     assert request.request_id == "mine"
     assert request.head == GrpcDecoder().decode(built).head
     assert [bytes(tensor_bytes(request, each)) for each in request.payloads] == list(tensors)
@@ -353,10 +355,10 @@ def test_a_large_message_is_decoded_where_it_lies() -> None:
     [(b"\xff" * 100_000, "Unable to parse request"), (b"\x3a\xff\xff\x7f" * 30_000, "Unable to")],
 )
 def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes, text: str) -> None:
-    shared_tensors = SharedTensors(8 << 20)
-    shared_tensors.shared = True
-    room = shared_tensors.room(len(noise))
-    assert room is not None
-    room.view[:] = noise
+    memory = TensorMemory(8 << 20)
+    memory.on_scheduler_domain(memory.domain)
+    buffer = memory.message_buffer(len(noise))
+    assert buffer is not None
+    buffer.view[:] = noise
     with pytest.raises(Internal, match=text):
-        GrpcDecoder().decode_room(room)
+        GrpcDecoder().decode_buffer(buffer)
