@@ -52,7 +52,8 @@ class Upstream:
         tensors: TensorMemory,
         on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
-        self._limits = limits
+        self._max_pending = limits.max_pending
+        self._max_pending_bytes = limits.max_pending_bytes
         self.tensors = tensors
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
@@ -70,9 +71,9 @@ class Upstream:
         self.client.open()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> PendingRequest:
-        client = self.client
+        client, payloads = self.client, request.payloads
         # Tensors in shared memory hardly count: they are bounded elsewhere.
-        size_bytes = sum(map(len, request.payloads))
+        size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
         if size_bytes >= THRESHOLD_BYTES:
             self.tensors.stage(request)
             size_bytes = sum(map(len, request.payloads))
@@ -80,11 +81,11 @@ class Upstream:
                 # The scheduler could not read a frame of this size, and would end the link.
                 too_large = InvalidArgument(_TOO_LARGE.format(size_bytes))
                 return client.refuse(request, on_response, too_large)
-        limits = self._limits
-        if len(client.requests) >= limits.max_pending:
-            full = _QUEUE_FULL.format(f"{len(client.requests)} requests")
+        pending = len(client.requests)
+        if pending >= self._max_pending:
+            full = _QUEUE_FULL.format(f"{pending} requests")
             return client.refuse(request, on_response, Unavailable(full))
-        if client.pending_bytes + size_bytes > limits.max_pending_bytes and client.requests:
+        if client.pending_bytes + size_bytes > self._max_pending_bytes and pending:
             full = _QUEUE_FULL.format(f"{client.pending_bytes} bytes")
             return client.refuse(request, on_response, Unavailable(full))
         if self._digester is not None:
