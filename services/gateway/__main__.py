@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from nereid.mesh_client import dial_scheduler
 from nereid.observability.logging import set_up_logging
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.services.gateway import settings as gateway_settings
-from nereid.services.gateway.service import GatewayService, dialled
+from nereid.services.gateway.service import GatewayService
+from nereid.shm.segments import memory_domain
 
 if TYPE_CHECKING:
     from nereid.services.gateway.settings import GatewaySettings
@@ -24,7 +26,7 @@ async def serve(settings: GatewaySettings) -> int:
     """Serve until a signal; the exit code."""
     tls = settings.mesh_tls_client(settings.scheduler_address)
     channel = SocketChannel(settings.scheduler_address, ChannelOptions(tls=tls))
-    open_link = dialled(channel, settings.shm_limit_bytes)
+    open_link = dial_scheduler(channel, memory_domain(settings.shm_limit_bytes))
     service = GatewayService(settings, open_link=open_link, channel=channel)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.messages import LogRules, TraceRules
-from nereid.mesh_client import dial_scheduler
 from nereid.observability.logging import follow_log_rules
 from nereid.services.gateway.client_shm.outputs import Outputs
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
@@ -30,7 +29,6 @@ from nereid.services.gateway.policy.restricted_apis import RestrictedHttp, restr
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.tracing.request_traces import open_tracing
 from nereid.services.gateway.upstream import Limits, Upstream
-from nereid.shm.segments import memory_domain
 
 if TYPE_CHECKING:
     from nereid.core.messages import Notice, ToScheduler
@@ -46,11 +44,6 @@ _ACCEPTING_SHARE: Final = 0.2
 _SCRAPE_TIMEOUT_S: Final = 5.0
 # Of one gRPC client that does not read its responses.
 _MAX_UNSENT_BYTES: Final = 64 << 20
-
-
-def dialled(channel: rpc.Channel, shm_limit_bytes: int = 0) -> OpenLink:
-    """A link over a channel."""
-    return dial_scheduler(channel, memory_domain(shm_limit_bytes))
 
 
 def joined(link: rpc.Link[ToScheduler]) -> OpenLink:

@@ -69,15 +69,15 @@ class TensorMemory:
         self.segments = Segments(limit_bytes)
         self._idle_s = idle_s
         self._mappings = Mappings()
-        # Segments of responses that nobody reads any more.
+        # Segments of responses that are read no more, to be released.
         self._released: deque[str] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cleanup_timer: asyncio.TimerHandle | None = None
         self._release_segments: ReleaseSegments | None = None
 
     def start(self, release_segments: ReleaseSegments) -> None:
-        """Call from the event loop. release_segments is called with segments of responses that
-        nobody reads any more.
+        """Call from the event loop. release_segments is called with segments of responses that are
+        read no more.
         """
         self._release_segments = release_segments
         self._loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class TensorMemory:
         return InferResponse(response.id, error=error_status_of(error))
 
     def _on_unread(self, segment_name: str) -> None:
-        """Nobody reads this segment any more. Views are collected in any thread, at any time."""
+        """The last view of a segment was collected: in any thread, at any time."""
         self._released.append(segment_name)
         with contextlib.suppress(RuntimeError):
             if self._loop is not None:

@@ -1,7 +1,7 @@
 """A gateway on real ports in front of a small scheduler in the same process.
 
 The scheduler's model "echo" answers its inputs as outputs, "hold" answers when the test says so,
-"fail" fails late; any other is unknown.
+"fail" fails after it was accepted; any other is unknown.
 """
 
 from __future__ import annotations
@@ -216,9 +216,9 @@ def response_metrics(
         async def metrics(_call: Call, message: bytes) -> bytes:
             return pb.MetricsResponse(exposition=page(self, message)).SerializeToString()
 
-        told = others(self)
+        table = others(self)
         return dataclasses.replace(
-            told, async_unary={**told.async_unary, "/nereid.v1.Scheduler/Metrics": metrics}
+            table, async_unary={**table.async_unary, "/nereid.v1.Scheduler/Metrics": metrics}
         )
 
     monkeypatch.setattr(EchoScheduler, "handlers", handlers)

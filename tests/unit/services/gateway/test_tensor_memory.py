@@ -66,7 +66,7 @@ def test_tensors_in_bytes_are_moved_to_a_segment() -> None:
     assert memory.segments.total_bytes == 0
 
 
-def test_small_and_unshared_tensors_stay_as_they_are() -> None:
+def test_small_and_unshared_tensors_are_not_moved() -> None:
     for memory, size_bytes in ((tensor_memory(), 1000), (tensor_memory(shared=False), MIB)):
         request = InferRequest(1, b"", [bytes(size_bytes)])
         memory.stage(request)
@@ -153,7 +153,7 @@ async def test_a_responses_segment_is_released_with_its_last_view() -> None:
 async def test_the_segment_of_a_cancelled_requests_response_is_released_at_once() -> None:
     it = GatewayWithExecutor()
     request = it.submit()
-    response = it.response(request, b"late")
+    response = it.response(request, b"x")
     it.pending.cancel()
     it.receive(response)
     await turn()

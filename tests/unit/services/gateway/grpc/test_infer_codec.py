@@ -232,9 +232,9 @@ def test_features_that_are_not_there_are_named() -> None:
         output = built.outputs.add(name="O")
         for key, value in parameters.items():
             output.parameters[key].CopyFrom(value)
-        told_code, told = error_status_of(built)
-        assert told_code == code
-        assert told.startswith(text)
+        status, text_found = error_status_of(built)
+        assert status == code
+        assert text_found.startswith(text)
 
 
 def test_what_only_http_heeds_is_dropped_from_the_head() -> None:

@@ -62,13 +62,13 @@ def test_a_limit_ends_a_file_and_requests_without_a_trace_count() -> None:
 
 def test_new_rules_end_the_batches_of_old_ones() -> None:
     batches = TraceBatches()
-    old, stays = (Sampler(ALL._replace(log_frequency=9)) for _ in range(2))
+    old, kept = (Sampler(ALL._replace(log_frequency=9)) for _ in range(2))
     added(batches, old, 1)
-    added(batches, stays, 1)
-    assert ids(batches.set_samplers([stays])) == [([1], True)]
+    added(batches, kept, 1)
+    assert ids(batches.set_samplers([kept])) == [([1], True)]
     # One that was pending.
     assert added(batches, old, 1) == [([3], True)]
-    assert added(batches, stays, 8) == [([2, *range(4, 12)], True)]
+    assert added(batches, kept, 8) == [([2, *range(4, 12)], True)]
 
 
 def test_a_batch_too_large_to_keep_is_written_early() -> None:

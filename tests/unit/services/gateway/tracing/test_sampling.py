@@ -25,7 +25,7 @@ def test_a_model_goes_by_its_own_rule_and_the_others_by_the_servers() -> None:
     assert wanted(sampling, "m") == [False] * 4
 
 
-def test_a_rule_that_stays_goes_on_counting() -> None:
+def test_an_unchanged_rule_keeps_its_count() -> None:
     sampling = Sampling(SECOND)
     thrice = TraceRule(on=True, rate=1, limit=3)
     sampling.set_rules(TraceRules(SECOND, (("m", thrice),)))
