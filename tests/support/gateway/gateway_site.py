@@ -1,6 +1,6 @@
 """A gateway on real ports in front of a small scheduler in the same process.
 
-The scheduler's model "echo" answers its inputs as outputs, "hold" answers when the test says so,
+The scheduler's model "echo" returns its inputs as outputs, "hold" responds when the test says so,
 "fail" fails after it was accepted; any other is unknown.
 """
 
@@ -209,7 +209,7 @@ async def gateway_site(**changes: Any) -> AsyncIterator[GatewaySite]:
 def response_metrics(
     monkeypatch: pytest.MonkeyPatch, page: Callable[[EchoScheduler, bytes], bytes]
 ) -> None:
-    """Have schedulers made from here on tell what `page` makes of a request for metrics."""
+    """Have schedulers constructed from here on respond to requests for metrics with `page`."""
     others = EchoScheduler.handlers
 
     def handlers(self: EchoScheduler) -> Handlers:

@@ -1,4 +1,4 @@
-"""ModelInfer's bytes to requests and answers back, as a real server takes and refuses them."""
+"""ModelInfer's bytes to requests and responses to bytes, with Triton's errors."""
 
 from __future__ import annotations
 
