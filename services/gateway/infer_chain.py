@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
 
     OnResponse = Callable[[InferResponse], None]
-    Infer = Callable[[InferRequest, OnResponse], "UnderWay"]
+    Infer = Callable[[InferRequest, OnResponse], "RequestHandle"]
 
 
-class UnderWay(Protocol):
+class RequestHandle(Protocol):
     """A request that was sent, as its sender sees it."""
 
     def cancel(self) -> None:
@@ -30,7 +30,7 @@ class UnderWay(Protocol):
 class InferStep(Protocol):
     """One step of the data plane."""
 
-    def infer(self, request: InferRequest, on_response: OnResponse, /) -> UnderWay:
+    def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
         """Send a request on; on_response is called for each response until one without `more`,
         possibly before this returns.
         """

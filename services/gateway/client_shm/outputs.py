@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest
     from nereid.services.gateway.client_shm.regions import Placement, Regions
-    from nereid.services.gateway.infer_chain import UnderWay
+    from nereid.services.gateway.infer_chain import RequestHandle
 
     OnResponse = Callable[[InferResponse], None]
 
@@ -29,13 +29,13 @@ class Outputs:
     """The way to the mesh, for requests of which some may want outputs in shared memory."""
 
     def __init__(
-        self, regions: Regions, infer: Callable[[InferRequest, OnResponse], UnderWay]
+        self, regions: Regions, infer: Callable[[InferRequest, OnResponse], RequestHandle]
     ) -> None:
         self._regions = regions
         self._infer = infer
         self._names: dict[bytes, tuple[str, ...]] = {}
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> UnderWay:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         """As DataPlane.infer."""
         if not request.placements:
             return self._infer(request, on_response)
@@ -71,7 +71,7 @@ class _Placed:
         self._outputs = outputs
         self._on_response = on_response
         self._placements: list[Placement] = request.placements or []
-        self.under_way: UnderWay | None = None
+        self.under_way: RequestHandle | None = None
         for _, region, _ in self._placements:
             region.users += 1
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
-    from nereid.services.gateway.infer_chain import UnderWay
+    from nereid.services.gateway.infer_chain import RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
 # Metadata by which a client asks for a model's failure as the status of the call.
@@ -83,7 +83,7 @@ class InferStreams:
 class _StreamRequest(PendingReply):
     """One request of a stream and its replies."""
 
-    __slots__ = ("_decoupled", "_request", "_stream", "under_way")
+    __slots__ = ("_decoupled", "_request", "_stream", "handle")
 
     def __init__(self, stream: _InferStream, request: InferRequest) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _StreamRequest(PendingReply):
         # The model gives any number of responses: it had one with `more`.
         self._decoupled = False
         # None: infer() has not returned yet.
-        self.under_way: UnderWay | None = None
+        self.handle: RequestHandle | None = None
 
     def on_response(self, response: InferResponse) -> None:
         stream, request = self._stream, self._request
@@ -123,13 +123,13 @@ class _StreamRequest(PendingReply):
             stream.end_if_finished()
 
     def cancel(self) -> None:
-        if self.under_way is not None:
-            self.under_way.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
         """Pause the model, or let it go on."""
-        if self.under_way is not None:
-            self.under_way.set_flow(paused=paused)
+        if self.handle is not None:
+            self.handle.set_flow(paused=paused)
 
 
 class _InferStream:
@@ -269,7 +269,7 @@ class _InferStream:
             owner.forwarding.forward_headers(request, self._call.metadata)
         stream_request = _StreamRequest(self, request)
         self.order.add_request(stream_request)
-        stream_request.under_way = data_plane.infer(request, stream_request.on_response)
+        stream_request.handle = data_plane.infer(request, stream_request.on_response)
 
     def _is_full(self, max_pending: int = MAX_PENDING) -> bool:
         return (

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferResponse
     from nereid.services.gateway.data_plane import DataPlane
-    from nereid.services.gateway.infer_chain import UnderWay
+    from nereid.services.gateway.infer_chain import RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
@@ -137,7 +137,7 @@ class HttpFront:
 
     def _submit(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
-    ) -> UnderWay:
+    ) -> RequestHandle:
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
             request.trace_context = trace_context.binary(traceparent)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         TraceRules,
     )
     from nereid.observability.tracing import Sampler
-    from nereid.services.gateway.infer_chain import Infer, OnResponse, UnderWay
+    from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
     from nereid.services.gateway.tracing.sampling import Sampling
 
 _now_ns = time.monotonic_ns
@@ -70,7 +70,7 @@ class FileTracing:
         self._sampling = sampling
         self._infer = infer
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> UnderWay:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         sampler = self._sampling.sampler_of(request)
         if not sampler.takes_next():
             context = request.trace_context
@@ -92,6 +92,7 @@ class _FileTrace:
 
     __slots__ = (
         "_done",
+        "_handle",
         "_moments",
         "_on_response",
         "_sampler",
@@ -99,7 +100,6 @@ class _FileTrace:
         "_sent_ns",
         "_sink",
         "_tensors",
-        "_under_way",
     )
 
     def __init__(
@@ -127,7 +127,7 @@ class _FileTrace:
         self._send_events = _SENT[protocol]
         self._sent_ns = _now_ns()
         self._moments: list[tuple[str, int]] = [(start, received_ns), (end, self._sent_ns)]
-        self._under_way = infer(request, self._forward_response)
+        self._handle = infer(request, self._forward_response)
 
     def _forward_response(self, response: InferResponse) -> None:
         """Pass the response on; after the last, record the trace."""
@@ -146,11 +146,11 @@ class _FileTrace:
                 self._record(response.trace, now_ns)
 
     def cancel(self) -> None:
-        self._under_way.cancel()
+        self._handle.cancel()
         self._record((), 0)
 
     def set_flow(self, *, paused: bool) -> None:
-        self._under_way.set_flow(paused=paused)
+        self._handle.set_flow(paused=paused)
 
     def _record(self, models: tuple[TracedModel, ...], responded_ns: int) -> None:
         if self._done:

@@ -29,7 +29,7 @@ from nereid.services.gateway.tracing.sampling import Sampling
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse, TraceRules
     from nereid.observability.tracing import Tracer, TraceSettings
-    from nereid.services.gateway.infer_chain import Infer, OnResponse, UnderWay
+    from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class SpanTracing:
         self._sampling = sampling
         self._infer = infer
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> UnderWay:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         if not self._sampling.sampler_of(request).wants(request.trace_context):
             return self._infer(request, on_response)
         return _SpanTrace(self._tracer, self._infer, request, on_response)
@@ -87,12 +87,12 @@ class _SpanTrace:
         "_arrival",
         "_context",
         "_done",
+        "_handle",
         "_on_response",
         "_parent",
         "_request",
         "_sent_ns",
         "_tracer",
-        "_under_way",
     )
 
     def __init__(
@@ -107,7 +107,7 @@ class _SpanTrace:
         assert request.arrival is not None, "the front recorded no arrival"
         self._arrival = request.arrival
         self._sent_ns = _now_ns()
-        self._under_way = infer(request, self._forward_response)
+        self._handle = infer(request, self._forward_response)
 
     def _forward_response(self, response: InferResponse) -> None:
         """Pass the response on; after the last, export the spans."""
@@ -123,11 +123,11 @@ class _SpanTrace:
             self._record(error, responded_ns)
 
     def cancel(self) -> None:
-        self._under_way.cancel()
+        self._handle.cancel()
         self._record("the client disconnected", None)
 
     def set_flow(self, *, paused: bool) -> None:
-        self._under_way.set_flow(paused=paused)
+        self._handle.set_flow(paused=paused)
 
     def _record(self, error: str | None, responded_ns: int | None) -> None:
         if self._done:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.http.endpoints.infer_response import HttpEncoder
-    from nereid.services.gateway.infer_chain import UnderWay
+    from nereid.services.gateway.infer_chain import RequestHandle
     from nereid.services.gateway.load_reports import LoadReports
 
-    Submit = Callable[[HttpCall, InferRequest, Callable[[InferResponse], None]], UnderWay]
+    Submit = Callable[[HttpCall, InferRequest, Callable[[InferResponse], None]], RequestHandle]
 
 EVENTS: Final = b"text/event-stream; charset=utf-8"
 # An event that clients pass over.

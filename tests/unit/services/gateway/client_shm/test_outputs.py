@@ -14,7 +14,7 @@ from nereid.services.gateway.client_shm.regions import (
     RegionUse,
     Registration,
 )
-from nereid.services.gateway.infer_chain import UnderWay
+from nereid.services.gateway.infer_chain import RequestHandle
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 
 HEAD = kserve_pb2.ModelInferResponse(
@@ -53,7 +53,7 @@ class Mesh(ScriptedMesh):
         self.regions.register(Registration(SYSTEM, "r", 8, "k"), lambda: self.memory)
         self.outputs = Outputs(self.regions, self.infer)
 
-    def send(self, *places: tuple[str, Range]) -> UnderWay:
+    def send(self, *places: tuple[str, Range]) -> RequestHandle:
         request = InferRequest(1, b"", [])
         self.regions.use(request, RegionUse((), places))
         return self.outputs.infer(request, self.told.append)

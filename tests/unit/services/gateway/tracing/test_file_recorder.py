@@ -17,7 +17,7 @@ from nereid.core.messages import (
 )
 from nereid.observability.tracing import LARGEST_TENSOR_BYTES, Sampler, is_sampled, shows_tensors
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.infer_chain import UnderWay
+from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tracing.file_format import Trace
 from nereid.services.gateway.tracing.file_recorder import FileTracing, to_local_clock
 from nereid.services.gateway.tracing.sampling import Sampling
@@ -53,7 +53,7 @@ class Mesh(ScriptedMesh):
         self.sink = KeptTraces()
         self.tracing = FileTracing(self.sink, Sampling(rule), self.infer)
 
-    def ask(self, request: InferRequest, protocol: str = "grpc") -> UnderWay:
+    def ask(self, request: InferRequest, protocol: str = "grpc") -> RequestHandle:
         request.arrival = Arrival(protocol, monotonic_ns())
         return self.tracing.infer(request, self.told.append)
 
@@ -121,10 +121,10 @@ def test_a_trace_has_the_gateways_times_and_the_models(protocol: str, seen: list
 
 def test_each_response_is_shown_but_the_first_empty_one() -> None:
     it = Mesh()
-    under_way = it.ask(request())
+    handle = it.ask(request())
     it.response(more=True)
     it.response(b"one", more=True)
-    under_way.set_flow(paused=True)
+    handle.set_flow(paused=True)
     assert it.flows == [True]
     for _ in range(500):
         it.response(b"two", more=True)

@@ -7,7 +7,7 @@ import pytest
 from nereid.core.messages import Arrival, ErrorStatus, InferRequest, InferResponse
 from nereid.observability.tracing import TraceConfig, TraceSettings, is_sampled
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.infer_chain import UnderWay
+from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tracing.request_traces import SpanTracing, open_tracing
 from nereid.services.gateway.tracing.sampling import Sampling
 from tests.support.gateway.scripted_mesh import ScriptedMesh
@@ -27,7 +27,7 @@ class Mesh(ScriptedMesh):
         sampling = Sampling(config.rule)
         self.tracing = SpanTracing(self.tracer, sampling, self.infer)
 
-    def ask(self, request: InferRequest) -> UnderWay:
+    def ask(self, request: InferRequest) -> RequestHandle:
         request.arrival = Arrival("grpc", monotonic_ns())
         return self.tracing.infer(request, self.told.append)
 
@@ -49,9 +49,9 @@ def test_a_missing_file_name_is_logged_where_one_is_needed(
 def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     asked = request(context)
-    under_way = it.ask(asked)
+    handle = it.ask(asked)
     assert it.on_response == it.told.append
-    under_way.cancel()
+    handle.cancel()
     assert it.cancelled == 1
     assert asked.trace_context == context
     assert it.tracer.spans == []
@@ -105,9 +105,9 @@ def test_a_client_that_disconnects_ends_its_trace_once() -> None:
 
 def test_a_request_with_several_responses_is_traced_to_the_last() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
-    under_way = it.ask(request(SAMPLED))
+    handle = it.ask(request(SAMPLED))
     it.on_response(InferResponse(1, b"one", more=True))
-    under_way.set_flow(paused=True)
+    handle.set_flow(paused=True)
     assert it.flows == [True]
     assert it.tracer.spans == []
     it.on_response(InferResponse(1))
