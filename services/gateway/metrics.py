@@ -17,12 +17,12 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 
 if TYPE_CHECKING:
+    from nereid.mesh_client import MeshClient
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.grpc.front import GrpcFront
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.server.server import HttpServer
     from nereid.services.gateway.settings import GatewaySettings
-    from nereid.services.gateway.upstream import Upstream
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +40,10 @@ def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
 class GatewayMetrics:
     """The gateway's own series."""
 
-    def __init__(self, http: HttpServer, grpc: GrpcFront, upstream: Upstream) -> None:
+    def __init__(self, http: HttpServer, grpc: GrpcFront, client: MeshClient) -> None:
         self._http = http
         self._grpc = grpc
-        self._upstream = upstream
+        self._client = client
 
     def write(self, page: metrics.Page) -> None:
         """Add all series of this gateway."""
@@ -51,9 +51,9 @@ class GatewayMetrics:
             page.add(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
         for code, count in sorted(self._grpc.statuses.items()):
             page.add(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
-        page.add(metrics.GATEWAY_PENDING, len(self._upstream.client.requests))
+        page.add(metrics.GATEWAY_PENDING, len(self._client.requests))
         page.add(metrics.GATEWAY_CONNECTIONS, self._http.connections)
-        page.add(metrics.GATEWAY_LINKED, self._upstream.client.up)
+        page.add(metrics.GATEWAY_LINKED, self._client.up)
 
 
 class MetricsFront:

@@ -88,7 +88,7 @@ class GatewayService:
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
         scraped = Control(channel, min(settings.control_timeout_secs, _SCRAPE_TIMEOUT_S))
-        own = GatewayMetrics(self._http, self._grpc_front, self._upstream)
+        own = GatewayMetrics(self._http, self._grpc_front, self._upstream.client)
         self._metrics = HttpServer(
             MetricsFront(own, scraped, mesh_request(settings)), _http_limits(settings)
         )
