@@ -54,6 +54,13 @@ def error_status_of(error: NereidError) -> ErrorStatus:
     return ErrorStatus(error.code, error.message, error.accepted)
 
 
+class Arrival(NamedTuple):
+    """How a request came to its gateway: by "http" or "grpc", and when it was complete."""
+
+    protocol: str
+    received_ns: int
+
+
 @dataclass(slots=True, eq=False)
 class InferRequest:
     """One inference request on its way from a gateway to the scheduler.
@@ -90,6 +97,8 @@ class InferRequest:
     empty_final: bool = False
     # In the gateway: the segment that payloads lie in. It never travels.
     lease: Lease | None = None
+    # In the gateway, where requests are traced. It never travels.
+    arrival: Arrival | None = None
 
 
 class Cancel(NamedTuple):

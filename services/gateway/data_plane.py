@@ -1,32 +1,31 @@
-"""What both fronts are given: infer(), the control calls, and how the gateway itself is.
+"""What both fronts are given: infer(), control calls, buffers, and the state of the gateway.
 
-Knows no protocol of clients. Fronts translate, this decides whether the server is there for them.
+Knows no protocol of clients: fronts translate, this decides whether the server is there for them.
+GatewayService makes the chain of steps behind infer().
 """
 
 from __future__ import annotations
 
 from importlib import metadata
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import NereidError
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nereid.core.messages import InferRequest, InferResponse
     from nereid.services.gateway.control import Control
-    from nereid.services.gateway.tracing.request_traces import Tracing
+    from nereid.services.gateway.infer_chain import Infer
+    from nereid.services.gateway.tracing.request_traces import TracingStep
     from nereid.services.gateway.upstream import Upstream
 
 try:
     VERSION = metadata.version("nereid-mesh")
 except metadata.PackageNotFoundError:
-    # Run from a source tree that nobody installed.
+    # Run from a source tree that is not installed.
     VERSION = "0"
 
-# Triton's list: clients look up here what they may ask for.
+# Triton's list: clients look up here which features they may use.
 EXTENSIONS: Final = (
     "classification",
     "sequence",
@@ -44,34 +43,38 @@ EXTENSIONS: Final = (
 )
 
 
-class UnderWay(Protocol):
-    """A request that was sent on its way."""
+class InferChain(NamedTuple):
+    """The steps that each request passes, and what else is to be known of them."""
 
-    def cancel(self) -> None:
-        """The client is gone: no answer will be delivered. Harmless after the answer."""
-
-    def set_flow(self, *, paused: bool) -> None:
-        """The client cannot keep up with the answers, or it can again. Harmless after the last."""
+    # Of the first step.
+    infer: Infer
+    tracing: TracingStep | None = None
+    regions: Regions = NO_REGIONS
 
 
 class DataPlane:
-    """One gateway's way to the mesh."""
+    """One gateway's path to the mesh."""
 
-    def __init__(self, upstream: Upstream, control: Control, server_name: str) -> None:
-        self._upstream = upstream
+    def __init__(
+        self, chain: InferChain, upstream: Upstream, control: Control, server_name: str
+    ) -> None:
+        # Bound here once: both fronts call it for each request.
+        self.infer = chain.infer
+        # Fronts set InferRequest.arrival.
+        self.records_arrivals = chain.tracing is not None
+        # Clients' shared memory.
+        self.regions = chain.regions
+        # Makes buffers for large messages.
+        self.tensors = upstream.tensors
         self.control = control
-        self._name = server_name
-        # Set when the server is told to end: what is under way is finished.
+        # The server is shutting down: pending requests are finished.
         self.draining = False
-        # Stands before infer where requests are traced; None: nothing is.
-        self.tracing: Tracing | None = None
-        # Clients' shared memory; the same for both fronts.
-        self.regions: Regions = NO_REGIONS
-        self.shared_tensors = upstream.shared_tensors
-        # Bound once: the hot path of both fronts.
-        self.infer: Callable[[InferRequest, Callable[[InferResponse], None]], UnderWay] = (
-            upstream.submit
-        )
+        self._upstream = upstream
+        self._name = server_name
+
+    def begin_drain(self) -> None:
+        """Refuse new requests from now on."""
+        self.draining = True
 
     @property
     def live(self) -> bool:
@@ -79,8 +82,10 @@ class DataPlane:
         return not self.draining
 
     async def ready(self) -> bool:
-        """Whether the mesh takes requests: linked, not ending, and ready by the scheduler."""
-        if self.draining or not self._upstream.up:
+        """Whether the mesh takes requests: connected, not shutting down, and the scheduler says
+        that it is ready.
+        """
+        if self.draining or not self._upstream.client.up:
             return False
         try:
             return await self.control.server_ready()

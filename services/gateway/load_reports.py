@@ -1,6 +1,6 @@
-"""ORCA load reports: how busy the mesh is, in a header of the replies to those who ask for it.
+"""ORCA load reports: how busy the mesh is, in a header of replies to clients that ask for it.
 
-Taken from the metrics page, at most once a second however many ask.
+Derived from the metrics page, which is read at most once a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.control import Control
 
 FORMAT_HEADER: Final = b"endpoint-load-metrics-format"
-_LASTS_S: Final = 1.0
+_MAX_AGE_S: Final = 1.0
 _SAMPLE: Final = re.compile(rb"^(nv_[a-z_]+)(?:\{(.*)\})? ([0-9.e+-]+)$", re.MULTILINE)
 _BLOCKS: Final = "nv_trt_llm_kv_cache_block_metrics"
 _BLOCK_TYPE: Final = re.compile(r'kv_cache_block_type="([a-z_]+)"')
@@ -32,29 +32,29 @@ class LoadReports:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._lines: dict[bytes, bytes] = {}
-        self._until = 0.0
+        self._expires_s = 0.0
         self._lock = asyncio.Lock()
 
     async def line(self, form: bytes) -> bytes:
-        """The header with its CRLF in the form asked for, text or json; else, or if there is
-        nothing to tell, nothing.
+        """The header with its CRLF in this form, text or json; empty for other forms, or if there
+        is nothing to report.
         """
         loop = asyncio.get_running_loop()
         if form not in (b"text", b"json"):
             return b""
         async with self._lock:
-            if loop.time() >= self._until:
-                self._lines = await self._ask()
-                self._until = loop.time() + _LASTS_S
+            if loop.time() >= self._expires_s:
+                self._lines = await self._read_metrics()
+                self._expires_s = loop.time() + _MAX_AGE_S
         return self._lines.get(form, b"")
 
-    async def _ask(self) -> dict[bytes, bytes]:
+    async def _read_metrics(self) -> dict[bytes, bytes]:
         try:
             response = await self._control.call(
                 "Metrics", pb.MetricsRequest(without_gpu=True), pb.MetricsResponse
             )
         except NereidError:
-            # A reply is worth more than its report.
+            # The reply is sent without a report.
             return {}
         return lines(response.exposition)
 
@@ -65,11 +65,11 @@ def lines(page: bytes) -> dict[bytes, bytes]:
         (name.decode(), labels.decode(), float(value))
         for name, labels, value in _SAMPLE.findall(page)
     ]
-    report, named = _machines(samples), _named(samples)
+    report, named = _utilization(samples), _named(samples)
     if not report and not named:
         return {}
-    told = [*report.items(), *((f"named_metrics.{name}", value) for name, value in named.items())]
-    text = ", ".join(f"{name}={value:g}" for name, value in told)
+    values = [*report.items(), *((f"named_metrics.{name}", value) for name, value in named.items())]
+    text = ", ".join(f"{name}={value:g}" for name, value in values)
     document = orjson.dumps({**report, "named_metrics": named})
     return {
         b"text": b"endpoint-load-metrics: TEXT %b\r\n" % text.encode(),
@@ -77,7 +77,7 @@ def lines(page: bytes) -> dict[bytes, bytes]:
     }
 
 
-def _machines(samples: Iterable[tuple[str, str, float]]) -> Mapping[str, float]:
+def _utilization(samples: Iterable[tuple[str, str, float]]) -> Mapping[str, float]:
     values = {name: value for name, _, value in samples}
     report = {}
     if "nv_cpu_utilization" in values:

@@ -1,7 +1,7 @@
 """The metrics port: the whole mesh's page, from the scheduler, and this gateway's own series.
 
-Follows Triton: GET only, and any path but /metrics is an empty page. When the scheduler cannot be
-asked, the gateway still tells of itself. Knows the fronts by what they count.
+Follows Triton: GET only, and any path but /metrics is an empty page. While the scheduler cannot be
+reached, the page has only the gateway's series. Knows the fronts by what they count.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 
 if TYPE_CHECKING:
+    from nereid.mesh_client import MeshClient
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.grpc.front import GrpcFront
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.server.server import HttpServer
     from nereid.services.gateway.settings import GatewaySettings
-    from nereid.services.gateway.upstream import Upstream
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _CONTENT_TYPE: Final = metrics.CONTENT_TYPE.encode()
 
 
 def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
-    """What to ask the scheduler for."""
+    """The request for the scheduler's series."""
     return pb.MetricsRequest(
         without_cpu=not settings.allow_cpu_metrics, without_gpu=not settings.allow_gpu_metrics
     )
@@ -40,24 +40,24 @@ def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
 class GatewayMetrics:
     """The gateway's own series."""
 
-    def __init__(self, http: HttpServer, grpc: GrpcFront, upstream: Upstream) -> None:
+    def __init__(self, http: HttpServer, grpc: GrpcFront, client: MeshClient) -> None:
         self._http = http
         self._grpc = grpc
-        self._upstream = upstream
+        self._client = client
 
     def write(self, page: metrics.Page) -> None:
-        """Everything that this gateway counts."""
+        """Add all series of this gateway."""
         for status, count in sorted(self._http.statuses.items()):
             page.add(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
         for code, count in sorted(self._grpc.statuses.items()):
             page.add(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
-        page.add(metrics.GATEWAY_PENDING, self._upstream.pending)
+        page.add(metrics.GATEWAY_PENDING, len(self._client.requests))
         page.add(metrics.GATEWAY_CONNECTIONS, self._http.connections)
-        page.add(metrics.GATEWAY_LINKED, self._upstream.up)
+        page.add(metrics.GATEWAY_LINKED, self._client.up)
 
 
 class MetricsFront:
-    """Answers HttpCalls of the metrics port. Calling it is dispatching one."""
+    """Responds to HttpCalls of the metrics port. Calling it dispatches one."""
 
     def __init__(self, own: GatewayMetrics, control: Control, request: pb.MetricsRequest) -> None:
         self._own = own
@@ -71,25 +71,25 @@ class MetricsFront:
         elif _PATH.fullmatch(call.target) is None:
             call.respond(200, (), _CONTENT_TYPE)
         else:
-            task = asyncio.get_running_loop().create_task(self._response(call))
+            task = asyncio.get_running_loop().create_task(self._respond(call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _response(self, call: HttpCall) -> None:
+    async def _respond(self, call: HttpCall) -> None:
         try:
-            mesh = await self._ask()
+            mesh = await self._read_mesh_page()
             page = metrics.Page()
             self._own.write(page)
             metrics.write_process(page)
             call.respond(200, (mesh, page.encode()), _CONTENT_TYPE)
         except Exception:
-            _log.exception("the metrics could not be written")
+            _log.exception("the metrics page could not be written")
             call.fail(500, INTERNAL_MESSAGE)
 
-    async def _ask(self) -> bytes:
+    async def _read_mesh_page(self) -> bytes:
         try:
             response = await self._control.call("Metrics", self._request, pb.MetricsResponse)
         except NereidError as error:
-            _log.warning("the scheduler's metrics are missing: %s", error.message)
+            _log.warning("the metrics page lacks the scheduler's series: %s", error.message)
             return b""
         return response.exposition

@@ -1,7 +1,7 @@
-"""Digests of clients' requests, for the scheduler to find their answers in the cache by.
+"""Digests of clients' requests, by which the scheduler finds their responses in the cache.
 
-Only for models that the scheduler has named: nothing is computed for others. Large tensors would
-hold up everybody else: where a digest is missing, the scheduler has a thread make it.
+Only models that the scheduler has named have their requests digested. Large tensors would block the
+event loop: where a digest is missing, the scheduler has a thread compute it.
 """
 
 from __future__ import annotations
@@ -10,36 +10,43 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.digest import Layout, digest, layout_of
 from nereid.core.messages import SharedMemory
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.shared_tensors import tensor_bytes
+from nereid.services.gateway.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nereid.core.messages import InferRequest
 
-_MOST_HEADS: Final = 4096
-_LARGEST_REMEMBERED_HEAD_BYTES: Final = 4096
-# So much takes half a millisecond.
-_MOST_BYTES: Final = 16 << 20
+_CACHED_HEADS: Final = 4096
+_MAX_CACHED_HEAD_BYTES: Final = 4096
+# So many take half a millisecond.
+_MAX_BYTES: Final = 16 << 20
 _UNKNOWN: Final = Layout(b"", ())
 
 
 class Digester:
     """Knows which models' requests want a digest."""
 
-    def __init__(self, models: Iterable[str]) -> None:
+    def __init__(
+        self,
+        models: Iterable[str],
+        max_bytes: int = _MAX_BYTES,
+        cached_heads: int = _CACHED_HEADS,
+    ) -> None:
         self._models = frozenset(models)
-        # By head; None: nobody wants to have its requests digested.
-        self._layouts: dict[bytes, Layout | None] = {}
+        self._max_bytes = max_bytes
+        # By head; None: its model's requests want no digest.
+        self._layouts = BoundedCache[bytes, Layout | None](cached_heads, _MAX_CACHED_HEAD_BYTES)
 
     def digest(self, request: InferRequest) -> bytes:
-        """16 bytes, or none where nobody asked, the request's data lies elsewhere or is large."""
+        """16 bytes; none if the model wants none, or the data is in clients' memory or large."""
         layout = self._layouts.get(request.head, _UNKNOWN)
         if layout is _UNKNOWN:
-            layout = self._look(request.head)
+            layout = self._find_layout(request.head)
         if layout is None or request.error_status is not None:
             return b""
         if len(layout.order) != len(request.payloads):
@@ -49,18 +56,14 @@ class Digester:
         ):
             return b""
         payloads = [tensor_bytes(request, payload) for payload in request.payloads]
-        if sum(map(len, payloads)) > _MOST_BYTES:
+        if sum(map(len, payloads)) > self._max_bytes:
             return b""
         return digest(layout, request.parameters, payloads)
 
-    def _look(self, head: bytes) -> Layout | None:
+    def _find_layout(self, head: bytes) -> Layout | None:
         try:
             message = kserve_pb2.ModelInferRequest.FromString(head)
         except DecodeError:
             return None
         layout = layout_of(message) if message.model_name in self._models else None
-        if len(head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
-            if len(self._layouts) >= _MOST_HEADS:
-                self._layouts.clear()
-            self._layouts[head] = layout
-        return layout
+        return self._layouts.remember(head, layout)

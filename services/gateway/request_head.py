@@ -1,7 +1,7 @@
-"""The head of a request: which parts of a ModelInferRequest the services behind share and cache.
+"""The head of a request: the parts of a ModelInferRequest that are the same for many requests.
 
-Both fronts build heads here, so that the same request over HTTP and gRPC has the same head. What is
-derived from a head is remembered by its bytes in a bounded table.
+Both fronts build heads here, so that equal requests over HTTP and gRPC have the same head. Services
+cache what they derive from a head by its bytes.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ if TYPE_CHECKING:
 
     from nereid.services.gateway.client_shm.regions import RegionUse
 
-# Entries of a table of derived things; past it the table starts anew, which bounds memory without
-# the bookkeeping of an LRU on the hot path.
+# Of a BoundedCache of what is derived from heads.
 TABLE_LIMIT: Final = 2048
-# Longer keys are derived each time, so that a table's memory is bounded as well.
 KEY_LIMIT_BYTES: Final = 8192
 
 
 class CheckedHead(NamedTuple):
-    """What one look at a head found."""
+    """A head that was checked, and what was derived from it."""
 
     head: bytes
     input_names: tuple[str, ...]
     strings: tuple[StringInput, ...]
-    # None: all of its tensors come and go with the request itself.
+    # None: no tensor is in clients' shared memory.
     regions: RegionUse | None = None
 
 
 def naming(model: str, version: str) -> bytes:
-    """The head that names a model and nothing else; faults travel with it."""
+    """The head that names a model and nothing else; for requests with an error."""
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
 
 
 class HeadInput(NamedTuple):
-    """One input as a head tells it."""
+    """One input in a head."""
 
     name: str
     datatype: str
@@ -58,8 +56,8 @@ def build(
     outputs: Iterable[str],
     classes: Mapping[str, int] = MappingProxyType({}),
 ) -> CheckedHead:
-    """The head of a request with these inputs that asks for these outputs (none: all), and, of
-    outputs in classes, for so many of their best elements.
+    """The head of a request with these inputs for these outputs (none: all); classes: of how many
+    best elements of an output the classes are wanted.
 
     Raises:
         InvalidArgument: a shape does not fit the protocol's 64 bits.
@@ -77,17 +75,9 @@ def build(
         names.append(name)
         if datatype == BYTES and all(size >= 0 for size in shape):
             strings.append(StringInput(index, name, model, prod(shape)))
-    # Asking twice for one output is asking once, as on Triton.
+    # An output that is named twice is returned once, as on Triton.
     for name in dict.fromkeys(outputs):
         output = message.outputs.add(name=name)
         if classes.get(name):
             output.parameters[CLASSIFICATION].int64_param = classes[name]
     return CheckedHead(message.SerializeToString(), tuple(names), tuple(strings))
-
-
-def remember(table: dict[bytes, CheckedHead], key: bytes, checked: CheckedHead) -> None:
-    """Add to a bounded table."""
-    if len(key) <= KEY_LIMIT_BYTES:
-        if len(table) >= TABLE_LIMIT:
-            table.clear()
-        table[key] = checked

@@ -1,6 +1,6 @@
-"""The gateway as a whole: wires fronts, data plane and link; starts, drains and ends them in order.
+"""The gateway as a whole: constructs its data plane and fronts; starts, drains and closes them.
 
-How the scheduler is reached is handed in, so that one process can join both by a link in memory.
+How the scheduler is reached is passed in, so that both can run in one process.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
-from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
 from nereid.core.messages import LogRules, TraceRules
-from nereid.core.methods import DOMAIN_KEY, INFER_PATH
 from nereid.observability.logging import follow_log_rules
 from nereid.services.gateway.client_shm.outputs import Outputs
-from nereid.services.gateway.client_shm.regions import Regions
+from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.control import Control
-from nereid.services.gateway.data_plane import DataPlane
+from nereid.services.gateway.data_plane import DataPlane, InferChain
 from nereid.services.gateway.grpc.front import GrpcFront
 from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
 from nereid.services.gateway.http.server.connection import HttpConnection
@@ -28,43 +26,24 @@ from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_r
 from nereid.services.gateway.policy import restricted_apis
 from nereid.services.gateway.policy.header_forwarding import HeaderForwarding, SpeltConnection
 from nereid.services.gateway.policy.restricted_apis import RestrictedHttp, restricted_grpc
-from nereid.services.gateway.shared_tensors import SharedTensors
+from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.tracing.request_traces import open_tracing
 from nereid.services.gateway.upstream import Limits, Upstream
-from nereid.shm.segments import memory_domain
 
 if TYPE_CHECKING:
     from nereid.core.messages import Notice, ToScheduler
+    from nereid.mesh_client import OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
+    from nereid.services.gateway.infer_chain import InferStep
     from nereid.services.gateway.settings import GatewaySettings
-    from nereid.services.gateway.upstream import OpenLink, SchedulerLink
 
 _log = logging.getLogger(__name__)
 
-# Of the time to drain, the part in which new HTTP requests are still taken, as Triton does.
-_OPEN_SHARE: Final = 0.2
-_SCRAPE_LIMIT_S: Final = 5.0
-# Of one gRPC client that does not take its answers.
-_MOST_UNSENT_BYTES: Final = 64 << 20
-
-
-class LinkCodec:
-    """Requests out, answers in."""
-
-    def __init__(self) -> None:
-        out = RequestCodec()
-        self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = ResponseCodec().decode
-
-
-def dialled(channel: rpc.Channel, shm_limit_bytes: int = 0) -> OpenLink:
-    """A link over a channel; it dials again for as long as it is open."""
-    metadata = ((DOMAIN_KEY, memory_domain(shm_limit_bytes)),)
-
-    def open_link(**callbacks: Any) -> SchedulerLink:
-        return rpc.dial_link(channel, INFER_PATH, LinkCodec(), metadata=metadata, **callbacks)
-
-    return open_link
+# The part of the drain time in which new HTTP requests are still accepted, as Triton does.
+_ACCEPTING_SHARE: Final = 0.2
+_SCRAPE_TIMEOUT_S: Final = 5.0
+# Of one gRPC client that does not read its responses.
+_MAX_UNSENT_BYTES: Final = 64 << 20
 
 
 def joined(link: rpc.Link[ToScheduler]) -> OpenLink:
@@ -86,37 +65,34 @@ class GatewayService:
         self, settings: GatewaySettings, *, open_link: OpenLink, channel: rpc.Channel
     ) -> None:
         self._settings = settings
-        self._upstream = Upstream(
-            open_link,
-            Limits(
-                settings.max_pending_requests,
-                settings.reconnect_timeout_secs,
-                settings.max_pending_bytes,
-            ),
-            SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs),
+        limits = Limits(
+            settings.max_pending_requests,
+            settings.reconnect_timeout_secs,
+            settings.max_pending_bytes,
         )
+        tensors = TensorMemory(settings.shm_limit_bytes, settings.shm_idle_secs)
         control = Control(channel, settings.control_timeout_secs)
-        self._data_plane = DataPlane(self._upstream, control, settings.server_id)
-        if settings.allow_client_shm:
-            regions = self._data_plane.regions = Regions(allowed=True)
-            self._data_plane.infer = Outputs(regions, self._data_plane.infer).infer
-        self._data_plane.tracing = open_tracing(settings, self._data_plane.infer)
-        self._upstream.on_notice = self._on_notice
+        self._upstream = Upstream(open_link, limits, tensors, self._on_notice)
+        chain = _infer_chain(settings, self._upstream)
+        self._tracing = chain.tracing
+        self._data_plane = DataPlane(chain, self._upstream, control, settings.server_id)
         self._http_front = HttpFront(
             self._data_plane,
             settings.http_max_input_size,
             _forwarding(settings.http_header_forward_pattern),
         )
         self._http = self._http_server()
-        self._grpc_front = GrpcFront(self._data_plane)
+        self._grpc_front = GrpcFront(
+            self._data_plane, _forwarding(settings.grpc_header_forward_pattern)
+        )
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
-        scraped = Control(channel, min(settings.control_timeout_secs, _SCRAPE_LIMIT_S))
-        own = GatewayMetrics(self._http, self._grpc_front, self._upstream)
+        scraped = Control(channel, min(settings.control_timeout_secs, _SCRAPE_TIMEOUT_S))
+        own = GatewayMetrics(self._http, self._grpc_front, self._upstream.client)
         self._metrics = HttpServer(
             MetricsFront(own, scraped, mesh_request(settings)), _http_limits(settings)
         )
-        # The addresses really bound; None for a front that is off.
+        # The addresses bound by start(); None for a front that is off.
         self.http_address: str | None = None
         self.grpc_address: str | None = None
         self.metrics_address: str | None = None
@@ -154,17 +130,14 @@ class GatewayService:
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
 
     def _on_notice(self, notice: Notice) -> None:
-        tracing = self._data_plane.tracing
         if isinstance(notice, LogRules):
             follow_log_rules(notice)
-        elif isinstance(notice, TraceRules) and tracing is not None:
-            tracing.follow(notice)
+        elif isinstance(notice, TraceRules) and self._tracing is not None:
+            self._tracing.set_rules(notice)
 
     async def _start_grpc(self) -> str:
         settings = self._settings
         front = self._grpc_front
-        if settings.grpc_header_forward_pattern:
-            front.forward(HeaderForwarding(settings.grpc_header_forward_pattern))
         handlers = front.handlers()
         restricted = restricted_apis.gather(settings.grpc_restricted_protocol)
         if restricted:
@@ -173,27 +146,44 @@ class GatewayService:
         return await self._grpc.listen(settings.grpc_at, settings.tls("grpc"))
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new gRPC calls, finish what was accepted, then end; all within timeout_s."""
+        """Refuse new gRPC calls, finish pending requests, then close; all within timeout_s."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        self._data_plane.draining = True
+        self._data_plane.begin_drain()
         self._http.begin_drain()
         self._grpc_front.begin_drain()
-        if not await self._upstream.drained(timeout_s * _OPEN_SHARE):
-            _log.info("%d requests are still under way", self._upstream.pending)
+        if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
+            _log.info("%d requests are still pending", len(self._upstream.client.requests))
         self._http.stop_accepting()
-        if not await self._upstream.drained(max(0.0, deadline - loop.time())):
-            _log.warning("%d requests were not answered in time", self._upstream.pending)
+        if not await self._upstream.drain(max(0.0, deadline - loop.time())):
+            pending = len(self._upstream.client.requests)
+            _log.warning("%d requests were not finished in time", pending)
         self._upstream.close(Unavailable("the server is shutting down"))
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
-        # The answers lie in the transports: give each connection the chance to end by itself.
+        # The responses are in the transports: let each connection end by itself.
         await self._http.closed(max(0.1, deadline - loop.time()))
         await self._http.close()
         await self._metrics.close()
         self._data_plane.regions.close()
-        if self._data_plane.tracing is not None:
-            await asyncio.to_thread(self._data_plane.tracing.close)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
+
+
+def _infer_chain(settings: GatewaySettings, upstream: Upstream) -> InferChain:
+    """Tracing -> outputs in clients' shared memory -> upstream, built from its end.
+
+    Steps that the settings do not ask for are not there.
+    """
+    step: InferStep = upstream
+    regions = NO_REGIONS
+    if settings.allow_client_shm:
+        regions = Regions(allowed=True)
+        step = Outputs(regions, step.infer)
+    tracing = open_tracing(settings, step.infer)
+    if tracing is not None:
+        step = tracing
+    return InferChain(step.infer, tracing, regions)
 
 
 def _forwarding(pattern: str) -> HeaderForwarding | None:
@@ -228,12 +218,12 @@ def _engine(settings: GatewaySettings, handlers: rpc.Handlers) -> rpc.Server | G
         write_timeout_s=settings.write_timeout_secs or None,
         read_timeout_s=settings.http_request_timeout_secs,
         max_connections=settings.max_connections,
-        max_unsent_bytes=_MOST_UNSENT_BYTES,
+        max_unsent_bytes=_MAX_UNSENT_BYTES,
         reuse_port=settings.reuse_grpc_port,
     )
     if settings.grpc_engine == "nereid":
         return rpc.Server(handlers, options)
-    # Only who asks for this engine pays for loading it.
+    # Imported only where the settings ask for it.
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer  # noqa: PLC0415
 
     return GrpcioServer(handlers, options)

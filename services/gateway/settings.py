@@ -32,9 +32,9 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     scheduler_address: str = flag(
         "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
     )
-    server_id: str = flag("triton", "the name that server metadata tells", aliases=("--id",))
+    server_id: str = flag("triton", "the name in server metadata", aliases=("--id",))
     exit_timeout_secs: float = flag(
-        30.0, "how long an ending server waits for what is under way", flags.seconds
+        30.0, "how long a stopping server waits for pending requests", flags.seconds
     )
 
     allow_http: bool = flag(True, "serve HTTP", flags.boolean)
@@ -47,9 +47,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     http_max_header_size: int = flag(
         65536, "largest headers of an HTTP request, in bytes", flags.integer(1024)
     )
-    http_max_pipelined: int = flag(
-        32, "requests under way at once on one HTTP connection", flags.integer(1)
-    )
+    http_max_pipelined: int = flag(32, "pending requests of one HTTP connection", flags.integer(1))
     http_request_timeout_secs: float = flag(
         30.0,
         "how long a request's headers may take to arrive over HTTP/1.1, and how long a body may"
@@ -67,7 +65,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     )
     http_restricted_api: tuple[str, ...] = flag(
         (),
-        "<api>,<api>:<header>=<value>: APIs that answer only HTTP requests with this header",
+        "<api>,<api>:<header>=<value>: APIs restricted to HTTP requests with this header",
         restricted_apis.checked,
         repeated=True,
     )
@@ -92,7 +90,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         7200000, "milliseconds of silence before a gRPC client is pinged", flags.integer(1)
     )
     grpc_keepalive_timeout: int = flag(
-        20000, "milliseconds that a gRPC client has to answer a ping", flags.integer(1)
+        20000, "milliseconds that a gRPC client has to acknowledge a ping", flags.integer(1)
     )
     grpc_max_connection_age: int = flag(
         0, "milliseconds after which a gRPC connection is ended; 0: never", flags.integer(0)
@@ -104,7 +102,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     )
     grpc_restricted_protocol: tuple[str, ...] = flag(
         (),
-        "<api>,<api>:<key>=<value>: APIs that answer only calls with the metadata"
+        "<api>,<api>:<key>=<value>: APIs restricted to calls with the metadata"
         " triton-grpc-protocol-<key>",
         restricted_apis.checked,
         repeated=True,
@@ -115,7 +113,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         flags.integer(0),
     )
     grpc_keepalive_permit_without_calls: bool = flag(
-        False, "ping gRPC clients without a call under way as well", flags.boolean, bare="true"
+        False, "ping gRPC clients without a pending call as well", flags.boolean, bare="true"
     )
     grpc_http2_max_pings_without_data: int = flag(
         2, "pings to a gRPC client between two messages; grpcio engine only", flags.integer(0)
@@ -124,16 +122,16 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         300000, "milliseconds between a gRPC client's pings; grpcio engine only", flags.integer(0)
     )
     grpc_http2_max_ping_strikes: int = flag(
-        2, "early pings before a gRPC client is cut off; grpcio engine only", flags.integer(0)
+        2, "early pings before a gRPC client is disconnected; grpcio engine only", flags.integer(0)
     )
     grpc_infer_response_compression_level: str = flag(
-        "none", "how much answers to gRPC inference are compressed", flags.choice(*LEVELS)
+        "none", "how much responses to gRPC inference are compressed", flags.choice(*LEVELS)
     )
-    # Threads and pools that Triton has and Nereid has not.
-    grpc_infer_thread_count: int = flag(2, "taken and ignored", flags.integer(1))
-    grpc_infer_allocation_pool_size: int = flag(8, "taken and ignored", flags.integer(0))
-    grpc_max_response_pool_size: int = flag(8, "taken and ignored", flags.integer(1))
-    http_thread_count: int = flag(8, "taken and ignored", flags.integer(1))
+    # Triton's threads and pools, which Nereid does not have.
+    grpc_infer_thread_count: int = flag(2, "accepted and ignored", flags.integer(1))
+    grpc_infer_allocation_pool_size: int = flag(8, "accepted and ignored", flags.integer(0))
+    grpc_max_response_pool_size: int = flag(8, "accepted and ignored", flags.integer(1))
+    http_thread_count: int = flag(8, "accepted and ignored", flags.integer(1))
     grpc_use_ssl: bool = flag(False, "serve gRPC over TLS", flags.boolean)
     grpc_use_ssl_mutual: bool = flag(
         False, "ask gRPC clients for their certificate; implies --grpc-use-ssl", flags.boolean
@@ -155,30 +153,31 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     )
     metrics_port: int = flag(8002, "the metrics port; 0 takes a free one", flags.own_port)
     allow_cpu_metrics: bool = flag(
-        True, "tell of the machines' CPUs and memory", flags.boolean, bare="true"
+        True, "metrics of the machines' CPUs and memory", flags.boolean, bare="true"
     )
-    allow_gpu_metrics: bool = flag(True, "tell of the GPUs", flags.boolean, bare="true")
+    allow_gpu_metrics: bool = flag(True, "metrics of the GPUs", flags.boolean, bare="true")
 
     max_connections: int = flag(
-        32768, "connections open at once, on each port; more are turned away", flags.integer(1)
+        32768, "open connections on each port before more are refused", flags.integer(1)
     )
     write_timeout_secs: float = flag(
-        60.0, "when a client that takes nothing of its answers is cut off; 0: never", flags.seconds
+        60.0,
+        "when a client that reads none of its responses is disconnected; 0: never",
+        flags.seconds,
     )
     max_pending_requests: int = flag(
-        65536, "requests under way at once before more are refused", flags.integer(1)
+        65536, "pending requests before more are refused", flags.integer(1)
     )
     max_pending_bytes: int = flag(
         4 << 30,
-        "bytes of tensors under way at once before more are refused; one request alone may have"
-        " more",
+        "bytes of pending tensors before more are refused; one request alone may have more",
         flags.integer(1),
     )
     reconnect_timeout_secs: float = flag(
-        30.0, "how long requests wait for a scheduler that went away", flags.seconds
+        30.0, "how long requests wait for a scheduler that is disconnected", flags.seconds
     )
     control_timeout_secs: float = flag(
-        30.0, "how long the scheduler may take for a control call", flags.seconds
+        30.0, "time limit of a control call to the scheduler", flags.seconds
     )
 
     @property
@@ -193,7 +192,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
 
     @property
     def metrics_at(self) -> str:
-        """Where metrics are served; who keeps HTTP off the network will want the same of these."""
+        """Where metrics are served: by default on the loopback if HTTP is off the network."""
         private = self.http_address.startswith("unix:")
         interface = self.metrics_address or ("127.0.0.1" if private else self.http_address)
         return flags.listening_address(interface, self.metrics_port)
@@ -216,7 +215,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         return Tls(files, server=True)
 
     def errors(self) -> list[str]:
-        """What no single setting can tell, a line each."""
+        """Conflicts between settings, one line each."""
         found = []
         for name in ("http_restricted_api", "grpc_restricted_protocol"):
             try:
@@ -253,7 +252,7 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
 def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> GatewaySettings:
-    """The settings of this process; on faults, tell them all and exit with 2."""
+    """The settings of this process; on errors, print all of them and exit with 2."""
     return flags.read(
         GatewaySettings,
         sys.argv[1:] if argv is None else argv,

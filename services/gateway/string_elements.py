@@ -14,7 +14,7 @@ _unpack_length = Struct("<I").unpack_from
 
 
 class StringInput(NamedTuple):
-    """What a request says of one of its BYTES inputs."""
+    """One BYTES input of a request."""
 
     position: int
     name: str
@@ -23,22 +23,22 @@ class StringInput(NamedTuple):
 
 
 def prefix(request_id: str) -> str:
-    """How the texts of Triton's core begin."""
+    """The beginning of the texts of Triton's core."""
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
-def check(raw: bytes | memoryview, about: StringInput, request_id: str) -> None:
-    """Refuse raw unless it frames exactly the elements that the shape asks for.
+def check(raw: bytes | memoryview, tensor: StringInput, request_id: str) -> None:
+    """Check that raw frames exactly as many elements as the shape has.
 
     Raises:
         InvalidArgument: too few or too many elements, or a damaged frame.
     """
-    size, position, count, expected = len(raw), 0, 0, about.elements
+    size, position, count, expected = len(raw), 0, 0, tensor.elements
     while position < size:
         if position + 4 > size:
             raise InvalidArgument(
                 f"{prefix(request_id)}incomplete string length indicator for inference input"
-                f" '{about.name}' for model '{about.model}', expecting 4 bytes but only"
+                f" '{tensor.name}' for model '{tensor.model}', expecting 4 bytes but only"
                 f" {size - position} bytes available. Please make sure the string length"
                 " indicator is in one buffer."
             )
@@ -48,13 +48,13 @@ def check(raw: bytes | memoryview, about: StringInput, request_id: str) -> None:
         if count > expected:
             raise InvalidArgument(
                 f"{prefix(request_id)}unexpected number of string elements {count} for inference"
-                f" input '{about.name}' for model '{about.model}', expecting {expected}"
+                f" input '{tensor.name}' for model '{tensor.model}', expecting {expected}"
             )
         if position + length > size:
             if count < expected:
                 break
             raise InvalidArgument(
-                f"incomplete string data for inference input '{about.name}', expecting string of"
+                f"incomplete string data for inference input '{tensor.name}', expecting string of"
                 f" length {length} but only {size - position} bytes available",
                 accepted=True,
             )
@@ -62,5 +62,5 @@ def check(raw: bytes | memoryview, about: StringInput, request_id: str) -> None:
     if count != expected:
         raise InvalidArgument(
             f"{prefix(request_id)}expected {expected} string elements for inference input"
-            f" '{about.name}' for model '{about.model}', got {count}"
+            f" '{tensor.name}' for model '{tensor.model}', got {count}"
         )

@@ -65,8 +65,8 @@ def run(data: bytes) -> None:
         response = InferResponse(
             1, kserve_pb2.ModelInferResponse().SerializeToString(), list(payloads)
         )
-        told = kserve_pb2.ModelInferResponse.FromString(encode(response, request.request_id))
-        assert list(told.raw_output_contents) == payloads
-        assert told.id == request.request_id
+        encoded = kserve_pb2.ModelInferResponse.FromString(encode(response, request.request_id))
+        assert list(encoded.raw_output_contents) == payloads
+        assert encoded.id == request.request_id
     else:
         assert 0 < request.error_status.code < 17

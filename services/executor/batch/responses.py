@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.codecs import write_error, write_payloads
 from nereid.core.datatypes import BYTES
+from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
@@ -93,13 +94,4 @@ def failure(error_status: ErrorStatus) -> bytes:
 
 def _field(number: int, length: int) -> bytes:
     """The tag and length of a length-delimited field."""
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(length)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return encode_varint(number << 3 | _LENGTH_DELIMITED) + encode_varint(length)

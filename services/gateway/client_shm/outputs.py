@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest
     from nereid.services.gateway.client_shm.regions import Placement, Regions
-    from nereid.services.gateway.data_plane import UnderWay
+    from nereid.services.gateway.infer_chain import RequestHandle
 
     OnResponse = Callable[[InferResponse], None]
 
@@ -31,7 +31,7 @@ class Outputs:
     def __init__(
         self,
         regions: Regions,
-        infer: Callable[[InferRequest, OnResponse], UnderWay],
+        infer: Callable[[InferRequest, OnResponse], RequestHandle],
         max_heads: int = _MAX_HEADS,
     ) -> None:
         self._regions = regions
@@ -39,7 +39,7 @@ class Outputs:
         self._max_heads = max_heads
         self._names: dict[bytes, tuple[str, ...]] = {}
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> UnderWay:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         """As DataPlane.infer."""
         if not request.placements:
             return self._infer(request, on_response)
@@ -75,7 +75,7 @@ class _PlacingRequest:
         self._outputs = outputs
         self._on_response = on_response
         self._placements: list[Placement] = request.placements or []
-        self.submitted: UnderWay | None = None
+        self.submitted: RequestHandle | None = None
         for _, region, _ in self._placements:
             region.users += 1
 

@@ -1,6 +1,6 @@
 """gRPC in front of the data plane: the tables of handlers that either edge engine serves.
 
-ModelInfer is one plain function and one callback; streams are grpc_stream's; control methods hand
+ModelInfer is one plain function and one callback; streams are infer_stream's; control methods pass
 bytes through to the scheduler.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from nereid.core.errors import NereidError
-from nereid.core.messages import DECOUPLED
+from nereid.core.messages import DECOUPLED, Arrival
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
 from nereid.services.gateway.grpc import health, infer_codec, reflection, shared_memory, wire_format
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
-    from nereid.services.gateway.shared_tensors import MessageBuffer
+    from nereid.services.gateway.tensor_memory import MessageBuffer
 
     Respond = Callable[[bytes], Awaitable[bytes]]
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
-# Handed through to the scheduler as they are.
-_PASSED_ON: Final = (
+# Passed through to the scheduler as they are.
+_PASSED_THROUGH: Final = (
     "ModelReady",
     "ModelMetadata",
     "ModelConfig",
@@ -48,24 +48,23 @@ _PASSED_ON: Final = (
     "TraceSetting",
     "LogSettings",
 )
-# Clients round the deadline up for the wire, and cancel at the one that they know.
+# Clients round the deadline up for the wire, and cancel at their own.
 _DEADLINE_ERROR_S: Final = 0.05
 
 
 class GrpcFront:
     """Handlers of KServe's inference service, health and reflection."""
 
-    def __init__(self, data_plane: DataPlane) -> None:
+    def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
         self._decoder = infer_codec.GrpcDecoder(data_plane.regions)
-        # How often each status was answered, by its number.
+        # Calls by their status.
         self.statuses: dict[int, int] = defaultdict(int)
-        self._streams = InferStreams(data_plane, self._decoder, self.statuses, _early_end)
-        self._forwarding: HeaderForwarding | None = None
-
-    def forward(self, forwarding: HeaderForwarding) -> None:
-        """From now on metadata becomes parameters."""
-        self._forwarding = self._streams.forwarding = forwarding
+        # Makes metadata parameters; None: none is wanted.
+        self._forwarding = forwarding
+        self._streams = InferStreams(
+            data_plane, self._decoder, self.statuses, _early_end_status, forwarding
+        )
 
     def handlers(self) -> Handlers:
         """The table to serve."""
@@ -75,13 +74,13 @@ class GrpcFront:
             _SERVICE + "ServerMetadata": self._server_metadata,
             health.CHECK: health.Health(self._data_plane.ready).check,
         }
-        for method in _PASSED_ON:
-            asynchronous[_SERVICE + method] = self._pass_on(method)
+        for method in _PASSED_THROUGH:
+            asynchronous[_SERVICE + method] = self._pass_through(method)
         for method, respond in shared_memory.methods(self._data_plane.regions).items():
             asynchronous[_SERVICE + method] = respond
         return Handlers(
             unary={_SERVICE + "ModelInfer": self._infer},
-            rooms={_SERVICE + "ModelInfer": self._room},
+            rooms={_SERVICE + "ModelInfer": self._message_buffer},
             async_unary={path: self._guard(respond) for path, respond in asynchronous.items()},
             stream={
                 _SERVICE + "ModelStreamInfer": self._stream_infer,
@@ -92,15 +91,15 @@ class GrpcFront:
 
     # --- infer ----------------------------------------------------------------------------------
 
-    def _room(self, size_bytes: int, beginning: memoryview) -> MessageBuffer | None:
-        """Where a message goes that comes in pieces."""
-        header_bytes = wire_format.first_tensor(beginning)
-        return self._data_plane.shared_tensors.room(size_bytes, header_bytes)
+    def _message_buffer(self, size_bytes: int, beginning: memoryview) -> MessageBuffer | None:
+        """A buffer for a message that comes in pieces."""
+        header_bytes = wire_format.first_tensor_offset(beginning)
+        return self._data_plane.tensors.message_buffer(size_bytes, header_bytes)
 
     def _decode(self, message: bytes | MessageBuffer) -> InferRequest:
         if isinstance(message, bytes):
             return self._decoder.decode(message)
-        return self._decoder.decode_room(message)
+        return self._decoder.decode_buffer(message)
 
     def _infer(self, call: Call, message: bytes | MessageBuffer) -> None:
         data_plane, statuses = self._data_plane, self.statuses
@@ -108,8 +107,7 @@ class GrpcFront:
             statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
             return
-        tracing = data_plane.tracing
-        received_ns = 0 if tracing is None else monotonic_ns()
+        received_ns = monotonic_ns() if data_plane.records_arrivals else 0
         try:
             request = self._decode(message)
         except NereidError as error:
@@ -122,7 +120,7 @@ class GrpcFront:
             if traceparent is not None:
                 request.trace_context = trace_context.binary(traceparent)
             if self._forwarding is not None:
-                self._forwarding.add(request, call.metadata)
+                self._forwarding.forward_headers(request, call.metadata)
 
         def on_response(response: InferResponse) -> None:
             error_status = response.error
@@ -134,14 +132,13 @@ class GrpcFront:
                 rpc = "ModelInfer RPC " if error_status.message == DECOUPLED else ""
                 call.fail(Status(error_status.code), rpc + error_status.message)
 
-        if tracing is None:
-            give_up = data_plane.infer(request, on_response).cancel
-        else:
-            give_up = tracing.infer(request, on_response, "grpc", received_ns).cancel
+        if received_ns:
+            request.arrival = Arrival("grpc", received_ns)
+        cancel = data_plane.infer(request, on_response).cancel
 
         def on_cancel() -> None:
-            statuses[_early_end(call)] += 1
-            give_up()
+            statuses[_early_end_status(call)] += 1
+            cancel()
 
         call.on_cancel = on_cancel
 
@@ -150,16 +147,16 @@ class GrpcFront:
             self.statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
         else:
-            self._streams.open(call)
+            self._streams.open_stream(call)
 
     def begin_drain(self) -> None:
-        """End the streams as soon as what came on them is answered."""
-        self._streams.end(Status.UNAVAILABLE, _SHUTTING_DOWN)
+        """Refuse new requests on streams, and end each when its pending requests are finished."""
+        self._streams.end_streams(Status.UNAVAILABLE, _SHUTTING_DOWN)
 
     # --- control --------------------------------------------------------------------------------
 
     def _guard(self, respond: Respond) -> Callable[[Call, bytes], Awaitable[bytes]]:
-        """respond, refused while the server ends, with errors in gRPC's terms."""
+        """respond, which is refused during shutdown, with errors as RpcError."""
 
         async def response(message: bytes) -> bytes:
             if self._data_plane.draining:
@@ -173,7 +170,7 @@ class GrpcFront:
             try:
                 reply = await response(message)
             except asyncio.CancelledError:
-                self.statuses[_early_end(call)] += 1
+                self.statuses[_early_end_status(call)] += 1
                 raise
             except RpcError as error:
                 self.statuses[error.status] += 1
@@ -183,7 +180,7 @@ class GrpcFront:
 
         return handle
 
-    def _pass_on(self, method: str) -> Respond:
+    def _pass_through(self, method: str) -> Respond:
         control = self._data_plane.control
 
         async def respond(message: bytes) -> bytes:
@@ -205,8 +202,8 @@ class GrpcFront:
         return self._data_plane.server_metadata().SerializeToString()
 
 
-def _early_end(call: Call) -> Status:
-    """Why a call ends without an answer: its deadline, or else its client."""
+def _early_end_status(call: Call) -> Status:
+    """Why a call ends without a response: its deadline passed, or its client cancelled it."""
     deadline = call.deadline
     if deadline is not None and deadline - monotonic() < _DEADLINE_ERROR_S:
         return Status.DEADLINE_EXCEEDED
@@ -214,7 +211,7 @@ def _early_end(call: Call) -> Status:
 
 
 def _check(kind: type[Message], message: bytes) -> None:
-    """Refuse what is no message of this kind, though nothing in it would matter."""
+    """Refuse a message that cannot be parsed, though none of its fields is used."""
     try:
         kind.FromString(message)
     except DecodeError as error:

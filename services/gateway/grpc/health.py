@@ -1,6 +1,6 @@
-"""grpc.health.v1 as Triton has it: Check says what ServerReady says, whatever the service's name.
+"""grpc.health.v1 as on Triton: Check says what ServerReady says, whatever the service's name.
 
-There is no Watch; the engine answers UNIMPLEMENTED for a method nobody serves.
+There is no Watch, for which the engine replies UNIMPLEMENTED.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ModelInferRequest bytes to an internal request, an answer to ModelInferResponse bytes.
+"""ModelInferRequest bytes to an InferRequest, an InferResponse to ModelInferResponse bytes.
 
-The hot path parses a request once, takes the tensors and whatever differs from request to request
-out of it, and writes the rest back: that is the head, whose check is remembered. Knows the
-protocol, not how requests travel on.
+The hot path parses a request once, moves the tensors and whatever differs from request to request
+out of it, and serialises the rest: that is the head, which is checked once. Knows the protocol, not
+how requests are sent on.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, Parameter, error_status_of
+from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.grpc import shared_memory, typed_contents, wire_format
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
-from nereid.services.gateway.shared_tensors import tensor_bytes
+from nereid.services.gateway.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferResponse
-    from nereid.services.gateway.shared_tensors import MessageBuffer
+    from nereid.services.gateway.tensor_memory import MessageBuffer
 
     Message = kserve_pb2.ModelInferRequest
 
@@ -33,7 +35,7 @@ _RESERVED: Final = (
     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys"
     f" starting with 'triton_' are allowed: {_EMPTY_FINAL}"
 )
-# Parameters with a meaning of their own: the fields they may come in, and how Triton names those.
+# Parameters with a meaning of their own: the fields they may be in, and how Triton names those.
 _KINDS: Final[dict[str, tuple[frozenset[str], str]]] = {
     "sequence_id": (frozenset({"int64_param", "string_param"}), "int64_param or string_param"),
     "sequence_start": (frozenset({"bool_param"}), "bool_param"),
@@ -53,10 +55,13 @@ class GrpcDecoder:
 
     def __init__(self, regions: Regions = NO_REGIONS) -> None:
         self._regions = regions
-        self._checked: dict[bytes, CheckedHead] = {}
+        self._checked = BoundedCache[bytes, CheckedHead](
+            request_head.TABLE_LIMIT, request_head.KEY_LIMIT_BYTES
+        )
 
     def decode(self, data: bytes) -> InferRequest:
-        """The request that data holds. A defect in it becomes the request's fault.
+        """The request in data. If it is invalid, its error_status says so: an unknown model is
+        reported first, by the scheduler.
 
         Raises:
             Internal: data is no ModelInferRequest at all.
@@ -68,43 +73,43 @@ class GrpcDecoder:
         payloads: list[Any] = list(message.raw_input_contents)
         if payloads:
             message.ClearField("raw_input_contents")
-        return self._take(message, InferRequest(0, b"", payloads))
+        return self._complete_request(message, InferRequest(0, b"", payloads))
 
-    def decode_room(self, room: MessageBuffer) -> InferRequest:
-        """As decode, of a large message; its tensors stay where they are.
+    def decode_buffer(self, buffer: MessageBuffer) -> InferRequest:
+        """As decode, of a large message; its tensors stay in the buffer.
 
         Raises:
             Internal: as decode.
         """
         try:
-            rest, places = wire_format.split(room.view)
+            rest, places = wire_format.split_tensors(buffer.view)
             message = _parse(rest)
         except DecodeError:
-            # Damaged, or unusual: protobuf shall say.
-            return self.decode(bytes(room.view))
-        payloads: list[Any] = [room[start:end] for start, end in places]
-        return self._take(message, InferRequest(0, b"", payloads, lease=room.lease))
+            # Damaged, or unusual: protobuf decides.
+            return self.decode(bytes(buffer.view))
+        payloads: list[Any] = [buffer[start:end] for start, end in places]
+        return self._complete_request(message, InferRequest(0, b"", payloads, lease=buffer.lease))
 
-    def _take(self, message: Message, request: InferRequest) -> InferRequest:
+    def _complete_request(self, message: Message, request: InferRequest) -> InferRequest:
         payloads = request.payloads
         if message.id:
             request.request_id = message.id
             message.ClearField("id")
         try:
             if message.parameters:
-                _take_parameters(message, request)
+                _move_parameters(message, request)
             head = message.SerializeToString()
             checked = self._checked.get(head)
             if checked is None:
-                checked = self._check(message, head, request)
+                checked = self._check_head(message, head, request)
             request.head = checked.head
             if checked.regions is not None:
-                shared_memory.spread(request, checked, checked.regions, message.model_name)
+                shared_memory.place_payloads(request, checked, checked.regions, message.model_name)
                 payloads = request.payloads
                 self._regions.use(request, checked.regions)
             count = len(checked.input_names)
             if len(payloads) != count:
-                _fit(request, checked, message.model_name)
+                _match_payloads(request, checked, message.model_name)
             for about in checked.strings:
                 raw = tensor_bytes(request, request.payloads[about.position])
                 string_elements.check(raw, about, request.request_id)
@@ -114,8 +119,8 @@ class GrpcDecoder:
             request.error_status = error_status_of(error)
         return request
 
-    def _check(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
-        """Look at a head for the first time; typed contents are taken out of it on the way."""
+    def _check_head(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
+        """Check a head for the first time; typed contents become payloads."""
         model = message.model_name
         typed = any(tensor.HasField("contents") for tensor in message.inputs)
         regions = shared_memory.region_use(message, self._regions)
@@ -142,11 +147,11 @@ class GrpcDecoder:
             classes,
         )._replace(regions=regions)
         if not typed:
-            request_head.remember(self._checked, head, checked)
+            self._checked.remember(head, checked)
         return checked
 
 
-def _fit(request: InferRequest, checked: CheckedHead, model: str) -> None:
+def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> None:
     """Surplus tensors are dropped, as on Triton; too few are refused."""
     payloads, names = request.payloads, checked.input_names
     if len(payloads) < len(names):
@@ -157,16 +162,16 @@ def _fit(request: InferRequest, checked: CheckedHead, model: str) -> None:
     del payloads[len(names) :]
 
 
-def _take_parameters(message: Message, request: InferRequest) -> None:
-    """Move the request's parameters out of the message to where they belong."""
+def _move_parameters(message: Message, request: InferRequest) -> None:
+    """Move the parameters from the message to the request."""
     custom: dict[str, Parameter] = {}
     for key, parameter in message.parameters.items():
         choice = parameter.WhichOneof("parameter_choice")
         if key.startswith("triton_") and key != _EMPTY_FINAL:
             raise InvalidArgument(_RESERVED)
-        allowed, told = _KINDS.get(key, _CUSTOM)
+        allowed, kind = _KINDS.get(key, _CUSTOM)
         if choice not in allowed:
-            raise InvalidArgument(f"invalid value type for '{key}' parameter, expected {told}.")
+            raise InvalidArgument(f"invalid value type for '{key}' parameter, expected {kind}.")
         value = getattr(parameter, choice)
         if key == "priority":
             if value < 0:
@@ -185,7 +190,7 @@ def _take_parameters(message: Message, request: InferRequest) -> None:
 
 
 def _classes(message: Message) -> dict[str, int]:
-    """How many classes are wanted of which outputs."""
+    """How many classes are wanted, by output."""
     classes: dict[str, int] = {}
     for output in message.outputs:
         if "classification" in output.parameters:
@@ -196,28 +201,18 @@ def _classes(message: Message) -> dict[str, int]:
                 )
             if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-            # Of an output's classes that are asked for twice the first count.
+            # Of an output that is named twice the first counts.
             classes.setdefault(output.name, parameter.int64_param)
     return classes
 
 
-def varint(value: int) -> bytes:
-    """A number as protobuf writes it."""
-    parts = bytearray()
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
 _ID_TAG: Final = b"\x1a"
 _RAW_TAG: Final = b"\x32"
-_SHORT: Final = [_RAW_TAG + varint(size) for size in range(16384)]
+_SHORT: Final = [_RAW_TAG + encode_varint(size) for size in range(16384)]
 
 
 def encode(response: InferResponse, request_id: str) -> bytes:
-    """The ModelInferResponse that tells answer."""
+    """The ModelInferResponse for a response."""
     return b"".join(parts_of(response, request_id))
 
 
@@ -226,9 +221,9 @@ def parts_of(response: InferResponse, request_id: str) -> list[Any]:
     parts: list[Any] = [response.head]
     if request_id:
         text = request_id.encode()
-        parts += (_ID_TAG, varint(len(text)), text)
+        parts += (_ID_TAG, encode_varint(len(text)), text)
     for payload in response.payloads:
         size = len(payload)
-        parts.append(_SHORT[size] if size < 16384 else _RAW_TAG + varint(size))
+        parts.append(_SHORT[size] if size < 16384 else _RAW_TAG + encode_varint(size))
         parts.append(payload)
     return parts

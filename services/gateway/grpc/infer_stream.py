@@ -1,8 +1,8 @@
 """ModelStreamInfer: many requests on one call, without a task for any of them.
 
-Reading stops while too many requests are unanswered or the client leaves its replies unread, and
-goes on when that is over; models that have more to say to such a client are paused for as long.
-Knows no scheduler; the order and form of replies are stream_replies'.
+Reading pauses while too many requests are pending or the client leaves replies unread, and resumes
+when that is over; models that have more responses for such a client are paused for as long. Knows
+no scheduler; the order and form of replies are stream_responses'.
 """
 
 from __future__ import annotations
@@ -12,8 +12,14 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import NereidError
+from nereid.core.messages import Arrival
 from nereid.rpc import Status
-from nereid.services.gateway.grpc.stream_responses import Order, Turn, empty_final_reply, reply_to
+from nereid.services.gateway.grpc.stream_responses import (
+    PendingReply,
+    ReplyOrder,
+    empty_final_reply,
+    reply_to,
+)
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
@@ -21,39 +27,41 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.rpc import Call
-    from nereid.services.gateway.data_plane import DataPlane, UnderWay
+    from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
+    from nereid.services.gateway.infer_chain import RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
-# Metadata by which a client wants a model's failure as the status of the call.
+# Metadata by which a client asks for a model's failure as the status of the call.
 _STATUS_WANTED: Final = "triton_grpc_error"
-# Reading stops at these, and goes on below the half of the first.
-MOST_UNANSWERED: Final = 1024
-_MOST_UNREAD_BYTES: Final = 1 << 20
+# Reading pauses at these, and resumes below half of the first.
+MAX_PENDING: Final = 1024
+_MAX_UNREAD_BYTES: Final = 1 << 20
 
-_End = tuple[Status, str]
-_OVER: Final[_End] = (Status.OK, "")
+_EndStatus = tuple[Status, str]
+_OK: Final[_EndStatus] = (Status.OK, "")
 
 
 class InferStreams:
-    """The streams that are open. `status_of` tells why a call ended early."""
+    """The streams that are open. `early_end_status` says why a call ended early."""
 
     def __init__(
         self,
         data_plane: DataPlane,
         decoder: GrpcDecoder,
         statuses: MutableMapping[int, int],
-        status_of: Callable[[Call], Status],
+        early_end_status: Callable[[Call], Status],
+        forwarding: HeaderForwarding | None,
     ) -> None:
         self.data_plane = data_plane
         self.decoder = decoder
         self.statuses = statuses
-        self.status_of = status_of
+        self.early_end_status = early_end_status
         # Makes metadata parameters; None: none is wanted.
-        self.forwarding: HeaderForwarding | None = None
+        self.forwarding = forwarding
         self._open: set[_InferStream] = set()
 
-    def open(self, call: Call) -> None:
+    def open_stream(self, call: Call) -> None:
         """Serve a new call."""
         stream = _InferStream(self, call)
         self._open.add(stream)
@@ -62,31 +70,31 @@ class InferStreams:
         call.on_writable = stream.on_writable
         call.on_cancel = stream.on_cancel
 
-    def end(self, status: Status, message: str) -> None:
-        """Take nothing more; each stream ends with this once what it took is answered."""
+    def end_streams(self, status: Status, message: str) -> None:
+        """Read no more; end each stream with this once its pending requests are finished."""
         for stream in list(self._open):
             stream.end((status, message))
 
-    def forget(self, stream: _InferStream) -> None:
+    def remove_stream(self, stream: _InferStream) -> None:
         """It has ended."""
         self._open.discard(stream)
 
 
-class _Exchange(Turn):
+class _StreamRequest(PendingReply):
     """One request of a stream and its replies."""
 
-    __slots__ = ("_decoupled", "_request", "_stream", "under_way")
+    __slots__ = ("_decoupled", "_request", "_stream", "handle")
 
     def __init__(self, stream: _InferStream, request: InferRequest) -> None:
         super().__init__()
         self._stream = stream
         self._request = request
-        # The model has said that it gives any number of answers.
+        # The model gives any number of responses: it had one with `more`.
         self._decoupled = False
-        self.under_way: UnderWay | None = None
+        # None: infer() has not returned yet.
+        self.handle: RequestHandle | None = None
 
     def on_response(self, response: InferResponse) -> None:
-        """One answer of the model, or its bare word whether there are more to come."""
         stream, request = self._stream, self._request
         if stream.ended:
             return
@@ -103,180 +111,177 @@ class _Exchange(Turn):
             reply = b""
         if response.more:
             self._decoupled = True
-            stream.tell(self, reply)
+            stream.send_reply(self, reply)
             return
         if self._decoupled:
-            stream.order.at_once(reply)
+            stream.order.send_at_once(reply)
             reply = b""
-        stream.order.last(self, reply)
-        if stream.waits:
-            stream.read_on()
-        elif stream.last_words is not None:
-            stream.settle()
+        stream.order.send_last(self, reply)
+        if stream.reading_paused:
+            stream.resume_reading()
+        elif stream.end_status is not None:
+            stream.end_if_finished()
 
     def cancel(self) -> None:
-        if self.under_way is not None:
-            self.under_way.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
-        """Stop the model for a while, or let it go on."""
-        if self.under_way is not None:
-            self.under_way.set_flow(paused=paused)
+        """Pause the model, or let it go on."""
+        if self.handle is not None:
+            self.handle.set_flow(paused=paused)
 
 
 class _InferStream:
-    """One call. Unread messages gather in `_unread` only as far as the client's window reaches."""
+    """One call. Messages gather in `_unread` only as far as the client's window reaches."""
 
     __slots__ = (
         "_call",
         "_half_closed",
         "_owner",
-        "_paused",
+        "_paused_requests",
         "_trace_context",
         "_unread",
+        "end_status",
         "ended",
-        "last_words",
         "order",
+        "reading_paused",
         "statuses",
-        "waits",
         "wants_status",
     )
 
     def __init__(self, owner: InferStreams, call: Call) -> None:
         self._owner = owner
         self._call = call
-        self.order = Order(call.send)
+        self.order = ReplyOrder(call.send)
         self.statuses = owner.statuses
         self.wants_status = call.get(_STATUS_WANTED) == "true"
         traceparent = call.get("traceparent")
         self._trace_context = b"" if traceparent is None else trace_context.binary(traceparent)
-        # Messages that came although reading had stopped.
+        # Messages that came while reading was paused.
         self._unread: deque[bytes] = deque()
-        self.waits = False
-        # Those whose models wait for the client to take what is there.
-        self._paused: dict[_Exchange, None] = {}
-        # What the call ends with once all is answered; from then on nothing is read.
-        self.last_words: _End | None = None
+        self.reading_paused = False
+        # Their models wait for the client to read its replies.
+        self._paused_requests: dict[_StreamRequest, None] = {}
+        # Set: nothing more is read, and the call ends so once no request is pending.
+        self.end_status: _EndStatus | None = None
         self._half_closed = False
         self.ended = False
 
-    # --- from the client
+    # --- events of the call ---------------------------------------------------------------------
 
     def on_message(self, message: bytes) -> None:
-        if self.waits:
+        if self.reading_paused:
             self._unread.append(message)
-        elif self.last_words is None:
-            self._take(message)
+        elif self.end_status is None:
+            self._submit_message(message)
             if self._is_full():
-                self.waits = True
+                self.reading_paused = True
                 self._call.pause()
 
     def on_half_close(self) -> None:
         self._half_closed = True
-        if not self.waits:
-            self.end(_OVER)
+        if not self.reading_paused:
+            self.end(_OK)
 
     def on_cancel(self) -> None:
-        self.statuses[self._owner.status_of(self._call)] += 1
-        self._give_up()
+        self.statuses[self._owner.early_end_status(self._call)] += 1
+        self._cancel_requests()
 
     def on_writable(self) -> None:
-        """The client has taken most of what was there for it."""
-        if self._paused:
-            paused, self._paused = self._paused, {}
-            for exchange in paused:
-                exchange.set_flow(paused=False)
-        self.read_on()
+        """The client has read most of its replies."""
+        if self._paused_requests:
+            paused, self._paused_requests = self._paused_requests, {}
+            for request in paused:
+                request.set_flow(paused=False)
+        self.resume_reading()
 
-    # --- what follows
+    # --- for the requests -----------------------------------------------------------------------
 
-    def tell(self, exchange: _Exchange, reply: bytes) -> None:
-        """A reply that is not the last one."""
-        self.order.at_once(reply)
-        if self._call.buffered_bytes > _MOST_UNREAD_BYTES and exchange not in self._paused:
-            self._paused[exchange] = None
-            exchange.set_flow(paused=True)
+    def send_reply(self, request: _StreamRequest, reply: bytes) -> None:
+        """Send a reply that is not the last one of its request."""
+        self.order.send_at_once(reply)
+        if self._call.buffered_bytes > _MAX_UNREAD_BYTES and request not in self._paused_requests:
+            self._paused_requests[request] = None
+            request.set_flow(paused=True)
 
-    def read_on(self) -> None:
-        """Go on with what was left unread, if there is room by now."""
-        if not self.waits or self._is_full(MOST_UNANSWERED // 2):
+    def resume_reading(self) -> None:
+        """Read on, unless there are still too many pending requests or unread replies."""
+        if not self.reading_paused or self._is_full(MAX_PENDING // 2):
             return
-        self.waits = False
+        self.reading_paused = False
         unread = self._unread
-        while unread and self.last_words is None:
-            self._take(unread.popleft())
+        while unread and self.end_status is None:
+            self._submit_message(unread.popleft())
             if self._is_full():
-                self.waits = True
+                self.reading_paused = True
                 return
         if self._half_closed:
-            self.end(_OVER)
-        elif self.last_words is None:
+            self.end(_OK)
+        elif self.end_status is None:
             self._call.resume()
         else:
-            self.settle()
+            self.end_if_finished()
 
-    def end(self, words: _End) -> None:
-        """Take nothing more; end with these words when all that was taken is answered."""
-        if self.last_words is None and not self.ended:
-            self.last_words = words
+    def end(self, end_status: _EndStatus) -> None:
+        """Read no more, and end with this status when no request is pending."""
+        if self.end_status is None and not self.ended:
+            self.end_status = end_status
             self._unread.clear()
-            self.waits = False
+            self.reading_paused = False
             if not self._half_closed:
                 self._call.pause()
-            self.settle()
+            self.end_if_finished()
 
-    def settle(self) -> None:
-        """End if nothing is left to answer."""
-        if self.last_words is not None and not self.order.turns and not self.ended:
-            status, message = self.last_words
+    def end_if_finished(self) -> None:
+        """End if that is due and no request is pending."""
+        if self.end_status is not None and not self.order.replies and not self.ended:
+            status, message = self.end_status
             if status:
                 self.statuses[status] += 1
-            self._finish(status, message)
+            self.ended = True
+            self._owner.remove_stream(self)
+            self._call.finish(status, message)
 
     def fail(self, status: Status, message: str) -> None:
-        """End at once; what is under way is given up."""
-        self._give_up()
+        """End at once; pending requests are cancelled."""
+        self._cancel_requests()
         self._call.fail(status, message)
 
-    # --- inside
+    # --- inside ---------------------------------------------------------------------------------
 
-    def _take(self, message: bytes) -> None:
+    def _submit_message(self, message: bytes) -> None:
         owner = self._owner
         data_plane = owner.data_plane
-        tracing = data_plane.tracing
-        received_ns = 0 if tracing is None else monotonic_ns()
+        received_ns = monotonic_ns() if data_plane.records_arrivals else 0
         try:
             request = owner.decoder.decode(message)
         except NereidError as error:
-            # What is no request at all has no id to answer with.
+            # What cannot be parsed has no id to reply with.
             self.end((Status(error.code), error.message))
             return
         request.accepts_many = True
         request.deadline = self._call.deadline
         request.trace_context = self._trace_context
+        if received_ns:
+            request.arrival = Arrival("grpc", received_ns)
         if owner.forwarding is not None:
-            owner.forwarding.add(request, self._call.metadata)
-        exchange = _Exchange(self, request)
-        self.order.enter(exchange)
-        if tracing is None:
-            exchange.under_way = data_plane.infer(request, exchange.on_response)
-        else:
-            exchange.under_way = tracing.infer(request, exchange.on_response, "grpc", received_ns)
+            owner.forwarding.forward_headers(request, self._call.metadata)
+        stream_request = _StreamRequest(self, request)
+        self.order.add_request(stream_request)
+        stream_request.handle = data_plane.infer(request, stream_request.on_response)
 
-    def _is_full(self, most: int = MOST_UNANSWERED) -> bool:
-        return len(self.order.turns) >= most or self._call.buffered_bytes > _MOST_UNREAD_BYTES
+    def _is_full(self, max_pending: int = MAX_PENDING) -> bool:
+        return (
+            len(self.order.replies) >= max_pending or self._call.buffered_bytes > _MAX_UNREAD_BYTES
+        )
 
-    def _finish(self, status: Status, message: str) -> None:
+    def _cancel_requests(self) -> None:
         self.ended = True
-        self._owner.forget(self)
-        self._call.finish(status, message)
-
-    def _give_up(self) -> None:
-        self.ended = True
-        self._owner.forget(self)
-        for turn in self.order.turns:
-            # Harmless for those that only wait for their turn.
-            turn.cancel()
-        self.order.turns.clear()
-        self._paused.clear()
+        self._owner.remove_stream(self)
+        for request in self.order.replies:
+            # Does nothing for those with a reply that waits to be sent.
+            request.cancel()
+        self.order.replies.clear()
+        self._paused_requests.clear()
         self._unread.clear()

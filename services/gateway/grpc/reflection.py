@@ -1,6 +1,6 @@
 """gRPC server reflection, versions v1alpha and v1 (their messages are alike), for either engine.
 
-The answers are grpcio-reflection's own; descriptors come from Nereid's private pool and, for the
+The replies are grpcio-reflection's own; descriptors come from Nereid's private pool and, for the
 health and reflection services, from protobuf's default one.
 """
 
@@ -47,7 +47,7 @@ class _Pools:
 
 
 def handlers(services: Sequence[str]) -> dict[str, StreamHandler]:
-    """Stream handlers by path, telling of these services and of reflection itself."""
+    """Stream handlers by path; they list these services and reflection itself."""
     servicer = reflection.ReflectionServicer((*services, _SERVICES[0]), pool=_Pools())
 
     def on_open(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Shared memory over gRPC: the methods that register regions, and what tensors say of them."""
+"""Clients' shared memory over gRPC: the methods that register regions, and tensors' parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _REGION: Final = "shared_memory_region"
 _OFFSET: Final = "shared_memory_offset"
 _SIZE: Final = "shared_memory_byte_size"
-# Triton takes a negative number for a very large one.
+# Triton reads a negative number as a very large one.
 _UINT64_END: Final = 1 << 64
 
 
@@ -30,7 +30,7 @@ _UINT64_END: Final = 1 << 64
 
 
 def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionUse | None:
-    """What a request says of shared memory, checked as Triton does: inputs first; None: nothing.
+    """The regions that a request names, checked as on Triton: inputs first; None: it names none.
 
     Raises:
         NereidError: a parameter is wrong, or its range lies in no region.
@@ -57,7 +57,7 @@ def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionUse | N
                     "output can't set both 'shared_memory_region' and 'classification'"
                 )
             regions.find(place)
-        # Of an output that is asked for twice the first counts.
+        # Of an output that is named twice the first counts.
         outputs.setdefault(output.name, place)
     placed = tuple((name, place) for name, place in outputs.items() if place is not None)
     return RegionUse(tuple(inputs), placed) if inputs or placed else None
@@ -95,17 +95,19 @@ def _value(tensor: Any, key: str, kind: str) -> Any:
     return getattr(parameter, kind)
 
 
-def spread(request: InferRequest, checked: CheckedHead, named: RegionUse, model: str) -> None:
-    """Move the payloads that came along to their inputs: those in shared memory have none.
+def place_payloads(
+    request: InferRequest, checked: CheckedHead, used: RegionUse, model: str
+) -> None:
+    """Give each payload of the message to its input; inputs in shared memory have none.
 
     Raises:
-        InvalidArgument: fewer came along than there are inputs that need one.
+        InvalidArgument: there are fewer payloads than inputs that need one.
     """
-    elsewhere = {position for position, _ in named.inputs}
-    came = iter(request.payloads)
+    elsewhere = {position for position, _ in used.inputs}
+    inline = iter(request.payloads)
     payloads = []
     for position, name in enumerate(checked.input_names):
-        payload = b"" if position in elsewhere else next(came, None)
+        payload = b"" if position in elsewhere else next(inline, None)
         if payload is None:
             raise InvalidArgument(
                 f"unable to find data for input tensor '{name}' for model '{model}' in request."
@@ -118,37 +120,38 @@ def spread(request: InferRequest, checked: CheckedHead, named: RegionUse, model:
 
 
 def methods(regions: Regions) -> dict[str, Respond]:
-    """What answers each method, by its name; messages come and go as bytes."""
+    """The handler of each method, by its name; messages are bytes."""
 
     async def system_register(message: bytes) -> bytes:
         regions.check_allowed()
-        asked = pb.SystemSharedMemoryRegisterRequest.FromString(message)
-        about = Registration(SYSTEM, asked.name, asked.byte_size, asked.key, asked.offset)
+        request = pb.SystemSharedMemoryRegisterRequest.FromString(message)
+        about = Registration(SYSTEM, request.name, request.byte_size, request.key, request.offset)
         regions.register(about, lambda: open_system(about))
         return b""
 
     async def cuda_register(message: bytes) -> bytes:
         regions.check_allowed()
-        asked = pb.CudaSharedMemoryRegisterRequest.FromString(message)
-        about = Registration(CUDA, asked.name, asked.byte_size, device_id=asked.device_id)
-        regions.register(about, lambda: open_cuda(about, asked.raw_handle))
+        request = pb.CudaSharedMemoryRegisterRequest.FromString(message)
+        about = Registration(CUDA, request.name, request.byte_size, device_id=request.device_id)
+        regions.register(about, lambda: open_cuda(about, request.raw_handle))
         return b""
 
     async def system_status(message: bytes) -> bytes:
-        asked = pb.SystemSharedMemoryStatusRequest.FromString(message)
+        request = pb.SystemSharedMemoryStatusRequest.FromString(message)
         system = pb.SystemSharedMemoryStatusResponse()
-        for each in regions.status(SYSTEM, asked.name):
-            told = system.regions[each.name]
-            told.name, told.key = each.name, each.key
-            told.offset, told.byte_size = each.offset, each.size_bytes
+        for each in regions.status(SYSTEM, request.name):
+            status = system.regions[each.name]
+            status.name, status.key = each.name, each.key
+            status.offset, status.byte_size = each.offset, each.size_bytes
         return system.SerializeToString()
 
     async def cuda_status(message: bytes) -> bytes:
-        asked = pb.CudaSharedMemoryStatusRequest.FromString(message)
+        request = pb.CudaSharedMemoryStatusRequest.FromString(message)
         cuda = pb.CudaSharedMemoryStatusResponse()
-        for each in regions.status(CUDA, asked.name):
-            told = cuda.regions[each.name]
-            told.name, told.device_id, told.byte_size = each.name, each.device_id, each.size_bytes
+        for each in regions.status(CUDA, request.name):
+            status = cuda.regions[each.name]
+            status.name, status.byte_size = each.name, each.size_bytes
+            status.device_id = each.device_id
         return cuda.SerializeToString()
 
     async def system_unregister(message: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """What goes back on an inference stream: ModelStreamInferResponse bytes, and in which order.
 
-Pure. Replies of models that give exactly one come in the order of their requests; those of
-decoupled models, which tell themselves by an answer that is not the last, come at once.
+Pure. Models that give exactly one response have their replies sent in the order of requests;
+decoupled models, which are known by a response that is not the last, have theirs sent at once.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc import infer_codec
 
@@ -23,19 +24,19 @@ _FINAL: Final = "triton_final_response"
 _TAG: Final = b"\x12"
 
 
-def _told_final(final: bool) -> bytes:
+def _final_parameter(final: bool) -> bytes:
     message = _Inner()
     message.parameters[_FINAL].bool_param = final
     return message.SerializeToString()
 
 
-_TOLD_FINAL: Final = {final: _told_final(final) for final in (False, True)}
+_FINAL_PARAMETER: Final = {final: _final_parameter(final) for final in (False, True)}
 
 
 def reply_to(response: InferResponse, request_id: str, final: bool = True) -> bytes:
-    """One reply of a model; a fault's is told in error_message, and the stream goes on.
+    """The reply for a response; an error is in error_message, and the stream goes on.
 
-    A fault found before the request was accepted names nothing but the request's id, as on Triton.
+    The reply of a request that was not accepted names nothing but its id, as on Triton.
     """
     if response.error is not None:
         inner = _Inner.FromString(response.head)
@@ -46,23 +47,23 @@ def reply_to(response: InferResponse, request_id: str, final: bool = True) -> by
             error_message=response.error.message, infer_response=inner
         ).SerializeToString()
     parts = infer_codec.parts_of(response, request_id)
-    parts.append(_TOLD_FINAL[final])
+    parts.append(_FINAL_PARAMETER[final])
     size = sum(map(len, parts))
-    return b"".join((_TAG, infer_codec.varint(size), *parts))
+    return b"".join((_TAG, encode_varint(size), *parts))
 
 
 def empty_final_reply(head: bytes, request_id: str) -> bytes:
-    """What tells that a decoupled request is over, to those who asked for it; head is its own."""
+    """The reply that ends a decoupled request with this head, for clients that asked for it."""
     model = kserve_pb2.ModelInferRequest.FromString(head).model_name
     inner = _Inner(model_name=model, id=request_id)
     inner.parameters[_FINAL].bool_param = True
     return kserve_pb2.ModelStreamInferResponse(infer_response=inner).SerializeToString()
 
 
-class Turn:
+class PendingReply:
     """A request's place in the order of replies.
 
-    WAITING (reply None) -> READY (its reply is kept until its turn) -> gone
+    reply: None until the last one is there; kept until those before it are sent.
     """
 
     __slots__ = ("reply",)
@@ -71,35 +72,35 @@ class Turn:
         self.reply: bytes | None = None
 
     def cancel(self) -> None:
-        """Give the request up."""
+        """Cancel the request."""
 
 
-class Order:
-    """Gives replies to send: each when those before it are out, or at once."""
+class ReplyOrder:
+    """Sends replies in the order of their requests, or at once."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
-        self.turns: deque[Turn] = deque()
+        self.replies: deque[PendingReply] = deque()
 
-    def enter(self, turn: Turn) -> None:
+    def add_request(self, pending: PendingReply) -> None:
         """A new request, behind all others."""
-        self.turns.append(turn)
+        self.replies.append(pending)
 
-    def at_once(self, reply: bytes) -> None:
-        """A decoupled model's reply waits for nobody; empty: there is none."""
+    def send_at_once(self, reply: bytes) -> None:
+        """Send a decoupled model's reply out of order; empty: there is none."""
         if reply:
             self._send(reply)
 
-    def last(self, turn: Turn, reply: bytes) -> None:
-        """The last reply to a request; empty: there is nothing more to send for it."""
-        turns = self.turns
-        if turns[0] is not turn:
-            turn.reply = reply
+    def send_last(self, pending: PendingReply, reply: bytes) -> None:
+        """Send a request's last reply in order; empty: there is none."""
+        replies = self.replies
+        if replies[0] is not pending:
+            pending.reply = reply
             return
-        turns.popleft()
+        replies.popleft()
         if reply:
             self._send(reply)
-        while turns and turns[0].reply is not None:
-            kept = turns.popleft().reply
+        while replies and replies[0].reply is not None:
+            kept = replies.popleft().reply
             if kept:
                 self._send(kept)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
 
-# Field of InferTensorContents, the name Triton tells it by, the datatypes it may carry; in the
+# Field of InferTensorContents, Triton's name of it, the datatypes it may carry; in the
 # order in which Triton looks.
 _FIELDS: Final = (
     ("bool_contents", "BOOL", frozenset({"BOOL"})),

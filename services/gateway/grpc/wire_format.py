@@ -1,5 +1,5 @@
-"""The outermost layer of a ModelInferRequest, read by hand: a large message is cut, in place, into
-its tensors and the little that is left for protobuf to parse.
+"""The outermost fields of a ModelInferRequest, read by hand: a large message is split in place into
+its tensors and the rest, which protobuf parses.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.varint import decode_varint
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RAW_INPUT_CONTENTS: Final = 7
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
-_LONGEST_VARINT: Final = 10
 
 
-def split(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
-    """All but the raw tensors, and where these begin and end.
+def split_tensors(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
+    """All fields but the raw tensors, and where each of these begins and ends.
 
     Raises:
         DecodeError: this is no protobuf message.
@@ -34,8 +35,8 @@ def split(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
     return b"".join(rest), places
 
 
-def first_tensor(beginning: memoryview) -> int:
-    """Where the first raw tensor of a message that begins so will begin; 0: it cannot be told."""
+def first_tensor_offset(beginning: memoryview) -> int:
+    """Where the first raw tensor of a message that begins so will begin; 0: unknown."""
     try:
         for number, kind, _, start, _ in _fields(beginning):
             if number == _RAW_INPUT_CONTENTS and kind == _LENGTH_DELIMITED:
@@ -46,34 +47,23 @@ def first_tensor(beginning: memoryview) -> int:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
-    """Each field's number and kind, where it and its content begin, and where it ends: that may be
-    behind the end of what is there of the message.
+    """Each field's number and kind, where it and its content begin, and where it ends, which may be
+    past the end of an incomplete message.
     """
     position, size = 0, len(message)
     while position < size:
         begin = position
-        key, position = _varint(message, position)
+        key, position = decode_varint(message, position)
         kind = key & 7
         if kind == _LENGTH_DELIMITED:
-            length, start = _varint(message, position)
+            length, start = decode_varint(message, position)
             position = start + length
         elif kind == _VARINT:
             start = position
-            _, position = _varint(message, position)
+            _, position = decode_varint(message, position)
         elif kind in (_FIXED64, _FIXED32):
             start = position
             position += 8 if kind == _FIXED64 else 4
         else:
             raise DecodeError("the message has a field of an unknown kind")
         yield key >> 3, kind, begin, start, position
-
-
-def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    for byte in message[position : position + _LONGEST_VARINT]:
-        value |= (byte & 127) << shift
-        shift += 7
-        position += 1
-        if byte < 128:
-            return value, position
-    raise DecodeError("the message has a damaged number")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nereid.core.messages import Arrival
 from nereid.services.gateway.policy.header_forwarding import SpeltHeaders
 from nereid.services.gateway.tracing import trace_context
 
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.messages import InferRequest, InferResponse
-    from nereid.services.gateway.data_plane import DataPlane, UnderWay
+    from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.http.server.call import HttpCall
+    from nereid.services.gateway.infer_chain import RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
 
@@ -26,18 +28,16 @@ class InferSubmission:
 
     def submit_request(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
-    ) -> UnderWay:
+    ) -> RequestHandle:
         """Submit request; it is cancelled if the client disconnects."""
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
             request.trace_context = trace_context.binary(traceparent)
         if self._forwarding is not None and isinstance(call.headers, SpeltHeaders):
-            self._forwarding.add(request, call.headers.spelt.items())
-        tracing = self.data_plane.tracing
-        if tracing is None:
-            submitted = self.data_plane.infer(request, on_response)
-        else:
-            submitted = tracing.infer(request, on_response, "http", call.received_ns)
+            self._forwarding.forward_headers(request, call.headers.spelt.items())
+        if self.data_plane.records_arrivals:
+            request.arrival = Arrival("http", call.received_ns)
+        submitted = self.data_plane.infer(request, on_response)
         if not call.done:
             call.on_cancel = submitted.cancel
         # The connection holds the call until the response is there: free its body before.

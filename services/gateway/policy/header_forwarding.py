@@ -1,14 +1,14 @@
 """Headers that become parameters of their request, where their names match a pattern.
 
-Patterns are RE2's, as on Triton, searched for in a name without regard to case; RE2 needs linear
-time whatever the client calls its headers. Only a gateway with a pattern makes any of this, and
-loads the library.
+Patterns are RE2's, as on Triton, searched for in a name without regard to case; RE2 takes linear
+time whatever the names. Only a gateway with a pattern loads the library.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import error_status_of
 from nereid.services.gateway.http.server.connection import HttpConnection
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     Text = str | bytes
 
-# These mean something as parameters.
+# These have a meaning as parameters.
 _OWN: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 # A stream's own metadata.
 _STREAM: Final = "triton_grpc_error"
-_TABLE_LIMIT: Final = 1024
+_CACHED_NAMES: Final = 1024
 
 
 def checked(text: str) -> str:
-    """text, if RE2 takes it as a pattern; else ValueError."""
+    """text, if it is a pattern of RE2; else ValueError."""
     if text:
         _compile(text)
     return text
@@ -36,7 +36,7 @@ def checked(text: str) -> str:
 
 def _compile(text: str) -> Any:
     try:
-        # Only who asks for forwarding needs it.
+        # Imported only where the settings ask for it.
         import re2  # noqa: PLC0415
     except ImportError as error:
         raise ValueError("forwarding headers needs the package google-re2") from error
@@ -57,15 +57,15 @@ class HeaderForwarding:
 
     def __init__(self, pattern: str) -> None:
         self._pattern = _compile(pattern)
-        # Clients repeat themselves.
-        self._wanted: dict[Text, bool] = {}
+        # Whether a name matches.
+        self._matching: BoundedCache[Text, bool] = BoundedCache(_CACHED_NAMES)
 
-    def add(self, request: InferRequest, headers: Iterable[tuple[Text, Text]]) -> None:
-        """Make parameters of what is wanted of headers; of one that may not be, a fault."""
+    def forward_headers(self, request: InferRequest, headers: Iterable[tuple[Text, Text]]) -> None:
+        """Make parameters of the headers that match; a reserved name makes it an error."""
         given: dict[str, Parameter] = {}
         for name, value in headers:
-            wanted = self._wanted.get(name)
-            if self._matches(name) if wanted is None else wanted:
+            matches = self._matching.get(name)
+            if self._matches(name) if matches is None else matches:
                 given[_text(name)] = _text(value)
         if not given:
             return
@@ -80,11 +80,8 @@ class HeaderForwarding:
 
     def _matches(self, name: Text) -> bool:
         text = _text(name)
-        wanted = text not in _OWN and text != _STREAM and bool(self._pattern.search(text))
-        if len(self._wanted) >= _TABLE_LIMIT:
-            self._wanted.clear()
-        self._wanted[name] = wanted
-        return wanted
+        matches = text not in _OWN and text != _STREAM and bool(self._pattern.search(text))
+        return self._matching.remember(name, matches)
 
 
 def _text(text: Text) -> str:
@@ -92,7 +89,7 @@ def _text(text: Text) -> str:
 
 
 class SpeltHeaders(dict[bytes, bytes]):
-    """Headers by lower-case name that remember how the client spelt the names."""
+    """Headers by lower-case name, and as the client spelt the names."""
 
     def __init__(self, other: SpeltHeaders | None = None) -> None:
         super().__init__(other or {})

@@ -1,7 +1,7 @@
-"""Parts of the API that only those may use who send a header with a value.
+"""Parts of the API that are restricted to calls with a certain header.
 
-Stands before a front where --http-restricted-api or --grpc-restricted-protocol asks for it, and
-nowhere else. The flags' syntax is Triton's: <category>,<category>:<header>=<value>.
+In front of a front where --http-restricted-api or --grpc-restricted-protocol asks for it, and
+otherwise not there. The flags' syntax is Triton's: <category>,<category>:<header>=<value>.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ CATEGORIES: Final = tuple(_KINDS)
 
 
 class Restriction(NamedTuple):
-    """What opens a category."""
+    """The header that a category requires."""
 
     header: str
     value: str
 
 
 def parse(text: str) -> dict[str, Restriction]:
-    """The categories that one flag names, and what opens them.
+    """The categories that one flag names, and the header that they require.
 
     Raises:
         ValueError: it is not of the flag's form.
@@ -89,7 +89,7 @@ def checked(text: str) -> str:
 
 
 def gather(texts: Iterable[str]) -> dict[str, Restriction]:
-    """All that a repeated flag says.
+    """The restrictions of a repeated flag.
 
     Raises:
         ValueError: two of them name one category.
@@ -104,7 +104,7 @@ def gather(texts: Iterable[str]) -> dict[str, Restriction]:
 
 
 class RestrictedHttp:
-    """Stands before the HTTP front: dispatches what may pass."""
+    """Dispatches permitted calls to the HTTP front, and refuses others."""
 
     def __init__(
         self, dispatch: Callable[[HttpCall], None], table: Mapping[str, Restriction]
@@ -127,7 +127,7 @@ class RestrictedHttp:
 def restricted_grpc(
     handlers: Handlers, table: Mapping[str, Restriction], statuses: MutableMapping[int, int]
 ) -> Handlers:
-    """handlers, of which the restricted ones ask for their metadata; refusals are counted."""
+    """handlers, of which the restricted ones require their metadata; refusals are counted."""
     rules: dict[str, Restriction] = {}
     for name, each in table.items():
         rule = Restriction(_METADATA_PREFIX + each.header.lower(), each.value)

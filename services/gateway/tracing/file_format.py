@@ -1,7 +1,7 @@
 """Traces as JSON, in the form of Triton's trace files.
 
 A file is an array of objects. Those of one model's part in a request share an id: one names the
-model, others hold a time each, or a tensor. Pure.
+model, the others hold a time or a tensor each. Pure.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from nereid.core.messages import TracedModel, TracedTensor, TraceRule
 
 _FLOAT: Final = frozenset({"FP16", "FP32", "FP64"})
-_TOLD: Final = NUMPY_TYPE.keys() - {"BF16"}
+_SHOWN: Final = NUMPY_TYPE.keys() - {"BF16"}
 # REQUEST_START, QUEUE_START.
 _UP_TO_QUEUE: Final = 2
 _at_ns = itemgetter(1)
 
 
 class Trace(NamedTuple):
-    """A request: the models that took part, the one asked for first, and what the gateway saw,
-    whose tensors are that model's.
+    """A request: the models that took part, the requested one first, and the gateway's own times
+    and tensors, which are of the requested model.
     """
 
     models: Sequence[TracedModel]
@@ -38,33 +38,33 @@ class Trace(NamedTuple):
 
 
 def text_of(trace: Trace, rule: TraceRule, first_id: int) -> str:
-    """The trace's objects, by commas. Its models have the ids from first_id on."""
-    # By beginning, so that parents come before what is below them.
+    """The trace's objects, separated by commas. Its models have the ids from first_id on."""
+    # By start, so that parents come before their children.
     root, *others = trace.models
     others.sort(key=lambda model: model.times[0][1])
     ids = {model.context: first_id + index for index, model in enumerate((root, *others))}
-    told: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     if rule.times:
-        # What the gateway saw first stands before all else: readers go by it.
-        told += _moments(first_id, trace.moments[:2])
-        told.append(_model(root, first_id, None))
+        # Readers expect the gateway's first times before all else.
+        objects += _moments(first_id, trace.moments[:2])
+        objects.append(_model(root, first_id, None))
     times = sorted((*root.times, *trace.moments[2:]), key=_at_ns)
-    told += _course(first_id, rule, times, trace.tensors)
+    objects += _times_and_tensors(first_id, rule, times, trace.tensors)
     for model in others:
         number = ids[model.context]
         if rule.times:
-            told.append(_model(model, number, ids.get(model.parent, first_id)))
-        told += _course(number, rule, model.times, model.tensors)
-    return ",".join(json.dumps(each, separators=(",", ":")) for each in told)
+            objects.append(_model(model, number, ids.get(model.parent, first_id)))
+        objects += _times_and_tensors(number, rule, model.times, model.tensors)
+    return ",".join(json.dumps(each, separators=(",", ":")) for each in objects)
 
 
-def _course(
+def _times_and_tensors(
     number: int,
     rule: TraceRule,
     times: Sequence[tuple[str, int]],
     tensors: Sequence[TracedTensor],
 ) -> Iterator[dict[str, Any]]:
-    """A model's times and its tensors, which Triton tells once the request is in the queue."""
+    """A model's times, and its tensors after the time of queueing, as in Triton's files."""
     if rule.times:
         yield from _moments(number, times[:_UP_TO_QUEUE])
     if rule.tensors:
@@ -74,12 +74,12 @@ def _course(
 
 
 def _model(model: TracedModel, number: int, parent: int | None) -> dict[str, Any]:
-    told = {"id": number, "model_name": model.name, "model_version": model.version}
+    described = {"id": number, "model_name": model.name, "model_version": model.version}
     if model.request_id:
-        told["request_id"] = model.request_id
+        described["request_id"] = model.request_id
     if parent is not None:
-        told["parent_id"] = parent
-    return told
+        described["parent_id"] = parent
+    return described
 
 
 def _moments(number: int, moments: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
@@ -88,20 +88,20 @@ def _moments(number: int, moments: Sequence[tuple[str, int]]) -> Iterator[dict[s
 
 
 def _tensor(number: int, tensor: TracedTensor) -> dict[str, Any]:
-    told = {
+    described = {
         "name": tensor.name,
         "data": "" if tensor.data is None else _data(tensor.datatype, tensor.data),
         "shape": ",".join(map(str, tensor.shape)),
         "dtype": tensor.datatype,
     }
-    return {"id": number, "activity": tensor.activity, "tensor": told}
+    return {"id": number, "activity": tensor.activity, "tensor": described}
 
 
 def _data(datatype: str, data: bytes) -> str:
-    """The elements by commas: strings in quotes, floats as C++ writes them."""
+    """The elements separated by commas: strings in quotes, floats as C++ writes them."""
     if datatype == BYTES:
         return ",".join(f'"{each.decode(errors="replace")}"' for each in split_bytes(data))
-    if datatype not in _TOLD:
+    if datatype not in _SHOWN:
         return ""
     array = np.frombuffer(data, NUMPY_TYPE[datatype])
     if datatype in _FLOAT:

@@ -1,9 +1,9 @@
-"""Trace files, written by a thread of their own: the request path pays for an entry in a queue.
+"""Trace files, written by a thread of their own: requests pay for an entry in a queue.
 
-By Triton's rules, a rule with a log frequency, or with a limit, has its traces in numbered files,
-FILE.0, FILE.1 and so on; other traces all go to FILE. There Triton writes when it ends; here it is
-soon after each trace, and the file is whole JSON at any time. What cannot be kept or written is
-lost, and told once a minute. Knows no request.
+By Triton's rules, a rule with a log frequency or a limit has its traces in numbered files (FILE.0,
+FILE.1 and so on); other traces go to FILE. Triton writes FILE when it ends; here it is written soon
+after each trace, and is valid JSON at any time. Traces that cannot be kept or written are dropped,
+and the log says so once a minute. Knows no request.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 
     from nereid.observability.tracing import Sampler
 
-    _Act = Callable[["Batches"], Iterator["Write"]]
+    # What the thread is to do with its batches.
+    _Job = Callable[["TraceBatches"], Iterator["Write"]]
 
 _log = logging.getLogger(__name__)
 
-# Traces on their way to the thread, their tensors, and the text that waits to be written.
-_MOST_WAITING: Final = 4096
-_MOST_TENSOR_BYTES: Final = 64 << 20
-_MOST_TEXT: Final = 16 << 20
-# How long a trace may wait for others to be written with.
-_PAUSE_S: Final = 0.5
-_CLOSE_S: Final = 2.0
-_PAUSE_BETWEEN_LINES_S: Final = 60.0
+# Jobs in the queue, and the bytes of tensors in them.
+_MAX_QUEUED: Final = 4096
+_MAX_QUEUED_TENSOR_BYTES: Final = 64 << 20
+# Text of a batch.
+_MAX_BATCH_TEXT: Final = 16 << 20
+# How long a trace may wait to be written together with others.
+_FLUSH_INTERVAL_S: Final = 0.5
+_CLOSE_TIMEOUT_S: Final = 2.0
+_WARNING_INTERVAL_S: Final = 60.0
 
 
 class Write(NamedTuple):
@@ -48,25 +50,25 @@ class Write(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """The traces of one sampler that are not written."""
+    """The unwritten traces of one sampler."""
 
     texts: list[str] = field(default_factory=list)
     size: int = 0
-    # All of them, and those of which there is nothing to tell.
+    # Requests that have ended, those without a trace among them.
     ended: int = 0
 
 
-class Batches:
-    """Which traces are written together, and when. Pure."""
+class TraceBatches:
+    """Decides which traces are written together, and when. Pure."""
 
     def __init__(self) -> None:
         self._batches: dict[Sampler, _Batch] = {}
-        # None: nobody has said which samplers there are.
+        # None: set_samplers was not called yet.
         self._current: frozenset[Sampler] | None = None
         self._next_id = 1
 
-    def take(self, sampler: Sampler, trace: Trace | None) -> Iterator[Write]:
-        """A request that sampler chose has ended."""
+    def add_trace(self, sampler: Sampler, trace: Trace | None) -> Iterator[Write]:
+        """A request that the sampler chose has ended."""
         rule = sampler.rule
         batch = self._batches.setdefault(sampler, _Batch())
         batch.ended += 1
@@ -77,13 +79,13 @@ class Batches:
                 batch.texts.append(text)
                 batch.size += len(text)
         full = 0 < rule.log_frequency <= len(batch.texts)
-        if full or batch.ended == rule.limit or batch.size > _MOST_TEXT:
+        if full or batch.ended == rule.limit or batch.size > _MAX_BATCH_TEXT:
             yield from self._write(batch, numbered=_is_numbered(sampler))
         if self._current is not None and sampler not in self._current:
             yield from self._end(sampler)
 
-    def follow(self, samplers: Sequence[Sampler]) -> Iterator[Write]:
-        """Requests go by these: the traces of others are complete but for stragglers."""
+    def set_samplers(self, samplers: Sequence[Sampler]) -> Iterator[Write]:
+        """Requests are sampled by these: batches of others are complete, but for stragglers."""
         self._current = frozenset(samplers)
         for sampler in [*self._batches]:
             if sampler not in self._current:
@@ -91,24 +93,24 @@ class Batches:
 
     @property
     def due(self) -> bool:
-        """Whether there are traces that wait for no others."""
+        """Whether there are traces that need not wait for others."""
         return any(
             batch.texts and not _is_numbered(sampler) for sampler, batch in self._batches.items()
         )
 
     def flush(self) -> Iterator[Write]:
-        """Those that wait for no others."""
+        """Write the traces that need not wait for others."""
         for sampler, batch in self._batches.items():
             if not _is_numbered(sampler):
                 yield from self._write(batch, numbered=False)
 
     def close(self) -> Iterator[Write]:
-        """All."""
+        """Write all traces."""
         for sampler in [*self._batches]:
             yield from self._end(sampler)
 
     def _end(self, sampler: Sampler) -> Iterator[Write]:
-        # One that has only a limit, and has not come to it, is not numbered.
+        # A rule with a limit alone that was not reached is not numbered.
         batch = self._batches.pop(sampler)
         yield from self._write(batch, numbered=sampler.rule.log_frequency > 0)
 
@@ -123,70 +125,72 @@ def _is_numbered(sampler: Sampler) -> bool:
 
 
 class TraceFiles:
-    """A file_tracing.Files. close() once; what comes after that is lost."""
+    """A file_recorder.TraceSink. close() once; traces that come later are dropped."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, max_queued_tensor_bytes: int = _MAX_QUEUED_TENSOR_BYTES) -> None:
         self._path = Path(path)
         self._begun = False
         self._next_number = 0
-        self._lost = 0
-        # Of tensors: what has been handed over, and what the thread has taken of it.
-        self._given_bytes = 0
-        self._taken_bytes = 0
-        self._next_line_s = 0.0
-        self._queue: Queue[_Act | None] = Queue(_MOST_WAITING)
+        self._dropped = 0
+        self._max_queued_tensor_bytes = max_queued_tensor_bytes
+        # Counted by two threads, each its own: bytes of tensors enqueued, and dequeued.
+        self._enqueued_bytes = 0
+        self._dequeued_bytes = 0
+        self._next_warning_s = 0.0
+        self._queue: Queue[_Job | None] = Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name="trace files", daemon=True)
         self._thread.start()
 
-    def take(self, sampler: Sampler, trace: Trace | None) -> None:
-        size_bytes = 0 if trace is None else _size_bytes(trace)
-        if size_bytes and self._given_bytes - self._taken_bytes + size_bytes > _MOST_TENSOR_BYTES:
-            self._lost += 1
+    def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
+        size_bytes = 0 if trace is None else _tensor_bytes(trace)
+        queued_bytes = self._enqueued_bytes - self._dequeued_bytes
+        if size_bytes and queued_bytes + size_bytes > self._max_queued_tensor_bytes:
+            self._dropped += 1
             trace, size_bytes = None, 0
 
-        def act(batches: Batches) -> Iterator[Write]:
-            self._taken_bytes += size_bytes
-            return batches.take(sampler, trace)
+        def add_trace(batches: TraceBatches) -> Iterator[Write]:
+            self._dequeued_bytes += size_bytes
+            return batches.add_trace(sampler, trace)
 
-        if self._put(act):
-            self._given_bytes += size_bytes
+        if self._enqueue(add_trace):
+            self._enqueued_bytes += size_bytes
 
-    def follow(self, samplers: Sequence[Sampler]) -> None:
-        self._put(lambda batches: batches.follow(samplers))
+    def set_samplers(self, samplers: Sequence[Sampler]) -> None:
+        self._enqueue(lambda batches: batches.set_samplers(samplers))
 
     def close(self) -> None:
         try:
-            self._queue.put(None, timeout=_CLOSE_S)
+            self._queue.put(None, timeout=_CLOSE_TIMEOUT_S)
         except Full:
             return
-        self._thread.join(_CLOSE_S)
+        self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def _put(self, act: _Act) -> bool:
+    def _enqueue(self, job: _Job) -> bool:
         try:
-            self._queue.put_nowait(act)
+            self._queue.put_nowait(job)
         except Full:
-            self._lost += 1
+            self._dropped += 1
             return False
         return True
 
-    # ---- in the thread
+    # --- in the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        batches = Batches()
-        # When to write what waits for no others; None: there is none.
+        batches = TraceBatches()
+        # When to write the traces that need not wait for others; None: there are none.
         flush_s: float | None = None
-        act: _Act | None = Batches.flush
-        while act is not None:
-            self._save(act(batches))
+        job: _Job | None = TraceBatches.flush
+        while job is not None:
+            self._save(job(batches))
             now_s = time.monotonic()
             if not batches.due:
                 flush_s = None
             elif flush_s is None:
-                flush_s = now_s + _PAUSE_S
-            act = Batches.flush
+                flush_s = now_s + _FLUSH_INTERVAL_S
+            job = TraceBatches.flush
             if flush_s is None or now_s < flush_s:
                 with contextlib.suppress(Empty):
-                    act = self._queue.get(timeout=None if flush_s is None else flush_s - now_s)
+                    job = self._queue.get(timeout=None if flush_s is None else flush_s - now_s)
         self._save(batches.close())
 
     def _save(self, writes: Iterator[Write]) -> None:
@@ -194,41 +198,41 @@ class TraceFiles:
             for write in writes:
                 self._write(",".join(write.texts).encode(), numbered=write.numbered)
         except OSError as error:
-            self._complain(f"a file cannot be written: {error}")
+            self._warn(f"a file cannot be written: {error}")
         except Exception:
-            # One trace shall not cost those after it.
+            # Go on with the next trace.
             _log.exception("a trace cannot be written")
-        if self._lost:
-            self._complain(f"{self._lost} came faster than they can be written, and are lost")
+        if self._dropped:
+            self._warn(f"{self._dropped} came faster than they can be written, and were dropped")
 
-    def _write(self, told: bytes, *, numbered: bool) -> None:
+    def _write(self, text: bytes, *, numbered: bool) -> None:
         if numbered:
             path = self._path.with_name(f"{self._path.name}.{self._next_number}")
             self._next_number += 1
-            _write_whole(path, b"[%b]" % told)
+            _write_whole(path, b"[%b]" % text)
         elif self._begun and self._path.exists():
             with self._path.open("r+b") as file:
                 file.seek(-1, 2)
-                file.write(b",%b]" % told)
+                file.write(b",%b]" % text)
         else:
-            _write_whole(self._path, b"[%b]" % told)
+            _write_whole(self._path, b"[%b]" % text)
             self._begun = True
 
-    def _complain(self, what: str) -> None:
+    def _warn(self, what: str) -> None:
         now_s = time.monotonic()
-        if now_s >= self._next_line_s:
-            self._next_line_s = now_s + _PAUSE_BETWEEN_LINES_S
-            self._lost = 0
+        if now_s >= self._next_warning_s:
+            self._next_warning_s = now_s + _WARNING_INTERVAL_S
+            self._dropped = 0
             _log.warning("traces: %s", what)
 
 
-def _size_bytes(trace: Trace) -> int:
+def _tensor_bytes(trace: Trace) -> int:
     below = (model.tensors for model in trace.models)
     return sum(len(each.data or b"") for each in chain(trace.tensors, *below))
 
 
-def _write_whole(path: Path, told: bytes) -> None:
-    """Write a file that nobody sees before it is whole."""
+def _write_whole(path: Path, text: bytes) -> None:
+    """Write a file that is not visible before it is complete."""
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(told)
+    part.write_bytes(text)
     part.replace(path)

@@ -1,7 +1,8 @@
-"""A request's trace as the gateway sees it: sampled here, a root span, what came in and went out.
+"""Requests' traces as the gateway sees them: sampled here, with a root span and what was received
+and sent.
 
-Stands between a front and the data plane where tracing is on, and nowhere else. A request that is
-not sampled passes with its trace context as it came. Traces in files are file_tracing's.
+A step of the data plane where tracing is on, and otherwise not there. A request that is not sampled
+keeps the trace context that it came with. Traces in files are file_recorder's.
 """
 
 from __future__ import annotations
@@ -20,18 +21,15 @@ from nereid.observability.tracing import (
     parse_trace_config,
 )
 from nereid.pb import kserve_pb2
+from nereid.services.gateway.infer_chain import InferStep
 from nereid.services.gateway.tracing.file_recorder import FileTracing
 from nereid.services.gateway.tracing.file_writer import TraceFiles
 from nereid.services.gateway.tracing.sampling import Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nereid.core.messages import InferRequest, InferResponse, TraceRules
     from nereid.observability.tracing import Tracer, TraceSettings
-    from nereid.services.gateway.data_plane import UnderWay
-
-    OnResponse = Callable[[InferResponse], None]
+    from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
 
 _log = logging.getLogger(__name__)
 
@@ -39,27 +37,18 @@ _now_ns = time.monotonic_ns
 _ROOT: Final = "InferRequest"
 
 
-class Tracing(Protocol):
-    """The way to the mesh for requests, with a look at each whether it is to be traced."""
+class TracingStep(InferStep, Protocol):
+    """The step that decides of each request whether it is traced; its arrival must be set."""
 
-    def infer(
-        self, request: InferRequest, on_response: OnResponse, protocol: str, received_ns: int
-    ) -> UnderWay:
-        """As DataPlane.infer, for a request that came by http or grpc and that its front had whole
-        at that time.
-        """
-
-    def follow(self, rules: TraceRules) -> None:
-        """Go by these rules."""
+    def set_rules(self, rules: TraceRules) -> None:
+        """Sample by these rules from now on."""
 
     def close(self) -> None:
-        """Let go of what is left, within a bounded time; call off the event loop."""
+        """Write what is left, within a bounded time; call off the event loop."""
 
 
-def open_tracing(
-    settings: TraceSettings, infer: Callable[[InferRequest, OnResponse], UnderWay]
-) -> Tracing | None:
-    """As the settings say. None: no request is traced."""
+def open_tracing(settings: TraceSettings, infer: Infer) -> TracingStep | None:
+    """The step that the settings ask for. None: no request is traced."""
     config = parse_trace_config(settings.trace_config)
     sampling = Sampling(config.rule)
     if config.to_file:
@@ -72,61 +61,56 @@ def open_tracing(
 
 
 class SpanTracing:
-    """Tells spans."""
+    """A TracingStep that exports spans."""
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        sampling: Sampling,
-        infer: Callable[[InferRequest, OnResponse], UnderWay],
-    ) -> None:
+    def __init__(self, tracer: Tracer, sampling: Sampling, infer: Infer) -> None:
         self._tracer = tracer
         self._sampling = sampling
         self._infer = infer
-        self.follow = sampling.follow
-        self.close = tracer.close
 
-    def infer(
-        self, request: InferRequest, on_response: OnResponse, protocol: str, received_ns: int
-    ) -> UnderWay:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         if not self._sampling.sampler_of(request).wants(request.trace_context):
             return self._infer(request, on_response)
-        trace = _Trace(self._tracer, request, on_response)
-        trace.protocol, trace.received_ns = protocol, received_ns
-        trace.under_way = self._infer(request, trace.on_response)
-        return trace
+        return _SpanTrace(self._tracer, self._infer, request, on_response)
+
+    def set_rules(self, rules: TraceRules) -> None:
+        self._sampling.set_rules(rules)
+
+    def close(self) -> None:
+        self._tracer.close()
 
 
-class _Trace:
-    """One sampled request, until its last answer is handed to the connection or nobody wants it."""
+class _SpanTrace:
+    """One sampled request, until its last response was passed on or it is cancelled."""
 
     __slots__ = (
+        "_arrival",
         "_context",
         "_done",
+        "_handle",
         "_on_response",
         "_parent",
         "_request",
         "_sent_ns",
         "_tracer",
-        "protocol",
-        "received_ns",
-        "under_way",
     )
 
-    def __init__(self, tracer: Tracer, request: InferRequest, on_response: OnResponse) -> None:
+    def __init__(
+        self, tracer: Tracer, infer: Infer, request: InferRequest, on_response: OnResponse
+    ) -> None:
         self._tracer = tracer
         self._request = request
         self._on_response = on_response
         self._done = False
         self._parent = request.trace_context
         self._context = request.trace_context = child_of(request.trace_context)
+        assert request.arrival is not None, "the front recorded no arrival"
+        self._arrival = request.arrival
         self._sent_ns = _now_ns()
-        self.protocol = ""
-        self.received_ns = 0
-        self.under_way: UnderWay | None = None
+        self._handle = infer(request, self._forward_response)
 
-    def on_response(self, response: InferResponse) -> None:
-        """Hand the answer on, then, if it is the last, tell the spans."""
+    def _forward_response(self, response: InferResponse) -> None:
+        """Pass the response on; after the last, export the spans."""
         if response.more:
             self._on_response(response)
             return
@@ -139,14 +123,11 @@ class _Trace:
             self._record(error, responded_ns)
 
     def cancel(self) -> None:
-        """The client went before its answer came."""
-        if self.under_way is not None:
-            self.under_way.cancel()
-        self._record("the client is gone", None)
+        self._handle.cancel()
+        self._record("the client disconnected", None)
 
     def set_flow(self, *, paused: bool) -> None:
-        if self.under_way is not None:
-            self.under_way.set_flow(paused=paused)
+        self._handle.set_flow(paused=paused)
 
     def _record(self, error: str | None, responded_ns: int | None) -> None:
         if self._done:
@@ -154,7 +135,8 @@ class _Trace:
         self._done = True
         offset_ns = epoch_offset_ns()
         ended_ns = _now_ns() + offset_ns
-        received_ns, sent_ns = self.received_ns + offset_ns, self._sent_ns + offset_ns
+        received_ns = self._arrival.received_ns + offset_ns
+        sent_ns = self._sent_ns + offset_ns
         spans = [
             Span(
                 name=_ROOT,
@@ -179,7 +161,9 @@ class _Trace:
         )
 
     def _attributes(self) -> dict[str, bool | int | float | str]:
-        attributes: dict[str, bool | int | float | str] = {"nereid.protocol": self.protocol}
+        attributes: dict[str, bool | int | float | str] = {
+            "nereid.protocol": self._arrival.protocol
+        }
         if self._request.request_id:
             attributes["triton.request_id"] = self._request.request_id
         try:

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.observability.tracing import Sampler
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, TraceRule, TraceRules
 
-_MOST_HEADS: Final = 1024
-_LARGEST_REMEMBERED_HEAD_BYTES: Final = 4096
+_CACHED_HEADS: Final = 1024
+_MAX_CACHED_HEAD_BYTES: Final = 4096
 
 
 class Sampling:
@@ -24,10 +25,10 @@ class Sampling:
         self._default = Sampler(default)
         self._rules: dict[str, TraceRule] = {}
         self._models: dict[str, Sampler] = {}
-        self._by_head: dict[bytes, Sampler] = {}
+        self._by_head = BoundedCache[bytes, Sampler](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
 
-    def follow(self, rules: TraceRules) -> None:
-        """Go by these rules; a rule that is what it was goes on counting."""
+    def set_rules(self, rules: TraceRules) -> None:
+        """Sample by these rules from now on; the sampler of an unchanged rule keeps its count."""
         if rules.default != self._rule:
             self._rule = rules.default
             self._default = Sampler(rules.default)
@@ -40,24 +41,19 @@ class Sampling:
 
     @property
     def samplers(self) -> list[Sampler]:
-        """Those that requests go by now."""
+        """Those in use."""
         return [self._default, *self._models.values()]
 
     def sampler_of(self, request: InferRequest) -> Sampler:
-        """The one that this request goes by."""
+        """The one that decides on this request."""
         if not self._models:
             return self._default
         head = request.head
-        return self._by_head.get(head) or self._look(head)
+        return self._by_head.get(head) or self._find_by_model(head)
 
-    def _look(self, head: bytes) -> Sampler:
+    def _find_by_model(self, head: bytes) -> Sampler:
         try:
             name = kserve_pb2.ModelInferRequest.FromString(head).model_name
         except DecodeError:
             return self._default
-        sampler = self._models.get(name, self._default)
-        if len(head) <= _LARGEST_REMEMBERED_HEAD_BYTES:
-            if len(self._by_head) >= _MOST_HEADS:
-                self._by_head.clear()
-            self._by_head[head] = sampler
-        return sampler
+        return self._by_head.remember(head, self._models.get(name, self._default))

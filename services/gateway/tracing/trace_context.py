@@ -1,4 +1,4 @@
-"""A client's W3C traceparent to the 26-byte binary form in which trace context travels inside."""
+"""A client's W3C traceparent to the 26-byte binary form in which services pass it on."""
 
 from __future__ import annotations
 

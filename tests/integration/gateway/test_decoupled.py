@@ -1,4 +1,4 @@
-"""Requests with any number of answers, through the gateway's real sockets."""
+"""Requests with any number of responses, through the gateway's real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nereid.core.messages import DECOUPLED, ErrorStatus, InferResponse
 from nereid.pb import kserve_pb2
 from tests.support.gateway.gateway_http import ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
-from tests.support.gateway.gateway_streams import end, opened, request, told, write
+from tests.support.gateway.gateway_streams import end, opened, read_replies, request, write
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
@@ -28,7 +28,7 @@ LIMIT_S = 10
 
 
 def say(site: GatewaySite, held: InferRequest, *words: str, size_bytes: int = 0) -> None:
-    """Answer a request: "a" an answer, "f" a failure, "-" none; with a dot, it was the last."""
+    """Respond to a request: "a" a response, "f" a failure, "-" none; with a dot: the last."""
     for word in words:
         if word[0] == "-":
             response = InferResponse(held.id)
@@ -46,7 +46,7 @@ def say(site: GatewaySite, held: InferRequest, *words: str, size_bytes: int = 0)
 
 
 async def finals(call: Any, count: int) -> list[tuple[str, bool, int]]:
-    """Of each reply its error or id, whether it is told to be the last, and its outputs' count."""
+    """Of each reply its error or id, whether it is the last, and its outputs' count."""
     replies = [await call.read() for _ in range(count)]
     return [
         (
@@ -91,7 +91,7 @@ async def test_replies_on_a_stream(
     assert await end(call) == ("OK", "")
 
 
-async def test_replies_of_decoupled_models_wait_for_nobody(
+async def test_replies_of_decoupled_models_do_not_wait_for_others(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel)
@@ -104,7 +104,7 @@ async def test_replies_of_decoupled_models_wait_for_nobody(
     say(site, third, "-", "f.")
     say(site, ordinary, "a.")
     say(site, second, "a", "-.")
-    assert [(error or name) for error, name, _ in await told(call, 7)] == [
+    assert [(error or name) for error, name, _ in await read_replies(call, 7)] == [
         *("2", "1", "1", "it failed", "0"),
         # Not decoupled: behind all that came before it.
         *("2", "4"),
@@ -120,7 +120,7 @@ async def test_a_failure_in_the_middle_as_the_status_of_the_call(
     first, second = await site.scheduler.next_held(), await site.scheduler.next_held()
     say(site, second, "a")
     say(site, first, "a", "f")
-    assert [each[1] for each in await told(call, 2)] == ["2", "1"]
+    assert [each[1] for each in await read_replies(call, 2)] == ["2", "1"]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert (caught.value.code().name, caught.value.details()) == ("INTERNAL", "it failed")
@@ -128,14 +128,14 @@ async def test_a_failure_in_the_middle_as_the_status_of_the_call(
     assert gone == {first.id, second.id}
 
 
-async def test_a_client_that_goes_cancels_what_is_open(
+async def test_a_client_that_disconnects_cancels_its_requests(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel)
     await write(call, request("hold", "1"))
     held = await site.scheduler.next_held()
     say(site, held, "a")
-    await told(call, 1)
+    await read_replies(call, 1)
     call.cancel()
     assert await asyncio.wait_for(site.scheduler.cancelled.get(), LIMIT_S) == held.id
 
@@ -154,8 +154,8 @@ async def test_a_model_waits_for_a_client_that_does_not_read(
     assert count < 200
     assert site.scheduler.flows.get_nowait() == (held.id, True)
     say(site, held, "a", "a")
-    # It is asked once only, and may go on as soon as the client has read.
-    assert len(await told(call, count + 2)) == count + 2
+    # It is paused once, and may go on as soon as the client has read.
+    assert len(await read_replies(call, count + 2)) == count + 2
     assert await asyncio.wait_for(site.scheduler.flows.get(), LIMIT_S) == (held.id, False)
     assert site.scheduler.flows.empty()
     say(site, held, "-.")
@@ -163,7 +163,7 @@ async def test_a_model_waits_for_a_client_that_does_not_read(
     assert await end(call) == ("OK", "")
 
 
-async def test_who_takes_one_response_is_told_what_does_not_support_more(
+async def test_decoupled_models_refuse_requests_for_one_response(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     method: Any = channel.unary_unary(
@@ -260,7 +260,7 @@ async def test_events(words: str, status: bytes, events: list[bytes]) -> None:
         writer.close()
 
 
-async def test_a_client_of_events_that_goes_cancels_what_is_open() -> None:
+async def test_a_client_of_events_that_disconnects_cancels_its_request() -> None:
     async with gateway_site() as site:
         reader, writer = await open_events(site)
         held = await site.scheduler.next_held()

@@ -127,15 +127,15 @@ async def test_grpc_js(node_modules: str, flags: dict[str, object], engine: str)
         root = [str(flags["grpc_root_cert"])] if flags else []
         env = {**os.environ, "NODE_PATH": node_modules}
         proto = str(ROOT / "protos" / "kserve.proto")
-        told = json.loads(await output_of("node", str(script), address, proto, *root, env=env))
-        assert told["unary"] == [5, True]
-        assert told["big"] == told["gzip"] == [8_000_000, True]
-        assert told["many"] == 300
-        assert told["unknown"][0] == 5
-        assert "unknown model: 'none'" in told["unknown"][1]
-        assert told["deadline"][0] == 4
-        assert told["cancelled"][0] == 1
-        assert told["stream"] == [0, [str(number) for number in range(50)]]
+        results = json.loads(await output_of("node", str(script), address, proto, *root, env=env))
+        assert results["unary"] == [5, True]
+        assert results["big"] == results["gzip"] == [8_000_000, True]
+        assert results["many"] == 300
+        assert results["unknown"][0] == 5
+        assert "unknown model: 'none'" in results["unknown"][1]
+        assert results["deadline"][0] == 4
+        assert results["cancelled"][0] == 1
+        assert results["stream"] == [0, [str(number) for number in range(50)]]
         # The held ones were given up behind the gateway as well.
         async with asyncio.timeout(LIMIT_S):
             for _ in range(2):
@@ -149,17 +149,17 @@ async def test_curl_speaks_grpc(
     site: GatewaySite, scheme: str, flags: dict[str, object], tmp_path: Path
 ) -> None:
     """By prior knowledge, or what ALPN agrees on."""
-    response = tmp_path / "answer"
+    response = tmp_path / "response"
     how = ["--http2-prior-knowledge"] if scheme == "http" else ["--cacert", flags["grpc_root_cert"]]
-    told = await output_of(
+    output = await output_of(
         "curl",
         *("-sS", "--max-time", "30", *map(str, how), "-D", "-", "-o", str(response)),
         *("--data-binary", f"@{body(tmp_path, infer_message(3_000_000))}"),
         *headers_of(*GRPC_FIELDS),
         f"{scheme}://{site.grpc}{INFER}",
     )
-    assert told.startswith("HTTP/2 200")
-    assert "grpc-status: 0" in told
+    assert output.startswith("HTTP/2 200")
+    assert "grpc-status: 0" in output
     data = response.read_bytes()
     assert struct.unpack(">BI", data[:5]) == (0, len(data) - 5)
     reply = kserve_pb2.ModelInferResponse.FromString(data[5:])
@@ -201,7 +201,7 @@ async def test_curl_offers_http2_to_the_http_port(site: GatewaySite, scheme: str
     ids=lambda options: options[0],
 )
 async def test_nghttp(site: GatewaySite, scheme: str, tmp_path: Path, options: list[str]) -> None:
-    told = await output_of(
+    output = await output_of(
         "nghttp",
         *("-v", "-n", "-t", "30", "--no-verify-peer", *options),
         *headers_of(*GRPC_FIELDS),
@@ -209,25 +209,25 @@ async def test_nghttp(site: GatewaySite, scheme: str, tmp_path: Path, options: l
         f"{scheme}://{site.grpc}{INFER}",
     )
     asked = int(next((o.partition("=")[2] for o in options if o.startswith("--multiply")), "1"))
-    assert len(re.findall(r"grpc-status: 0\b", told)) == asked, told
-    assert "recv RST_STREAM" not in told
-    assert not re.search(r"recv GOAWAY.*?\n.*error_code=(?!NO_ERROR)", told)
+    assert len(re.findall(r"grpc-status: 0\b", output)) == asked, output
+    assert "recv RST_STREAM" not in output
+    assert not re.search(r"recv GOAWAY.*?\n.*error_code=(?!NO_ERROR)", output)
 
 
 async def test_nghttp_with_more_metadata_than_is_taken(site: GatewaySite, scheme: str) -> None:
-    told = await output_of(
+    output = await output_of(
         "nghttp",
         *("-v", "--continuation", "--no-verify-peer", "-H:method: POST"),
         *(*headers_of(*GRPC_FIELDS), f"{scheme}://{site.grpc}{READY}"),
     )
-    assert re.search(r"grpc-status: 8\b", told), told[-2000:]
-    assert "metadata is too large" in told
+    assert re.search(r"grpc-status: 8\b", output), output[-2000:]
+    assert "metadata is too large" in output
 
 
-async def test_nghttp_is_told_why_by_http_status(site: GatewaySite, scheme: str) -> None:
+async def test_nghttp_gets_an_http_status(site: GatewaySite, scheme: str) -> None:
     """A browser's GET is refused in terms that it understands."""
-    told = await output_of("nghttp", "-v", "--no-verify-peer", f"{scheme}://{site.grpc}/")
-    assert ":status: 405" in told
+    output = await output_of("nghttp", "-v", "--no-verify-peer", f"{scheme}://{site.grpc}/")
+    assert ":status: 405" in output
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ async def test_h2load(site: GatewaySite, scheme: str, tmp_path: Path, port: str)
     else:
         how = ["-c100", "--h1"]
         url = f"{scheme}://{site.http}/v2/health/ready"
-    told = await output_of("h2load", "-n10000", *how, url)
-    counts = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", told)
-    assert counts, told
-    assert counts.groups() == ("10000", "0", "0", "0"), told
+    output = await output_of("h2load", "-n10000", *how, url)
+    counts = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", output)
+    assert counts, output
+    assert counts.groups() == ("10000", "0", "0", "0"), output

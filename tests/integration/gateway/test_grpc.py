@@ -46,21 +46,21 @@ async def test_infer(channel: grpc.aio.Channel) -> None:
     assert list(response.raw_output_contents) == [b"abc"]
 
 
-async def test_what_is_no_message_is_told(channel: grpc.aio.Channel) -> None:
-    told = await failure(channel, SERVICE + "ModelInfer", b"\xff\xff\xff")
-    assert told == ("INTERNAL", "Unable to parse request")
+async def test_unreadable_messages_are_refused(channel: grpc.aio.Channel) -> None:
+    error = await failure(channel, SERVICE + "ModelInfer", b"\xff\xff\xff")
+    assert error == ("INTERNAL", "Unable to parse request")
     assert (await failure(channel, SERVICE + "Nope", b""))[0] == "UNIMPLEMENTED"
     for method in ("Register", "Status"):
         code, _ = await failure(channel, f"{SERVICE}SystemSharedMemory{method}", b"\xff")
         assert code in {"UNIMPLEMENTED", "INTERNAL"}
 
 
-async def test_errors_are_told_after_the_model_is_known(channel: grpc.aio.Channel) -> None:
+async def test_an_unknown_model_is_reported_before_other_errors(channel: grpc.aio.Channel) -> None:
     for model, code in (("nope", "NOT_FOUND"), ("echo", "INVALID_ARGUMENT")):
         built = kserve_pb2.ModelInferRequest(model_name=model)
         built.inputs.add(name="X", datatype="UINT8", shape=[1])
-        told = await failure(channel, SERVICE + "ModelInfer", built.SerializeToString())
-        assert told[0] == code
+        error = await failure(channel, SERVICE + "ModelInfer", built.SerializeToString())
+        assert error[0] == code
 
 
 async def test_a_cancelled_call_cancels_its_request(
@@ -83,8 +83,8 @@ async def test_a_deadline_passes(site: GatewaySite, channel: grpc.aio.Channel) -
 
 async def test_health(site: GatewaySite, channel: grpc.aio.Channel) -> None:
     async def status(service: str) -> Any:
-        asked = health_pb2.HealthCheckRequest(service=service).SerializeToString()
-        wire_response = await unary(channel, "/grpc.health.v1.Health/Check", asked)
+        check = health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        wire_response = await unary(channel, "/grpc.health.v1.Health/Check", check)
         return health_pb2.HealthCheckResponse.FromString(wire_response).status
 
     serving = health_pb2.HealthCheckResponse
@@ -121,24 +121,24 @@ async def test_reflection(channel: grpc.aio.Channel, version: str) -> None:
         "inference.ModelConfig",
         "grpc.health.v1.Health",
     ):
-        told = await ask(file_containing_symbol=symbol)
-        assert told.file_descriptor_response.file_descriptor_proto
+        reply = await ask(file_containing_symbol=symbol)
+        assert reply.file_descriptor_response.file_descriptor_proto
     assert (await ask(file_by_filename="model_config.proto")).file_descriptor_response
     assert (await ask(file_containing_symbol="nope")).error_response.error_code == 5
     await call.done_writing()
     assert await call.read() == grpc.aio.EOF
 
 
-async def test_a_draining_server_finishes_what_it_took_and_refuses_the_rest(
+async def test_a_draining_server_finishes_pending_requests_and_refuses_new_ones(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     taken = asyncio.ensure_future(unary(channel, SERVICE + "ModelInfer", request("hold")))
     held = await site.scheduler.next_held()
     drained = asyncio.ensure_future(site.service.drain(5))
     await asyncio.sleep(0)
-    told = await failure(channel, SERVICE + "ModelInfer", request("echo"))
+    error = await failure(channel, SERVICE + "ModelInfer", request("echo"))
     refused = "GRPC server is shutting down and has stopped accepting new requests."
-    assert told == ("UNAVAILABLE", refused)
+    assert error == ("UNAVAILABLE", refused)
     assert await failure(channel, SERVICE + "ServerReady", b"") == ("UNAVAILABLE", refused)
     site.scheduler.link.send(site.scheduler.echo(held))
     response = kserve_pb2.ModelInferResponse.FromString(await taken)

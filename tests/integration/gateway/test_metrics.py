@@ -1,4 +1,4 @@
-"""The metrics port of a gateway, in front of a scheduler that tells or does not tell."""
+"""The metrics port of a gateway, in front of a scheduler that has metrics or has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INFER = json.dumps(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[pb.MetricsRequest]:
-    """What gateways asked their schedulers for; these tell one series."""
+    """The requests for metrics that schedulers got; their pages have one series."""
     requests: list[pb.MetricsRequest] = []
 
     def metrics(_: site.EchoScheduler, message: bytes) -> bytes:
@@ -86,12 +86,12 @@ async def test_responses_are_counted_by_status() -> None:
             assert await client.is_server_live()
             with pytest.raises(InferenceServerException):
                 await client.get_model_metadata("unknown")
-        told = dict(
+        counts = dict(
             line.rsplit(" ", 1)
             for line in (await page_of(gateway)).splitlines()
             if "_responses_total{" in line
         )
-    assert told == {
+    assert counts == {
         'nereid_gateway_http_responses_total{status="200"}': "2",
         'nereid_gateway_http_responses_total{status="404"}': "1",
         'nereid_gateway_http_responses_total{status="500"}': "2",
@@ -148,7 +148,7 @@ async def test_calls_that_end_early_are_counted_by_what_ended_them(
     assert '\nnereid_gateway_grpc_responses_total{status="DEADLINE_EXCEEDED"} 2\n' in page
 
 
-async def test_requests_under_way_are_told() -> None:
+async def test_pending_requests_are_counted() -> None:
     async with gateway_site() as gateway:
         waiting = asyncio.create_task(
             asyncio.to_thread(ask, gateway.http, "/v2/models/hold/infer", "POST", INFER)
@@ -162,7 +162,7 @@ async def test_requests_under_way_are_told() -> None:
         assert "\nnereid_gateway_pending_requests 0\n" in await page_of(gateway)
 
 
-async def test_a_scheduler_that_does_not_tell_leaves_the_gateways_own() -> None:
+async def test_without_the_schedulers_page_the_gateways_series_remain() -> None:
     async with gateway_site() as gateway:
         page = await page_of(gateway)
     assert page.startswith("# HELP nereid_gateway")

@@ -18,7 +18,7 @@ from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    # What is asked, and the status and text it fails with.
+    # The call, and the status and text that it fails with.
     Cases = tuple[tuple[Callable[[], object], str, str], ...]
 
 ENGINES = ("nereid", "grpcio")
@@ -75,15 +75,16 @@ async def test_every_datatype_over_http(site: GatewaySite) -> None:
                             request_id=datatype,
                         )
                         np.testing.assert_array_equal(
-                            result.as_numpy("OUTPUT0").astype(array.dtype), _told(array, binary_out)
+                            result.as_numpy("OUTPUT0").astype(array.dtype),
+                            _from_json(array, binary_out),
                         )
                         assert result.get_response()["id"] == datatype
 
     await in_thread(work)
 
 
-def _told(array: np.ndarray[Any, Any], binary: bool) -> np.ndarray[Any, Any]:
-    """JSON tells strings as text."""
+def _from_json(array: np.ndarray[Any, Any], binary: bool) -> np.ndarray[Any, Any]:
+    """JSON has strings as text."""
     if array.dtype != np.object_ or binary:
         return array
     return np.array([[each.decode() for each in array[0]]], np.object_)

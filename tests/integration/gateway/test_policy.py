@@ -50,14 +50,14 @@ async def restricted() -> AsyncIterator[GatewaySite]:
 async def test_restricted_http(
     restricted: GatewaySite, method: str, target: str, headers: dict[str, str], status: int
 ) -> None:
-    told = await ask(restricted, method, target, BODY if target == INFER else b"", **headers)
-    assert told.status == status
+    response = await ask(restricted, method, target, BODY if target == INFER else b"", **headers)
+    assert response.status == status
     if status == 403:
         header = (
             "key" if target in {INFER, "/v2/models/nope/generate", REGION + "status"} else "Open"
         )
-        assert told.content_type == "text/plain"
-        assert told.body == (
+        assert response.content_type == "text/plain"
+        assert response.body == (
             b'{"error":"This API is restricted, expecting header \'%b\'"}' % header.encode()
         )
 
@@ -155,8 +155,10 @@ async def test_a_reserved_header_is_refused() -> None:
 @pytest.mark.parametrize("engine", ["nereid", "grpcio"])
 async def test_metadata_becomes_parameters_over_grpc(engine: str) -> None:
     async with gateway_site(grpc_header_forward_pattern="my|agent", grpc_engine=engine) as site:
-        told = await call(site, SERVICE + "ModelInfer", message(my="own", b="2"), my="meta", q="3")
-        assert isinstance(told, bytes)
+        response = await call(
+            site, SERVICE + "ModelInfer", message(my="own", b="2"), my="meta", q="3"
+        )
+        assert isinstance(response, bytes)
         parameters = site.scheduler.received[0].parameters
         assert parameters is not None
         assert "grpc-python" in str(parameters.pop("user-agent"))
@@ -165,6 +167,6 @@ async def test_metadata_becomes_parameters_over_grpc(engine: str) -> None:
             method: Any = channel.stream_stream(SERVICE + "ModelStreamInfer")
             stream = method(iter([message(), message()]), metadata=(("my", "meta"),), timeout=5)
             assert [reply async for reply in stream]
-        told_in_stream = [each.parameters for each in site.scheduler.received[1:]]
-        assert len(told_in_stream) == 2
-        assert all(each and each["my"] == "meta" for each in told_in_stream)
+        in_stream = [each.parameters for each in site.scheduler.received[1:]]
+        assert len(in_stream) == 2
+        assert all(each and each["my"] == "meta" for each in in_stream)

@@ -15,8 +15,9 @@ from tritonclient.utils import InferenceServerException
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.methods import INFER_PATH
+from nereid.mesh_client import dial_scheduler
 from nereid.rpc import Handlers, Server, SocketChannel, accept_link
-from nereid.services.gateway.service import GatewayService, dialled
+from nereid.services.gateway.service import GatewayService
 from tests.support.gateway.gateway_site import EchoScheduler, gateway_site, settings
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class SchedulerServer(EchoScheduler):
 
 
 class _SchedulerCodec:
-    """Answers out, requests in."""
+    """Responses to frames, frames to requests."""
 
     def __init__(self) -> None:
         out = ResponseCodec()
@@ -77,7 +78,7 @@ async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) 
     address = f"unix:{tmp_path}/s"
     scheduler = SchedulerServer(address)
     channel = SocketChannel(address)
-    gateway = GatewayService(settings(), open_link=dialled(channel), channel=channel)
+    gateway = GatewayService(settings(), open_link=dial_scheduler(channel), channel=channel)
     await gateway.start()
     assert gateway.http_address is not None
     # Sent before there is a scheduler at all.
@@ -85,7 +86,7 @@ async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) 
     await asyncio.sleep(0)
     await scheduler.start()
     assert (await early)[0] == 200
-    # Taken by a scheduler that then ends; the one after it answers.
+    # Sent to a scheduler that then ends; the one after it responds.
     held = asyncio.ensure_future(post(gateway.http_address, "hold"))
     await scheduler.next_held()
     await scheduler.stop()
@@ -102,10 +103,10 @@ async def test_requests_outlive_the_scheduler_they_were_sent_to(tmp_path: Path) 
     await channel.close()
 
 
-async def test_a_scheduler_that_stays_away_is_told(tmp_path: Path) -> None:
+async def test_an_unreachable_scheduler_fails_requests(tmp_path: Path) -> None:
     channel = SocketChannel(f"unix:{tmp_path}/none")
     gateway = GatewayService(
-        settings(reconnect_timeout_secs=0.05), open_link=dialled(channel), channel=channel
+        settings(reconnect_timeout_secs=0.05), open_link=dial_scheduler(channel), channel=channel
     )
     await gateway.start()
     assert gateway.http_address is not None
@@ -121,7 +122,7 @@ async def test_a_scheduler_that_stays_away_is_told(tmp_path: Path) -> None:
     await channel.close()
 
 
-async def test_a_draining_gateway_responses_what_it_took_over_http() -> None:
+async def test_a_draining_gateway_finishes_pending_http_requests() -> None:
     async with gateway_site() as site:
         held = asyncio.ensure_future(post(site.http, "hold"))
         request = await site.scheduler.next_held()
@@ -144,7 +145,7 @@ async def test_a_draining_gateway_responses_what_it_took_over_http() -> None:
             await asyncio.open_connection(host, int(port))
 
 
-async def test_what_is_not_responded_in_time_fails_in_the_end() -> None:
+async def test_requests_that_outlast_the_drain_fail() -> None:
     async with gateway_site() as site:
         held = asyncio.ensure_future(post(site.http, "hold"))
         await site.scheduler.next_held()

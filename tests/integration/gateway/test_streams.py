@@ -15,7 +15,7 @@ import tritonclient.grpc as tritongrpc
 from nereid.core.messages import InferResponse
 from nereid.services.gateway.grpc import infer_stream
 from tests.support.gateway.gateway_site import GatewaySite
-from tests.support.gateway.gateway_streams import end, opened, request, told, write
+from tests.support.gateway.gateway_streams import end, opened, read_replies, request, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ async def test_replies_come_in_the_order_of_requests(
     first, second = await site.scheduler.next_held(), await site.scheduler.next_held()
     for held in (second, first):
         site.scheduler.link.send(site.scheduler.echo(held))
-    assert await told(call, 6) == [
+    assert await read_replies(call, 6) == [
         ("", "1", "hold"),
         ("", "2", "echo"),
         ("asked to fail", "3", "fail"),
@@ -53,17 +53,17 @@ async def test_what_replies_carry(channel: grpc.aio.Channel) -> None:
         request("echo", ""),
     ]
     await write(call, *sent)
-    response, late, early, last = [(await call.read()).infer_response for _ in sent]
-    for final in (response, late, last):
+    response, failed, early, last = [(await call.read()).infer_response for _ in sent]
+    for final in (response, failed, last):
         assert final.parameters["triton_final_response"].bool_param is True
     assert not early.parameters
     assert list(response.raw_output_contents) == [b"abc"]
     assert (response.outputs[0].name, response.model_version) == ("OUTPUT0", "1")
-    assert (late.model_name, late.model_version, late.id) == ("fail", "", "b")
+    assert (failed.model_name, failed.model_version, failed.id) == ("fail", "", "b")
     call.cancel()
 
 
-async def test_half_closing_leaves_what_was_sent_to_be_responded(
+async def test_half_closing_lets_pending_requests_finish(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel)
@@ -71,7 +71,7 @@ async def test_half_closing_leaves_what_was_sent_to_be_responded(
     await call.done_writing()
     for _ in range(2):
         site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
-    assert [each[1] for each in await told(call, 2)] == ["1", "2"]
+    assert [each[1] for each in await read_replies(call, 2)] == ["1", "2"]
     assert await end(call) == ("OK", "")
 
 
@@ -105,9 +105,9 @@ async def test_failures_as_the_status_of_the_call(
     site: GatewaySite, channel: grpc.aio.Channel, value: str, ends: bool
 ) -> None:
     call = opened(channel, ("triton_grpc_error", value))
-    # A fault that is found before a request is accepted never ends the stream.
+    # An error that is found before a request is accepted never ends the stream.
     await write(call, request("nope", "1"))
-    assert [each[1] for each in await told(call, 1)] == ["1"]
+    assert [each[1] for each in await read_replies(call, 1)] == ["1"]
     await write(call, request("hold", "2"), request("fail", "3"))
     held = await site.scheduler.next_held()
     if ends:
@@ -117,29 +117,29 @@ async def test_failures_as_the_status_of_the_call(
         assert await asyncio.wait_for(site.scheduler.cancelled.get(), 5) == held.id
     else:
         site.scheduler.link.send(site.scheduler.echo(held))
-        assert [each[0] for each in await told(call, 2)] == ["", "asked to fail"]
+        assert [each[0] for each in await read_replies(call, 2)] == ["", "asked to fail"]
         call.cancel()
 
 
-async def test_what_is_no_request_ends_the_stream_after_the_responses_before_it(
+async def test_an_unreadable_message_ends_the_stream_after_pending_requests(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel)
     await write(call, request("hold", "1"), b"\xff\xff\xff", request("echo", "2"))
     site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
-    assert [each[1] for each in await told(call, 1)] == ["1"]
+    assert [each[1] for each in await read_replies(call, 1)] == ["1"]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.INTERNAL
     assert caught.value.details() == "Unable to parse request"
 
 
-async def test_a_draining_server_responses_what_came_and_ends_its_streams(
+async def test_a_draining_server_finishes_pending_requests_and_ends_its_streams(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     idle, busy = opened(channel), opened(channel)
     await write(idle, request("echo", "1"))
-    await told(idle, 1)
+    await read_replies(idle, 1)
     await write(busy, request("hold", "2"))
     held = await site.scheduler.next_held()
     drained = asyncio.ensure_future(site.service.drain(5))
@@ -147,7 +147,7 @@ async def test_a_draining_server_responses_what_came_and_ends_its_streams(
         await idle.read()
     assert (caught.value.code().name, caught.value.details()) == ("UNAVAILABLE", SHUTTING_DOWN)
     site.scheduler.link.send(site.scheduler.echo(held))
-    assert [each[1] for each in await told(busy, 1)] == ["2"]
+    assert [each[1] for each in await read_replies(busy, 1)] == ["2"]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await busy.read()
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -175,34 +175,34 @@ async def test_a_client_that_does_not_read_is_not_read_from(
     # Others go on meanwhile; and so does this one as soon as it reads.
     other = opened(channel)
     await write(other, request("echo", "1"))
-    assert [each[1] for each in await told(other, 1)] == ["1"]
+    assert [each[1] for each in await read_replies(other, 1)] == ["1"]
     other.cancel()
-    assert {each[1] for each in await told(call, len(site.scheduler.received))} == {"x"}
+    assert {each[1] for each in await read_replies(call, len(site.scheduler.received))} == {"x"}
     call.cancel()
 
 
-async def test_unanswered_requests_of_a_stream_are_bounded(
+async def test_pending_requests_of_a_stream_are_bounded(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel, timeout_s=60)
-    bound = infer_stream.MOST_UNANSWERED
+    bound = infer_stream.MAX_PENDING
     item = request("hold", "x").SerializeToString()
     await write(call, *[item] * (bound + 200))
     await call.done_writing()
     for _ in range(bound):
         site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
-    assert len(await told(call, bound)) == bound
+    assert len(await read_replies(call, bound)) == bound
     for _ in range(200):
         site.scheduler.link.send(site.scheduler.echo(await site.scheduler.next_held()))
-    assert len(await told(call, 200)) == 200
+    assert len(await read_replies(call, 200)) == 200
     assert await end(call) == ("OK", "")
 
 
-async def test_the_bound_holds_until_half_is_responded(
+async def test_reading_resumes_below_half_of_the_bound(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel, timeout_s=60)
-    bound = infer_stream.MOST_UNANSWERED
+    bound = infer_stream.MAX_PENDING
     await write(call, *[request("hold", "x").SerializeToString()] * (bound + 1))
     held = [await site.scheduler.next_held() for _ in range(bound)]
     for each in held[: bound // 2]:
@@ -219,7 +219,7 @@ async def test_many_streams_at_once(channel: grpc.aio.Channel) -> None:
         for number in range(50):
             await call.write(request("echo", f"{name}-{number}"))
         await call.done_writing()
-        ids = [each[1] for each in await told(call, 50)]
+        ids = [each[1] for each in await read_replies(call, 50)]
         assert await end(call) == ("OK", "")
         return ids
 
@@ -256,7 +256,7 @@ async def test_tritonclient_streams(site: GatewaySite) -> None:
     ]
 
 
-async def test_a_late_response_to_a_cancelled_stream_harms_nobody(
+async def test_a_response_to_a_cancelled_stream_does_no_harm(
     site: GatewaySite, channel: grpc.aio.Channel
 ) -> None:
     call = opened(channel)
@@ -267,5 +267,5 @@ async def test_a_late_response_to_a_cancelled_stream_harms_nobody(
     site.scheduler.link.send(InferResponse(held.id, b""))
     other = opened(channel)
     await write(other, request("echo", "2"))
-    assert [each[1] for each in await told(other, 1)] == ["2"]
+    assert [each[1] for each in await read_replies(other, 1)] == ["2"]
     other.cancel()

@@ -60,7 +60,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 
 async def infer_with_all(site: GatewaySite, root: str, client: Identity | None) -> None:
-    """Ask with NVIDIA's four clients, each of which must get its answer."""
+    """Call with NVIDIA's four clients, each of which must get its response."""
     files = {"certfile": client.cert, "keyfile": client.key} if client else {}
     pem = {"private_key": client.key, "certificate_chain": client.cert} if client else {}
     context = ssl.create_default_context(cafile=root)
@@ -70,14 +70,14 @@ async def infer_with_all(site: GatewaySite, root: str, client: Identity | None) 
     def over_http() -> Any:
         with tritonclient.http.InferenceServerClient(
             site.http, ssl=True, ssl_options={"ca_certs": root, **files}
-        ) as asker:
-            return asker.infer("echo", tensors(tritonclient.http)).as_numpy("OUTPUT0")
+        ) as client:
+            return client.infer("echo", tensors(tritonclient.http)).as_numpy("OUTPUT0")
 
     def over_grpc() -> Any:
         with tritonclient.grpc.InferenceServerClient(
             site.grpc, ssl=True, root_certificates=root, **pem
-        ) as asker:
-            return asker.infer("echo", tensors(tritonclient.grpc)).as_numpy("OUTPUT0")
+        ) as client:
+            return client.infer("echo", tensors(tritonclient.grpc)).as_numpy("OUTPUT0")
 
     responses = [await in_thread(over_http), await in_thread(over_grpc)]
     async with tritonclient.http.aio.InferenceServerClient(
@@ -130,8 +130,8 @@ async def test_tls(ours: Authority, engine: str, mutual: bool) -> None:
         def strange() -> None:
             with tritonclient.grpc.InferenceServerClient(
                 site.grpc, ssl=True, root_certificates=ours.root
-            ) as asker:
-                asker.is_server_live(client_timeout=5)
+            ) as client:
+                client.is_server_live(client_timeout=5)
 
         with pytest.raises(InferenceServerException, match=r"UNAVAILABLE"):
             await in_thread(strange)
@@ -165,7 +165,7 @@ async def test_https_on_a_port_in_clear_ends_soon() -> None:
         assert code not in (0, 28), text
 
 
-async def test_a_client_that_hangs_up_cancels_its_request(ours: Authority) -> None:
+async def test_a_client_that_disconnects_cancels_its_request(ours: Authority) -> None:
     flags = tls_flags(ours.identity(), ours.root, mutual=False)
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}]}
@@ -181,7 +181,7 @@ async def test_a_client_that_hangs_up_cancels_its_request(ours: Authority) -> No
         assert await asyncio.wait_for(site.scheduler.cancelled.get(), LIMIT_S) == held.id
 
 
-async def test_what_is_refused_over_tls_is_told(ours: Authority) -> None:
+async def test_refusals_are_sent_over_tls(ours: Authority) -> None:
     """The refused body is still on its way then, and TLS has no half-closed connections."""
     flags = tls_flags(ours.identity(), ours.root, mutual=False)
     async with gateway_site(http_max_input_size=1000, **flags) as site:
@@ -228,8 +228,8 @@ async def test_unix_sockets(tmp_path: Path, engine: str) -> None:
         assert all(stat.S_ISSOCK(path.stat().st_mode) for path in paths)
 
         def ask() -> Any:
-            with tritonclient.grpc.InferenceServerClient(site.grpc) as asker:
-                return asker.infer("echo", tensors(tritonclient.grpc)).as_numpy("OUTPUT0")
+            with tritonclient.grpc.InferenceServerClient(site.grpc) as client:
+                return client.infer("echo", tensors(tritonclient.grpc)).as_numpy("OUTPUT0")
 
         np.testing.assert_array_equal(await in_thread(ask), ARRAY)
         for path, target in ((paths[0], "v2/health/live"), (paths[2], "metrics")):
@@ -248,7 +248,7 @@ async def test_unix_sockets(tmp_path: Path, engine: str) -> None:
     assert not any(path.exists() for path in paths)
 
 
-def test_metrics_stay_off_the_network_with_http() -> None:
+def test_metrics_are_private_where_http_is() -> None:
     assert GatewaySettings(http_address="unix:/s").metrics_at == "127.0.0.1:8002"
     assert GatewaySettings(http_address="::1").metrics_at == "[::1]:8002"
     assert GatewaySettings(metrics_address="unix:/m").metrics_at == "unix:/m"

@@ -1,7 +1,7 @@
 """A gateway on real ports in front of a small scheduler in the same process.
 
-The scheduler's model "echo" answers its inputs as outputs, "hold" answers when the test says so,
-"fail" fails late; any other is unknown.
+The scheduler's model "echo" returns its inputs as outputs, "hold" responds when the test says so,
+"fail" fails after it was accepted; any other is unknown.
 """
 
 from __future__ import annotations
@@ -209,16 +209,16 @@ async def gateway_site(**changes: Any) -> AsyncIterator[GatewaySite]:
 def response_metrics(
     monkeypatch: pytest.MonkeyPatch, page: Callable[[EchoScheduler, bytes], bytes]
 ) -> None:
-    """Have schedulers made from here on tell what `page` makes of a request for metrics."""
+    """Have schedulers constructed from here on respond to requests for metrics with `page`."""
     others = EchoScheduler.handlers
 
     def handlers(self: EchoScheduler) -> Handlers:
         async def metrics(_call: Call, message: bytes) -> bytes:
             return pb.MetricsResponse(exposition=page(self, message)).SerializeToString()
 
-        told = others(self)
+        table = others(self)
         return dataclasses.replace(
-            told, async_unary={**told.async_unary, "/nereid.v1.Scheduler/Metrics": metrics}
+            table, async_unary={**table.async_unary, "/nereid.v1.Scheduler/Metrics": metrics}
         )
 
     monkeypatch.setattr(EchoScheduler, "handlers", handlers)

@@ -36,8 +36,8 @@ async def write(call: Any, *items: Any) -> None:
         await call.write(item)
 
 
-async def told(call: Any, count: int) -> list[tuple[str, str, str]]:
-    """Of each reply its error, id and the model it names."""
+async def read_replies(call: Any, count: int) -> list[tuple[str, str, str]]:
+    """The error, id and model name of each of the next replies."""
     replies = [await call.read() for _ in range(count)]
     return [
         (each.error_message, each.infer_response.id, each.infer_response.model_name)

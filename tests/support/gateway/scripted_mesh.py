@@ -1,4 +1,4 @@
-"""The mesh behind one step of the gateway's request path: it answers when the test says so."""
+"""The mesh behind one step of the gateway's data plane: it responds when the test says so."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 
 class ScriptedMesh:
-    """Takes one request at a time, and keeps what is asked of it and what the client is told."""
+    """An InferStep for one request at a time; counts what was called, and `told` keeps responses
+    that reached the client.
+    """
 
     def __init__(self) -> None:
         self.told: list[InferResponse] = []
-        # The last request's; to be called with its answers.
+        # The last request's; to be called with its responses.
         self.on_response: Callable[[InferResponse], None] = _nobody
         self.cancelled = 0
         self.flows: list[bool] = []

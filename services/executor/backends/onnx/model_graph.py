@@ -9,6 +9,8 @@ from __future__ import annotations
 import mmap
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.varint import decode_varint
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -62,26 +64,15 @@ def _has_shape(data: _Buffer, start: int, end: int) -> bool:
 def _fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Each length-delimited field's number, start and end; others are skipped."""
     while position < end:
-        tag, position = _varint(data, position)
+        tag, position = decode_varint(data, position)
         kind = tag & 7
         if kind == _DELIMITED:
-            length, position = _varint(data, position)
+            length, position = decode_varint(data, position)
             yield tag >> 3, position, position + length
             position += length
         elif kind == _VARINT:
-            _, position = _varint(data, position)
+            _, position = decode_varint(data, position)
         elif kind in (_FIXED64, _FIXED32):
             position += 8 if kind == _FIXED64 else 4
         else:
             return
-
-
-def _varint(data: _Buffer, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.submission import InferSubmission
     from nereid.services.gateway.load_reports import LoadReports
-    from nereid.services.gateway.shared_tensors import MessageBuffer
+    from nereid.services.gateway.tensor_memory import MessageBuffer
 
 # Bodies past this are compressed in a thread, and decompressed past a sixteenth of it.
 _INLINE_BYTES: Final = 262144
@@ -81,7 +81,7 @@ class InferEndpoint:
         # Nothing but JSON, or nothing but a tensor, is read as bytes.
         if not 0 < length < size_bytes:
             return None
-        return self._data_plane.shared_tensors.room(size_bytes, length)
+        return self._data_plane.tensors.message_buffer(size_bytes, length)
 
     def handle(self, call: HttpCall, route: Route) -> None:
         """Serve the first call of a target; the front finds the decoder for further ones."""
@@ -102,7 +102,7 @@ class InferEndpoint:
         body: bytes | MessageBuffer = call.body
         if call.body_buffer is not None:
             body = cast("MessageBuffer", call.body_buffer)  # from allocate_body
-        if self._data_plane.tracing is not None and not call.received_ns:
+        if self._data_plane.records_arrivals and not call.received_ns:
             call.received_ns = monotonic_ns()
         if b"content-encoding" in headers:
             self._tasks.spawn(call, self._infer_compressed(call, decoder))

@@ -18,7 +18,7 @@ from nereid.services.gateway.client_shm.regions import NO_REGIONS, Range, Region
 from nereid.services.gateway.http.endpoints import shared_memory
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
-from nereid.services.gateway.shared_tensors import MessageBuffer, tensor_bytes
+from nereid.services.gateway.tensor_memory import MessageBuffer, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

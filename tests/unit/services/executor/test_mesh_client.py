@@ -1,4 +1,4 @@
-"""What models ask of the mesh: each request has one answer, whatever became of who answered."""
+"""Models' requests to the mesh: each gets its response, though executors end."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ DOMAIN = "here"
 
 
 class Scheduler:
-    """Greets, and answers when the test does."""
+    """Greets; the test responds."""
 
     def __init__(self) -> None:
         self.link: Link[FromScheduler]
-        self.got: list[ToScheduler] = []
+        self.received: list[ToScheduler] = []
 
     def accept(self, call: Call) -> None:
-        self.link = accept_link(call, _Codec(), on_items=self.got.extend, on_down=lambda: None)
+        self.link = accept_link(call, _Codec(), on_items=self.received.extend, on_down=lambda: None)
         self.link.send(CachedModels((), DOMAIN))
 
     async def requests(self, count: int) -> list[InferRequest]:
-        """All that came, once they are so many."""
+        """All requests, once they are so many."""
         await until(lambda: len(self._requests()) == count)
         return self._requests()
 
     def _requests(self) -> list[InferRequest]:
-        return [each for each in self.got if isinstance(each, InferRequest)]
+        return [each for each in self.received if isinstance(each, InferRequest)]
 
 
 class _Codec:
@@ -64,7 +64,7 @@ async def until(true: Callable[[], object]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def meshes() -> AsyncIterator[tuple[Mesh, Scheduler]]:
+async def mesh_and_scheduler() -> AsyncIterator[tuple[Mesh, Scheduler]]:
     scheduler = Scheduler()
     channel = LocalChannel(Handlers(stream={INFER_PATH: scheduler.accept}))
     mesh = Mesh(channel, DOMAIN)
@@ -75,8 +75,8 @@ async def meshes() -> AsyncIterator[tuple[Mesh, Scheduler]]:
         await channel.close()
 
 
-def gone() -> str:
-    """A segment that was."""
+def lost_segment() -> str:
+    """The name of a segment that does not exist any more."""
     segments = Segments(1 << 20)
     segment = segments.take(1 << 16)
     assert segment is not None
@@ -84,57 +84,59 @@ def gone() -> str:
     return segment.name
 
 
-async def test_an_response_that_died_with_its_executor_is_asked_for_again() -> None:
-    async with meshes() as (mesh, scheduler):
+async def test_a_request_is_sent_again_if_its_response_was_lost() -> None:
+    async with mesh_and_scheduler() as (mesh, scheduler):
         responses: list[InferResponse] = []
         mesh.infer(InferRequest(0, b"head", [b"tensor"]), responses.append)
         (first,) = await scheduler.requests(1)
-        lost = gone()
+        lost = lost_segment()
         scheduler.link.send(
-            InferResponse(first.id, b"answer", [SharedMemory(lost, 0, 4)], segment_name=lost)
+            InferResponse(first.id, b"response", [SharedMemory(lost, 0, 4)], segment_name=lost)
         )
         _, again = await scheduler.requests(2)
         assert (again.id, again.head, again.payloads) == (first.id, b"head", [b"tensor"])
-        await until(lambda: Release((lost,)) in scheduler.got)
+        await until(lambda: Release((lost,)) in scheduler.received)
         assert responses == []
         segments = Segments(1 << 20)
         segment = segments.take(1 << 16)
         assert segment is not None
         scheduler.link.send(
-            InferResponse(first.id, b"answer", [segment.range(0, 4)], segment_name=segment.name)
+            InferResponse(first.id, b"response", [segment.range(0, 4)], segment_name=segment.name)
         )
         await until(lambda: responses)
-        assert [(each.head, each.segment_name) for each in responses] == [(b"answer", segment.name)]
-        # Another one has no taker.
+        assert [(each.head, each.segment_name) for each in responses] == [
+            (b"response", segment.name)
+        ]
+        # A second one is released.
         scheduler.link.send(
-            InferResponse(first.id, b"answer", [segment.range(0, 4)], segment_name=segment.name)
+            InferResponse(first.id, b"response", [segment.range(0, 4)], segment_name=segment.name)
         )
-        await until(lambda: Release((segment.name,)) in scheduler.got)
+        await until(lambda: Release((segment.name,)) in scheduler.received)
         assert len(responses) == 1
 
 
-async def test_it_is_not_asked_for_again_without_end() -> None:
-    async with meshes() as (mesh, scheduler):
+async def test_a_request_is_not_sent_again_without_end() -> None:
+    async with mesh_and_scheduler() as (mesh, scheduler):
         responses: list[InferResponse] = []
         mesh.infer(InferRequest(0, b"head", []), responses.append)
-        lost = gone()
+        lost = lost_segment()
         for count in range(1, 4):
             (*_, last) = await scheduler.requests(count)
             assert responses == []
             scheduler.link.send(
-                InferResponse(last.id, b"answer", [SharedMemory(lost, 0, 4)], segment_name=lost)
+                InferResponse(last.id, b"response", [SharedMemory(lost, 0, 4)], segment_name=lost)
             )
-        # Who wants to read it is told that it is lost.
+        # Its receiver finds out when it opens the segment.
         await until(lambda: responses)
         assert [each.segment_name for each in responses] == [lost]
 
 
-async def test_what_had_an_response_already_is_not_asked_for_again() -> None:
-    async with meshes() as (mesh, scheduler):
+async def test_a_request_with_a_response_is_not_sent_again() -> None:
+    async with mesh_and_scheduler() as (mesh, scheduler):
         responses: list[InferResponse] = []
         mesh.infer(InferRequest(0, b"head", []), responses.append)
         (request,) = await scheduler.requests(1)
-        lost = gone()
+        lost = lost_segment()
         scheduler.link.send(
             InferResponse(
                 request.id, b"one", [SharedMemory(lost, 0, 4)], segment_name=lost, more=True
@@ -148,27 +150,27 @@ async def test_what_had_an_response_already_is_not_asked_for_again() -> None:
         assert len(await scheduler.requests(1)) == 1
 
 
-async def test_what_was_given_up_meanwhile_is_not_asked_for_again() -> None:
-    async with meshes() as (mesh, scheduler):
+async def test_a_cancelled_request_is_not_sent_again() -> None:
+    async with mesh_and_scheduler() as (mesh, scheduler):
         responses: list[InferResponse] = []
         asked = mesh.infer(InferRequest(0, b"head", []), responses.append)
         (seen,) = await scheduler.requests(1)
         asked.send_control("cancel")
-        await until(lambda: Cancel(seen.id) in scheduler.got)
-        lost = gone()
+        await until(lambda: Cancel(seen.id) in scheduler.received)
+        lost = lost_segment()
         scheduler.link.send(
-            InferResponse(seen.id, b"answer", [SharedMemory(lost, 0, 4)], segment_name=lost)
+            InferResponse(seen.id, b"response", [SharedMemory(lost, 0, 4)], segment_name=lost)
         )
-        await until(lambda: Release((lost,)) in scheduler.got)
+        await until(lambda: Release((lost,)) in scheduler.received)
         assert len(await scheduler.requests(1)) == 1
         assert responses == []
 
 
-async def test_an_responded_request_is_forgotten_long_before_its_deadline() -> None:
+async def test_a_finished_request_is_not_kept_until_its_deadline() -> None:
     class Parameters(dict[str, Parameter]):
         """As a dictionary, but can be watched."""
 
-    async with meshes() as (mesh, scheduler):
+    async with mesh_and_scheduler() as (mesh, scheduler):
         responses: list[InferResponse] = []
         parameters = Parameters(key="value")
         left = weakref.ref(parameters)
@@ -179,7 +181,20 @@ async def test_an_responded_request_is_forgotten_long_before_its_deadline() -> N
         del parameters
         (seen,) = await scheduler.requests(1)
         assert left() is not None
-        scheduler.link.send(InferResponse(seen.id, b"answer"))
+        scheduler.link.send(InferResponse(seen.id, b"response"))
         await until(lambda: responses)
         gc.collect()
         assert left() is None
+
+
+async def test_a_request_is_cancelled_at_its_deadline() -> None:
+    async with mesh_and_scheduler() as (mesh, scheduler):
+        responses: list[InferResponse] = []
+        mesh.infer(InferRequest(0, b"opens the link", []), lambda _response: None)
+        await scheduler.requests(1)
+        request = InferRequest(0, b"head", [], deadline=time.monotonic() + 0.01)
+        mesh.infer(request, responses.append)
+        await until(lambda: responses)
+        assert [each.error and each.error.code for each in responses] == [4]
+        _, seen = await scheduler.requests(2)
+        await until(lambda: Cancel(seen.id) in scheduler.received)

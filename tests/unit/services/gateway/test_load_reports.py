@@ -38,6 +38,6 @@ def test_json() -> None:
     }
 
 
-def test_of_nothing_known_nothing_is_told() -> None:
+def test_an_empty_page_makes_no_report() -> None:
     assert lines(b"") == lines(b"# a page without samples\nother 5\n") == {}
     assert b"kv_cache" not in lines(MACHINES)[b"text"]

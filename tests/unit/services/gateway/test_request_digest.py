@@ -19,14 +19,14 @@ def head(*shape: int) -> bytes:
 BASE = InferRequest(1, head(4), [b"abcd"], parameters={"a": 1, "b": "x"})
 
 
-def digest(**fields: Any) -> bytes:
-    return Digester(["m"]).digest(dataclasses.replace(BASE, **fields))
+def digest(digester: Digester | None = None, **fields: Any) -> bytes:
+    return (digester or Digester(["m"])).digest(dataclasses.replace(BASE, **fields))
 
 
 @pytest.mark.parametrize(
     "fields", [{"head": head(2, 2)}, {"payloads": [b"abce"]}, {"parameters": None}]
 )
-def test_what_the_response_depends_on_tells_requests_apart(fields: dict[str, Any]) -> None:
+def test_the_digest_depends_on_what_the_response_depends_on(fields: dict[str, Any]) -> None:
     assert len(digest(**fields)) == 16
     assert digest(**fields) != digest()
 
@@ -42,11 +42,11 @@ def test_what_the_response_depends_on_tells_requests_apart(fields: dict[str, Any
         {"trace_context": b"t" * 26},
     ],
 )
-def test_what_it_does_not_depend_on_is_left_out(fields: dict[str, Any]) -> None:
+def test_the_digest_depends_on_nothing_else(fields: dict[str, Any]) -> None:
     assert digest(**fields) == digest()
 
 
-def test_nothing_is_computed_where_nobody_asked_or_data_lie_elsewhere() -> None:
+def test_no_digest_for_other_models_errors_or_data_in_clients_memory() -> None:
     assert Digester(["other"]).digest(BASE) == b""
     assert digest(head=b"\xff") == b""
     assert digest(error_status=ErrorStatus(3, "bad")) == b""
@@ -54,17 +54,14 @@ def test_nothing_is_computed_where_nobody_asked_or_data_lie_elsewhere() -> None:
     assert digest(payloads=[SharedMemory("s", 0, 4)]) == b""
 
 
-def test_what_would_hold_up_the_gateway_is_left_to_the_scheduler(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nereid.services.gateway.request_digest._MOST_BYTES", 4)
-    assert digest(payloads=[b"abcd"]) == digest()
-    assert digest(payloads=[b"abcde"]) == b""
+def test_large_requests_are_left_to_the_scheduler() -> None:
+    digester = Digester(["m"], max_bytes=4)
+    assert digest(digester, payloads=[b"abcd"]) == digest()
+    assert digest(digester, payloads=[b"abcde"]) == b""
 
 
-def test_the_table_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nereid.services.gateway.request_digest._MOST_HEADS", 2)
-    digester = Digester(["m"])
+def test_the_table_of_heads_is_bounded() -> None:
+    digester = Digester(["m"], cached_heads=2)
     for size in range(5):
         assert digester.digest(InferRequest(1, head(size), [b"a" * size]))
     assert len(digester._layouts) <= 2

@@ -76,7 +76,7 @@ def test_tritons_flags_are_taken(argv: str, name: str, value: object) -> None:
         (["--grpc-use-ssl=1", "--grpc-server-cert=/nope", "--grpc-server-key=/nope"], 1),
     ],
 )
-def test_all_errors_are_told_at_once(
+def test_all_errors_are_printed_at_once(
     argv: list[str], lines: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -18,7 +18,7 @@ def about(count: int) -> StringInput:
 
 
 @pytest.mark.parametrize(
-    ("raw", "count", "message", "late"),
+    ("raw", "count", "message", "accepted"),
     [
         (
             A + A,
@@ -61,14 +61,14 @@ def about(count: int) -> StringInput:
         (b"", 1, "[request id: q] expected 1 string elements", False),
     ],
 )
-def test_what_is_refused(raw: bytes, count: int, message: str, late: bool) -> None:
+def test_what_is_refused(raw: bytes, count: int, message: str, accepted: bool) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check(raw, about(count), "q")
     assert caught.value.message.startswith(message)
-    assert caught.value.accepted is late
+    assert caught.value.accepted is accepted
 
 
-def test_a_request_without_id_is_told_so() -> None:
+def test_a_request_without_id_is_named_so() -> None:
     with pytest.raises(InvalidArgument, match=r"^\[request id: <id_unknown>\] expected 1 string"):
         check(b"", about(1), "")
 

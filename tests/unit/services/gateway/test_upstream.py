@@ -1,382 +1,119 @@
-"""The table of requests under way: each is answered once, whatever the link does."""
+"""The gateway's limits on pending requests, and digests."""
 
 from __future__ import annotations
 
-import asyncio
 import mmap
-from typing import TYPE_CHECKING
-
-import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import (
-    CachedModels,
-    Cancel,
-    ErrorStatus,
-    FlowControl,
-    FromScheduler,
-    InferRequest,
-    InferResponse,
-    Release,
-)
+from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
+from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.upstream import Limits, Upstream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nereid.core.messages import ToScheduler
+from tests.support.mesh.fake_link import FakeLink
 
 
-class FakeLink:
-    """A link whose other end is the test."""
+class UpstreamOnFakeLink:
+    """An Upstream, and the responses that it delivered."""
 
-    def __init__(self) -> None:
-        self.up = False
-        self.sent: list[ToScheduler] = []
-        self.closed = False
-        self.flushes = 0
-        self.on_items: Callable[[list[FromScheduler]], None]
-        self.on_up: Callable[[], None]
-        self.on_down: Callable[[], None]
-
-    def send(self, item: ToScheduler) -> None:
-        self.sent.append(item)
-
-    def flush(self) -> None:
-        self.flushes += 1
-
-    def close(self) -> None:
-        self.closed = True
-
-    def sent_ids(self) -> list[int]:
-        sent, self.sent = self.sent, []
-        assert not any(isinstance(item, Release) for item in sent)
-        return [-item.id if isinstance(item, Cancel) else item.id for item in sent]  # type: ignore[union-attr]
-
-
-class Table:
-    """An Upstream on a FakeLink, and the answers it delivered."""
-
-    def __init__(
-        self,
-        *,
-        max_pending: int = 10,
-        limit_s: float = 60.0,
-        max_bytes: int = 1 << 30,
-        up: bool = True,
-    ) -> None:
+    def __init__(self, *, max_pending: int = 10, max_bytes: int = 1 << 30) -> None:
         self.link = FakeLink()
         self.responses: list[InferResponse] = []
-        self.arrived = asyncio.Event()
+        limits = Limits(max_pending, 60.0, max_bytes)
+        self.upstream = Upstream(self.link.open, limits, TensorMemory(0))
+        self.client = self.upstream.client
+        self.upstream.start()
 
-        def open_link(
-            *,
-            on_items: Callable[[list[FromScheduler]], None],
-            on_up: Callable[[], None],
-            on_down: Callable[[], None],
-        ) -> FakeLink:
-            self.link.on_items, self.link.on_up, self.link.on_down = on_items, on_up, on_down
-            if up:
-                on_up()
-            return self.link
-
-        self.upstream = Upstream(open_link, Limits(max_pending, limit_s, max_bytes))
-
-    def submit(self, *payloads: bytes) -> InferRequest:
+    def infer(self, *payloads: bytes) -> InferRequest:
         request = InferRequest(0, b"", list(payloads))
-        self.upstream.submit(request, self.take)
+        self.upstream.infer(request, self.responses.append)
         return request
-
-    def take(self, response: InferResponse) -> None:
-        self.responses.append(response)
-        self.arrived.set()
 
     def close(self) -> None:
         self.upstream.close(Unavailable("the server is shutting down"))
 
 
-async def test_responses_find_their_requests() -> None:
-    table = Table()
-    table.upstream.start()
-    first, second = table.submit(), table.submit()
-    assert table.link.sent_ids() == [first.id, second.id]
-    assert first.id != second.id
-    table.link.on_items(
-        [
-            InferResponse(second.id),
-            InferResponse(99),
-            InferResponse(first.id),
-            InferResponse(first.id),
-        ]
-    )
-    assert [response.id for response in table.responses] == [second.id, first.id]
-    assert table.upstream.pending == 0
-    table.close()
-    assert table.link.closed
-
-
-async def test_a_lone_request_does_not_wait_for_company() -> None:
-    table = Table()
-    table.upstream.start()
-    table.submit()
-    assert table.link.flushes == 1
-    table.submit()
-    assert table.link.flushes == 1
-    table.close()
-
-
-async def test_requests_that_came_before_the_link_are_sent_with_it() -> None:
-    table = Table()
-    early = table.submit()
-    table.upstream.start()
-    assert table.link.sent_ids() == [early.id]
-    table.close()
-
-
-async def test_a_broken_link_loses_nothing() -> None:
-    table = Table()
-    table.upstream.start()
-    first, second = table.submit(), table.submit()
-    table.link.on_items([InferResponse(first.id)])
-    table.link.on_down()
-    table.link.on_down()
-    assert not table.upstream.up
-    table.link.sent.clear()
-    third = table.submit()
-    assert not table.link.sent
-    table.link.on_up()
-    table.link.on_up()
-    assert table.link.sent_ids() == [second.id, third.id]
-    table.close()
-
-
-async def test_a_link_that_stays_away_fails_what_waits_and_refuses_the_rest() -> None:
-    table = Table(limit_s=0.01, up=False)
-    table.upstream.start()
-    table.submit()
-    await asyncio.wait_for(table.arrived.wait(), 5)
-    table.submit()
-    told = [response.error for response in table.responses]
-    assert told == [ErrorStatus(14, "the scheduler cannot be reached")] * 2
-    table.link.on_up()
-    fourth = table.submit()
-    assert table.link.sent_ids() == [fourth.id]
-    table.close()
-
-
-async def test_what_no_frame_can_hold_is_refused_before_it_breaks_the_link() -> None:
-    table = Table(max_bytes=1 << 40)
-    table.upstream.start()
-    # Nobody touches these pages.
+async def test_requests_too_large_for_a_frame_are_refused() -> None:
+    it = UpstreamOnFakeLink(max_bytes=1 << 40)
+    # These pages are never touched.
     huge = memoryview(mmap.mmap(-1, 3 << 30))
-    table.upstream.submit(InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]]), table.take)
-    assert table.responses[0].error == ErrorStatus(
+    it.upstream.infer(InferRequest(0, b"", [huge[: 1 << 30], huge[1 << 30 :]]), it.responses.append)
+    assert it.responses[0].error == ErrorStatus(
         3,
         "3221225472 bytes of tensors are more than a request may have that is not in shared memory",
     )
-    table.upstream.submit(InferRequest(0, b"", [huge[: 1 << 30]]), table.take)
-    assert len(table.link.sent_ids()) == 1
-    assert table.upstream.pending == 1
-    table.close()
+    it.upstream.infer(InferRequest(0, b"", [huge[: 1 << 30]]), it.responses.append)
+    assert len(it.link.sent_ids()) == 1
+    assert len(it.client.requests) == 1
+    it.close()
 
 
-async def test_the_table_is_bounded() -> None:
-    table = Table(max_pending=1)
-    table.upstream.start()
-    first = table.submit()
-    table.submit()
-    assert table.responses[0].error == ErrorStatus(
-        14, "Exceeds maximum queue size: 1 requests are under way"
+async def test_the_number_of_pending_requests_is_bounded() -> None:
+    it = UpstreamOnFakeLink(max_pending=1)
+    first = it.infer()
+    it.infer()
+    assert it.responses[0].error == ErrorStatus(
+        14, "Exceeds maximum queue size: 1 requests are pending"
     )
-    table.link.on_items([InferResponse(first.id)])
-    assert table.submit().id in table.link.sent_ids()
-    table.close()
-
-
-async def test_cancelling() -> None:
-    table = Table()
-    table.upstream.start()
-    pending = table.upstream.submit(InferRequest(0, b"", []), table.take)
-    number = pending.request.id
-    pending.cancel()
-    pending.cancel()
-    assert table.link.sent_ids() == [number, -number]
-    table.link.on_items([InferResponse(number)])
-    assert not table.responses
-    # While the link is down there is nobody to tell.
-    table.link.on_down()
-    table.upstream.submit(InferRequest(0, b"", []), table.take).cancel()
-    table.link.on_up()
-    assert table.link.sent_ids() == []
-    table.close()
-
-
-async def test_draining_waits_for_responses_and_cancellations() -> None:
-    table = Table()
-    table.upstream.start()
-    assert await table.upstream.drained(0)
-    first = table.submit()
-    second = table.upstream.submit(InferRequest(0, b"", []), table.take)
-    assert not await table.upstream.drained(0.001)
-    waiting = asyncio.ensure_future(table.upstream.drained(5))
-    await asyncio.sleep(0)
-    table.link.on_items([InferResponse(first.id)])
-    assert not waiting.done()
-    second.cancel()
-    assert await waiting
-    table.close()
-
-
-async def test_closing_fails_what_is_left() -> None:
-    table = Table()
-    table.upstream.start()
-    table.submit()
-    waiting = asyncio.ensure_future(table.upstream.drained(5))
-    await asyncio.sleep(0)
-    table.close()
-    table.submit()
-    assert [response.error for response in table.responses] == [
-        ErrorStatus(14, "the server is shutting down"),
-        ErrorStatus(14, "the scheduler cannot be reached"),
-    ]
-    assert await waiting
-
-
-async def test_closing_before_the_start_is_harmless() -> None:
-    table = Table()
-    table.close()
-    assert not table.link.closed
-
-
-async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    table = Table()
-    table.upstream.start()
-    seen: list[InferResponse] = []
-
-    def fail(response: InferResponse) -> None:
-        seen.append(response)
-        raise ZeroDivisionError
-
-    bad = table.upstream.submit(InferRequest(0, b"", []), fail)
-    good = table.submit()
-    table.link.on_items([InferResponse(bad.request.id), InferResponse(good.id)])
-    assert [response.id for response in table.responses] == [good.id]
-    # It is given one more chance, to tell its client that something went wrong.
-    assert [response.error and response.error.code for response in seen] == [None, 13]
-    assert "ZeroDivisionError" in caplog.text
-    table.close()
+    it.link.on_items([InferResponse(first.id)])
+    assert it.infer().id in it.link.sent_ids()
+    it.close()
 
 
 async def test_responses_come_until_one_says_that_it_is_the_last() -> None:
-    table = Table(max_bytes=100)
-    table.upstream.start()
-    many, one = table.submit(bytes(100)), table.submit()
+    it = UpstreamOnFakeLink(max_bytes=100)
+    many, one = it.infer(bytes(100)), it.infer()
     for head in (b"a", b"b"):
-        table.link.on_items([InferResponse(many.id, head, more=True)])
-    assert table.upstream.pending == 2
-    table.submit(b"x")
-    assert "100 bytes are under way" in str(table.responses.pop().error)
-    table.link.on_items(
+        it.link.on_items([InferResponse(many.id, head, more=True)])
+    assert len(it.client.requests) == 2
+    it.infer(b"x")
+    assert "100 bytes are pending" in str(it.responses.pop().error)
+    it.link.on_items(
         [
             InferResponse(one.id, b"c"),
             InferResponse(many.id),
             InferResponse(many.id, b"d", more=True),
         ]
     )
-    assert [(response.id, response.head) for response in table.responses] == [
+    assert [(response.id, response.head) for response in it.responses] == [
         (many.id, b"a"),
         (many.id, b"b"),
         (one.id, b"c"),
         (many.id, b""),
     ]
-    assert table.upstream.pending == table.upstream._pending_bytes == 0
-    table.close()
-
-
-async def test_a_request_that_had_an_response_is_not_sent_again() -> None:
-    table = Table()
-    table.upstream.start()
-    begun, fresh = table.submit(b"x"), table.submit()
-    table.link.on_items([InferResponse(begun.id, more=True)] * 3)
-    table.link.on_down()
-    text = "the link to the scheduler broke, 3 responses into the request"
-    assert table.responses.pop().error == ErrorStatus(14, text, accepted=True)
-    assert table.upstream.pending == 1
-    table.link.sent.clear()
-    table.link.on_up()
-    assert table.link.sent_ids() == [fresh.id]
-    table.close()
-
-
-async def test_the_scheduler_hears_whether_clients_keep_up() -> None:
-    table = Table()
-    table.upstream.start()
-    pending = table.upstream.submit(InferRequest(0, b"", []), table.take)
-    number = pending.request.id
-    table.link.sent.clear()
-    pending.set_flow(paused=True)
-    pending.set_flow(paused=False)
-    assert table.link.sent == [FlowControl(number, paused=True), FlowControl(number, paused=False)]
-    table.link.sent.clear()
-    table.link.on_down()
-    pending.set_flow(paused=True)
-    table.link.on_up()
-    table.link.on_items([InferResponse(number)])
-    pending.set_flow(paused=True)
-    assert table.link.sent_ids() == [number]
-    table.close()
-
-
-async def test_a_taker_that_fails_before_the_end_hears_of_the_end() -> None:
-    table = Table()
-    table.upstream.start()
-    seen: list[InferResponse] = []
-
-    def fail(response: InferResponse) -> None:
-        seen.append(response)
-        if len(seen) == 1:
-            raise ZeroDivisionError
-
-    number = table.upstream.submit(InferRequest(0, b"", []), fail).request.id
-    table.link.on_items([InferResponse(number, more=True), InferResponse(number)])
-    told = [(response.error and response.error.code, response.more) for response in seen]
-    assert told == [(None, True), (13, True), (None, False)]
-    table.close()
+    assert len(it.client.requests) == it.client.pending_bytes == 0
+    it.close()
 
 
 async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
-    table = Table()
-    table.upstream.start()
+    it = UpstreamOnFakeLink()
     head = kserve_pb2.ModelInferRequest(model_name="cached").SerializeToString()
     requests = [InferRequest(0, head, []) for _ in range(3)]
-    table.upstream.submit(requests[0], table.take)
-    table.link.on_items([CachedModels(("cached",))])
-    table.upstream.submit(requests[1], table.take)
-    table.link.on_items([CachedModels(())])
-    table.upstream.submit(requests[2], table.take)
+    it.upstream.infer(requests[0], it.responses.append)
+    it.link.on_items([CachedModels(("cached",))])
+    it.upstream.infer(requests[1], it.responses.append)
+    it.link.on_items([CachedModels(())])
+    it.upstream.infer(requests[2], it.responses.append)
     assert [len(request.digest) for request in requests] == [0, 16, 0]
-    assert table.responses == []
+    assert it.responses == []
 
 
-async def test_the_bytes_under_way_are_bounded() -> None:
-    table = Table(max_bytes=100)
-    table.upstream.start()
-    # One request that is larger than all that may be under way is taken in while there is room.
-    large = table.submit(bytes(1000))
-    table.submit(b"")
-    assert [response.error and response.error.code for response in table.responses] == [14]
-    assert "1000 bytes are under way" in str(table.responses.pop().error)
-    table.link.on_items([InferResponse(large.id)])
-    first, second = table.submit(bytes(40), bytes(20)), table.submit(bytes(40))
-    assert len(table.responses) == 1
-    table.submit(bytes(1))
-    assert [response.error and response.error.code for response in table.responses] == [None, 14]
-    # An answer, a cancellation or a failure of all gives the room back.
-    table.upstream.cancel(first.id)
-    table.link.on_items([InferResponse(second.id)])
-    assert len(table.responses) == 3
-    third = table.submit(bytes(100))
-    assert table.link.sent_ids()[-1] == third.id
-    table.close()
-    assert table.upstream._pending_bytes == 0
+async def test_pending_bytes_are_bounded() -> None:
+    it = UpstreamOnFakeLink(max_bytes=100)
+    # A request larger than the limit is accepted while no other is pending.
+    large = it.infer(bytes(1000))
+    it.infer(b"")
+    assert [response.error and response.error.code for response in it.responses] == [14]
+    assert "1000 bytes are pending" in str(it.responses.pop().error)
+    it.link.on_items([InferResponse(large.id)])
+    first, second = it.infer(bytes(40), bytes(20)), it.infer(bytes(40))
+    assert len(it.responses) == 1
+    it.infer(bytes(1))
+    assert [response.error and response.error.code for response in it.responses] == [None, 14]
+    # Responses, cancellations and failures reduce the pending bytes.
+    it.client.cancel(first.id)
+    it.link.on_items([InferResponse(second.id)])
+    assert len(it.responses) == 3
+    third = it.infer(bytes(100))
+    assert it.link.sent_ids()[-1] == third.id
+    it.close()
+    assert it.client.pending_bytes == 0

@@ -12,7 +12,7 @@ from nereid.services.gateway.client_shm.regions import (
     RegionUse,
     Registration,
 )
-from nereid.services.gateway.data_plane import UnderWay
+from nereid.services.gateway.infer_chain import RequestHandle
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 
 HEAD = kserve_pb2.ModelInferResponse(
@@ -51,7 +51,7 @@ class Mesh(ScriptedMesh):
         self.regions.register(Registration(SYSTEM, "r", 8, "k"), lambda: self.memory)
         self.outputs = Outputs(self.regions, self.infer)
 
-    def infer_into(self, *ranges: tuple[str, Range]) -> UnderWay:
+    def infer_into(self, *ranges: tuple[str, Range]) -> RequestHandle:
         request = InferRequest(1, b"", [])
         self.regions.use(request, RegionUse((), ranges))
         return self.outputs.infer(request, self.told.append)

@@ -1,4 +1,4 @@
-"""ModelInfer's bytes to requests and answers back, as a real server takes and refuses them."""
+"""ModelInfer's bytes to requests and responses to bytes, with Triton's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc import wire_format
 from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
-from nereid.services.gateway.shared_tensors import SharedTensors, tensor_bytes
+from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 
 P = kserve_pb2.InferParameter
 C = kserve_pb2.InferTensorContents
@@ -232,9 +232,9 @@ def test_features_that_are_not_there_are_named() -> None:
         output = built.outputs.add(name="O")
         for key, value in parameters.items():
             output.parameters[key].CopyFrom(value)
-        told_code, told = error_status_of(built)
-        assert told_code == code
-        assert told.startswith(text)
+        status, text_found = error_status_of(built)
+        assert status == code
+        assert text_found.startswith(text)
 
 
 def test_what_only_http_heeds_is_dropped_from_the_head() -> None:
@@ -332,15 +332,17 @@ def test_every_datatype_travels_raw(datatype: str) -> None:
 
 
 def test_a_large_message_is_decoded_where_it_lies() -> None:
-    shared_tensors = SharedTensors(8 << 20)
-    shared_tensors.shared = True
+    memory = TensorMemory(8 << 20)
+    memory.on_scheduler_domain(memory.domain)
     tensors = (bytes(range(256)) * 400, FLOATS * 40)
     wide = {**X, "shape": [25600]}
     built = message(wide, {**Y, "shape": [160]}, raw=tensors, id="mine").SerializeToString()
-    room = shared_tensors.room(len(built), wire_format.first_tensor(memoryview(built)[:200]))
-    assert room is not None
-    room.view[:] = built
-    request = GrpcDecoder().decode_room(room)
+    buffer = memory.message_buffer(
+        len(built), wire_format.first_tensor_offset(memoryview(built)[:200])
+    )
+    assert buffer is not None
+    buffer.view[:] = built
+    request = GrpcDecoder().decode_buffer(buffer)
     assert request.request_id == "mine"
     assert request.head == GrpcDecoder().decode(built).head
     assert [bytes(tensor_bytes(request, each)) for each in request.payloads] == list(tensors)
@@ -353,10 +355,10 @@ def test_a_large_message_is_decoded_where_it_lies() -> None:
     [(b"\xff" * 100_000, "Unable to parse request"), (b"\x3a\xff\xff\x7f" * 30_000, "Unable to")],
 )
 def test_a_damaged_large_message_is_refused_as_a_small_one(noise: bytes, text: str) -> None:
-    shared_tensors = SharedTensors(8 << 20)
-    shared_tensors.shared = True
-    room = shared_tensors.room(len(noise))
-    assert room is not None
-    room.view[:] = noise
+    memory = TensorMemory(8 << 20)
+    memory.on_scheduler_domain(memory.domain)
+    buffer = memory.message_buffer(len(noise))
+    assert buffer is not None
+    buffer.view[:] = noise
     with pytest.raises(Internal, match=text):
-        GrpcDecoder().decode_room(room)
+        GrpcDecoder().decode_buffer(buffer)

@@ -6,7 +6,12 @@ import pytest
 
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.grpc.stream_responses import Order, Turn, empty_final_reply, reply_to
+from nereid.services.gateway.grpc.stream_responses import (
+    PendingReply,
+    ReplyOrder,
+    empty_final_reply,
+    reply_to,
+)
 
 Reply = kserve_pb2.ModelStreamInferResponse
 HEAD = kserve_pb2.ModelInferResponse(model_name="m", model_version="3").SerializeToString()
@@ -15,7 +20,7 @@ ACCEPTED = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
 
 @pytest.mark.parametrize("final", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 20_000])
-def test_an_response(size: int, final: bool) -> None:
+def test_a_response(size: int, final: bool) -> None:
     reply = Reply.FromString(reply_to(InferResponse(1, HEAD, [bytes(size), b"x"]), "é", final))
     inner = reply.infer_response
     assert (inner.model_name, inner.model_version, inner.id) == ("m", "3", "é")
@@ -25,14 +30,14 @@ def test_an_response(size: int, final: bool) -> None:
     assert not reply.error_message
 
 
-@pytest.mark.parametrize(("head", "model", "told"), [(b"", "", False), (ACCEPTED, "m", True)])
-def test_a_error(head: bytes, model: str, told: bool) -> None:
+@pytest.mark.parametrize(("head", "model", "has_final"), [(b"", "", False), (ACCEPTED, "m", True)])
+def test_an_error(head: bytes, model: str, has_final: bool) -> None:
     reply = Reply.FromString(
         reply_to(InferResponse(1, head, error=ErrorStatus(3, "no good")), "id")
     )
     assert reply.error_message == "no good"
     assert (reply.infer_response.id, reply.infer_response.model_name) == ("id", model)
-    assert ("triton_final_response" in reply.infer_response.parameters) is told
+    assert ("triton_final_response" in reply.infer_response.parameters) is has_final
 
 
 def test_the_empty_final_reply() -> None:
@@ -42,7 +47,7 @@ def test_the_empty_final_reply() -> None:
     assert inner.parameters["triton_final_response"].bool_param is True
 
 
-# a, b, c and d in this order; + is a reply, . the end without one, ! a reply that waits for nobody.
+# a, b, c and d in this order; + is a reply, . the end without one, ! a reply at once.
 @pytest.mark.parametrize(
     ("events", "sent"),
     [
@@ -57,13 +62,13 @@ def test_the_empty_final_reply() -> None:
 )
 def test_order(events: str, sent: str) -> None:
     out: list[bytes] = []
-    order = Order(out.append)
-    turns = {name: Turn() for name in "abcd"}
-    for turn in turns.values():
-        order.enter(turn)
+    order = ReplyOrder(out.append)
+    pending = {name: PendingReply() for name in "abcd"}
+    for each in pending.values():
+        order.add_request(each)
     for name, event in map(tuple, events.split()):
         if event == "!":
-            order.at_once(name.encode())
+            order.send_at_once(name.encode())
         else:
-            order.last(turns[name], b"" if event == "." else name.encode())
+            order.send_last(pending[name], b"" if event == "." else name.encode())
     assert b"".join(out).decode() == sent

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.grpc.wire_format import first_tensor, split
+from nereid.services.gateway.grpc.wire_format import first_tensor_offset, split_tensors
 
 Request = kserve_pb2.ModelInferRequest
 tensors = st.lists(st.binary(max_size=400), max_size=4)
@@ -20,7 +20,7 @@ requests = st.builds(
 @given(requests)
 def test_the_parts_are_the_whole(request: kserve_pb2.ModelInferRequest) -> None:
     message = request.SerializeToString()
-    rest, places = split(memoryview(message))
+    rest, places = split_tensors(memoryview(message))
     assert [message[start:end] for start, end in places] == list(request.raw_input_contents)
     del request.raw_input_contents[:]
     assert Request.FromString(rest) == request
@@ -31,9 +31,9 @@ def test_the_first_tensor_is_found_in_a_beginning(
     request: kserve_pb2.ModelInferRequest, missing: int
 ) -> None:
     message = request.SerializeToString()
-    _, places = split(memoryview(message))
+    _, places = split_tensors(memoryview(message))
     beginning = memoryview(message)[: max(0, len(message) - missing)]
-    found = first_tensor(beginning)
+    found = first_tensor_offset(beginning)
     assert found == 0 or found == places[0][0]
     if places and len(beginning) >= places[0][0]:
         assert found == places[0][0]
@@ -42,7 +42,7 @@ def test_the_first_tensor_is_found_in_a_beginning(
 @given(st.binary(max_size=60))
 def test_what_can_be_cut_is_what_protobuf_reads(noise: bytes) -> None:
     try:
-        rest, places = split(memoryview(noise))
+        rest, places = split_tensors(memoryview(noise))
         whole = Request.FromString(rest)
     except DecodeError:
         return
@@ -58,5 +58,5 @@ def test_what_can_be_cut_is_what_protobuf_reads(noise: bytes) -> None:
 )
 def test_a_damaged_message_is_refused(damaged: bytes) -> None:
     with pytest.raises(DecodeError):
-        Request.FromString(split(memoryview(damaged))[0])
-    assert first_tensor(memoryview(damaged)) in (0, 2)
+        Request.FromString(split_tensors(memoryview(damaged))[0])
+    assert first_tensor_offset(memoryview(damaged)) in (0, 2)

@@ -48,7 +48,7 @@ def test_several_flags_share_no_category() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "text"),
     [
         (["--http-restricted-api=nope:a=b"], "'nope' is none of"),
         (["--grpc-restricted-protocol=trace"], "expected <api>,<api>:<header>=<value>"),
@@ -61,12 +61,12 @@ def test_several_flags_share_no_category() -> None:
     ],
 )
 def test_errors_of_the_flags_end_the_start(
-    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ending:
         settings.read(argv, {})
     assert ending.value.code == 2
-    assert told in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 def test_the_flags_survive_being_passed_on() -> None:

@@ -19,7 +19,7 @@ def model(context: str, parent: str, start_ns: int, request_id: str = "") -> Tra
     return TracedModel(context.encode(), parent.encode(), context, 2, request_id, times)
 
 
-def told(trace: Trace, rule: TraceRule, first_id: int = 1) -> list[dict[str, Any]]:
+def objects(trace: Trace, rule: TraceRule, first_id: int = 1) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = json.loads(f"[{text_of(trace, rule, first_id)}]")
     return records
 
@@ -31,7 +31,7 @@ def at(number: int, name: str, ns: int) -> dict[str, Any]:
 def test_what_the_gateway_saw_first_stands_first_and_the_rest_in_the_order_of_time() -> None:
     moments = [("RECV_START", 5), ("RECV_END", 6), ("SEND_START", 12), ("SEND_END", 30)]
     trace = Trace([model("m", "", 10, "mine")], moments)
-    assert told(trace, TIMES, 7) == [
+    assert objects(trace, TIMES, 7) == [
         at(7, "RECV_START", 5),
         at(7, "RECV_END", 6),
         {"id": 7, "model_name": "m", "model_version": 2, "request_id": "mine"},
@@ -45,12 +45,12 @@ def test_what_the_gateway_saw_first_stands_first_and_the_rest_in_the_order_of_ti
 def test_what_is_below_a_model_names_it_and_has_a_higher_number() -> None:
     # As they ended.
     models = [model("root", "gw", 1), model("b", "a", 3), model("a", "root", 2), model("c", "?", 4)]
-    records = [each for each in told(Trace(models, []), TIMES, 4) if "model_name" in each]
+    records = [each for each in objects(Trace(models, []), TIMES, 4) if "model_name" in each]
     assert [(each["model_name"], each["id"], each.get("parent_id")) for each in records] == [
         ("root", 4, None),
         ("a", 5, 4),
         ("b", 6, 5),
-        # Nobody knows its parent, which came too late, say.
+        # Its parent is unknown.
         ("c", 7, 4),
     ]
 
@@ -70,14 +70,14 @@ def test_what_is_below_a_model_names_it_and_has_a_higher_number() -> None:
         ("INT8", b"", ""),
     ],
 )  # fmt: skip
-def test_tensors_are_told_as_text(datatype: str, data: bytes | None, text: str) -> None:
+def test_tensors_are_written_as_text(datatype: str, data: bytes | None, text: str) -> None:
     tensor = TracedTensor("TENSOR_QUEUE_INPUT", "I", datatype, (1, 2), data)
     trace = Trace([model("m", "", 1)], [("RECV_START", 1)], [tensor])
     shown = {"name": "I", "data": text, "shape": "1,2", "dtype": datatype}
-    assert told(trace, TENSORS) == [
+    assert objects(trace, TENSORS) == [
         {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": shown},
     ]
-    assert all("tensor" not in each for each in told(trace, TIMES))
+    assert all("tensor" not in each for each in objects(trace, TIMES))
 
 
 def test_a_models_tensors_stand_where_it_is_queued() -> None:
@@ -91,13 +91,13 @@ def test_a_models_tensors_stand_where_it_is_queued() -> None:
     own = ["QUEUE_START", here.name, "REQUEST_END"]
     names = [
         each["timestamps"][0]["name"] if "timestamps" in each else each["tensor"]["name"]
-        for each in told(trace, TIMES._replace(tensors=True))
+        for each in objects(trace, TIMES._replace(tensors=True))
         if "model_name" not in each
     ]
     started = ["RECV_START", "RECV_END", "REQUEST_START"]
     assert names[:7] == [*started, *own, "SEND"]
     assert names[7:] == ["REQUEST_START", "QUEUE_START", below.name, "REQUEST_END"]
-    assert [(each["id"], each["tensor"]["name"]) for each in told(trace, TENSORS)] == [
+    assert [(each["id"], each["tensor"]["name"]) for each in objects(trace, TENSORS)] == [
         (1, here.name),
         (2, below.name),
     ]

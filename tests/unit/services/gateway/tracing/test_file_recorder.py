@@ -1,4 +1,4 @@
-"""Requests on their way to a trace file: which, and what is told of them."""
+"""Requests' traces for files: which requests have one, and what is in it."""
 
 from collections.abc import Sequence
 from time import monotonic_ns
@@ -6,6 +6,7 @@ from time import monotonic_ns
 import pytest
 
 from nereid.core.messages import (
+    Arrival,
     ErrorStatus,
     InferRequest,
     InferResponse,
@@ -16,9 +17,9 @@ from nereid.core.messages import (
 )
 from nereid.observability.tracing import LARGEST_TENSOR_BYTES, Sampler, is_sampled, shows_tensors
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.data_plane import UnderWay
+from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tracing.file_format import Trace
-from nereid.services.gateway.tracing.file_recorder import FileTracing, moved
+from nereid.services.gateway.tracing.file_recorder import FileTracing, to_local_clock
 from nereid.services.gateway.tracing.sampling import Sampling
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 
@@ -28,38 +29,39 @@ GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
 RESPONDED = ["INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
 
 
-class KeptFiles:
+class KeptTraces:
     def __init__(self) -> None:
-        self.taken: list[tuple[Sampler, Trace | None]] = []
-        self.followed: list[list[TraceRule]] = []
+        self.traces: list[tuple[Sampler, Trace | None]] = []
+        self.rules: list[list[TraceRule]] = []
         self.closed = 0
 
-    def take(self, sampler: Sampler, trace: Trace | None) -> None:
-        self.taken.append((sampler, trace))
+    def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
+        self.traces.append((sampler, trace))
 
-    def follow(self, samplers: Sequence[Sampler]) -> None:
-        self.followed.append([sampler.rule for sampler in samplers])
+    def set_samplers(self, samplers: Sequence[Sampler]) -> None:
+        self.rules.append([sampler.rule for sampler in samplers])
 
     def close(self) -> None:
         self.closed += 1
 
 
 class Mesh(ScriptedMesh):
-    """What is behind the tracing."""
+    """The step behind the tracing."""
 
     def __init__(self, rule: TraceRule = ALL) -> None:
         super().__init__()
-        self.files = KeptFiles()
-        self.tracing = FileTracing(self.files, Sampling(rule), self.infer)
+        self.sink = KeptTraces()
+        self.tracing = FileTracing(self.sink, Sampling(rule), self.infer)
 
-    def ask(self, request: InferRequest, protocol: str = "grpc") -> UnderWay:
-        return self.tracing.infer(request, self.told.append, protocol, monotonic_ns())
+    def ask(self, request: InferRequest, protocol: str = "grpc") -> RequestHandle:
+        request.arrival = Arrival(protocol, monotonic_ns())
+        return self.tracing.infer(request, self.told.append)
 
     def response(self, head: bytes = b"", **more: object) -> None:
         self.on_response(InferResponse(1, head, **more))  # type: ignore[arg-type]
 
     def trace(self) -> Trace:
-        ((_, trace),) = self.files.taken
+        ((_, trace),) = self.sink.traces
         assert trace is not None
         return trace
 
@@ -86,15 +88,15 @@ def test_the_settings_alone_say_which_are_traced() -> None:
     passed, chosen = request(SAMPLED), request(SAMPLED)
     it.ask(passed)
     assert it.on_response == it.told.append
-    # Nobody below shall gather what nobody writes.
+    # No service collects times that no file is for.
     assert passed.trace_context == SAMPLED[:25] + b"\2"
     it.ask(chosen)
     assert is_sampled(chosen.trace_context)
     assert not shows_tensors(chosen.trace_context)
     assert chosen.trace_context[1:17] != SAMPLED[1:17]
-    untold = request()
-    it.ask(untold)
-    assert untold.trace_context == b""
+    unchosen = request()
+    it.ask(unchosen)
+    assert unchosen.trace_context == b""
 
 
 @pytest.mark.parametrize(
@@ -104,31 +106,29 @@ def test_the_settings_alone_say_which_are_traced() -> None:
         ("http", [f"HTTP_{name}" for name in ("RECV_START", "RECV_END", "SEND_START", "SEND_END")]),
     ],
 )
-def test_a_trace_is_what_the_gateway_saw_and_what_came_with_the_response(
-    protocol: str, seen: list[str]
-) -> None:
+def test_a_trace_has_the_gateways_times_and_the_models(protocol: str, seen: list[str]) -> None:
     it = Mesh()
     it.ask(request(), protocol)
-    told = part()
-    it.response(b"head", trace=(told,))
+    model = part()
+    it.response(b"head", trace=(model,))
     assert len(it.told) == 1
-    assert it.trace().models == (told,)
+    assert it.trace().models == (model,)
     shown = names(it.trace().moments)
     assert [name for name in shown if name != RESPONDED[0]] == seen
     assert shown[2] == RESPONDED[0]
     assert it.trace().tensors == []
 
 
-def test_each_response_is_told_but_for_the_announcement_of_many() -> None:
+def test_each_response_is_shown_but_the_first_empty_one() -> None:
     it = Mesh()
-    under_way = it.ask(request())
+    handle = it.ask(request())
     it.response(more=True)
     it.response(b"one", more=True)
-    under_way.set_flow(paused=True)
+    handle.set_flow(paused=True)
     assert it.flows == [True]
     for _ in range(500):
         it.response(b"two", more=True)
-    assert it.files.taken == []
+    assert it.sink.traces == []
     it.response(trace=(part(),))
     assert len(it.told) == 503
     shown = names(it.trace().moments)
@@ -136,24 +136,26 @@ def test_each_response_is_told_but_for_the_announcement_of_many() -> None:
     assert len(shown) < 400
 
 
-def test_a_request_without_times_counts_and_is_not_told() -> None:
+def test_a_refused_or_cancelled_request_counts_and_has_no_trace() -> None:
     it = Mesh()
     it.ask(request()).cancel()
     it.response(trace=(part(),))
     assert it.cancelled == 1
-    assert [trace for _, trace in it.files.taken] == [None]
+    assert [trace for _, trace in it.sink.traces] == [None]
     it.ask(request())
     it.response(error=ErrorStatus(5, "unknown"))
-    assert [trace for _, trace in it.files.taken] == [None, None]
+    assert [trace for _, trace in it.sink.traces] == [None, None]
 
 
-def test_an_response_that_cannot_be_told_still_ends_the_trace() -> None:
+def test_a_response_that_cannot_be_delivered_ends_the_trace() -> None:
     it = Mesh()
 
     def fail(_response: InferResponse) -> None:
         raise RuntimeError("broken")
 
-    it.tracing.infer(request(), fail, "http", monotonic_ns())
+    failing = request()
+    failing.arrival = Arrival("http", monotonic_ns())
+    it.tracing.infer(failing, fail)
     with pytest.raises(RuntimeError):
         it.response(trace=(part(),))
     assert it.trace().models
@@ -162,11 +164,11 @@ def test_an_response_that_cannot_be_told_still_ends_the_trace() -> None:
 def test_times_of_another_host_are_put_into_the_middle() -> None:
     step = part(1_000_020, 1_000_030)
     there = (part(1_000_010, 1_000_050), step)
-    first, second = moved(there, 100, 180)
+    first, second = to_local_clock(there, 100, 180)
     assert [ns for _, ns in first.times] == [120, 160]
     assert [ns for _, ns in second.times] == [130, 140]
     here = (part(100, 180), step)
-    assert moved(here, 100, 180) is here
+    assert to_local_clock(here, 100, 180) is here
 
 
 def test_tensors_are_copied_as_they_come_and_go() -> None:
@@ -191,16 +193,16 @@ def test_tensors_are_copied_as_they_come_and_go() -> None:
     damaged = request()
     damaged.head = b"\xff"
     it.ask(damaged).cancel()
-    assert it.files.taken[-1][1] is None
+    assert it.sink.traces[-1][1] is None
 
 
-def test_rules_that_change_reach_the_files() -> None:
+def test_changed_rules_reach_the_sink() -> None:
     it = Mesh()
     off = ALL._replace(on=False)
-    it.tracing.follow(TraceRules(off, (("m", ALL),)))
-    assert it.files.followed == [[off, ALL]]
+    it.tracing.set_rules(TraceRules(off, (("m", ALL),)))
+    assert it.sink.rules == [[off, ALL]]
     it.ask(request())
     it.response(trace=(part(),))
-    assert it.files.taken[0][0].rule == ALL
+    assert it.sink.traces[0][0].rule == ALL
     it.tracing.close()
-    assert it.files.closed == 1
+    assert it.sink.closed == 1

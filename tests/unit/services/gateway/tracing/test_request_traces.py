@@ -1,13 +1,13 @@
-"""Which requests the gateway traces, and what it tells of them."""
+"""Which requests the gateway traces, and the spans that it exports."""
 
 from time import monotonic_ns
 
 import pytest
 
-from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.core.messages import Arrival, ErrorStatus, InferRequest, InferResponse
 from nereid.observability.tracing import TraceConfig, TraceSettings, is_sampled
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.data_plane import UnderWay
+from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tracing.request_traces import SpanTracing, open_tracing
 from nereid.services.gateway.tracing.sampling import Sampling
 from tests.support.gateway.scripted_mesh import ScriptedMesh
@@ -19,7 +19,7 @@ HEAD = kserve_pb2.ModelInferRequest(model_name="m", model_version="3").Serialize
 
 
 class Mesh(ScriptedMesh):
-    """What is behind the tracing."""
+    """The step behind the tracing."""
 
     def __init__(self, config: TraceConfig) -> None:
         super().__init__()
@@ -27,30 +27,31 @@ class Mesh(ScriptedMesh):
         sampling = Sampling(config.rule)
         self.tracing = SpanTracing(self.tracer, sampling, self.infer)
 
-    def ask(self, request: InferRequest) -> UnderWay:
-        return self.tracing.infer(request, self.told.append, "grpc", monotonic_ns())
+    def ask(self, request: InferRequest) -> RequestHandle:
+        request.arrival = Arrival("grpc", monotonic_ns())
+        return self.tracing.infer(request, self.told.append)
 
 
 def request(context: bytes = b"", head: bytes = HEAD) -> InferRequest:
     return InferRequest(1, head, [], request_id="seven", trace_context=context)
 
 
-@pytest.mark.parametrize(("level", "told"), [("TIMESTAMPS", True), ("OFF", False)])
-def test_that_no_file_is_named_is_told_where_one_is_wanted(
-    level: str, told: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("level", "warned"), [("TIMESTAMPS", True), ("OFF", False)])
+def test_a_missing_file_name_is_logged_where_one_is_needed(
+    level: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = TraceSettings(trace_config=("mode=triton", f"level={level}"))
     assert open_tracing(settings, ScriptedMesh().infer) is None
-    assert ("triton,file=" in caplog.text) is told
+    assert ("triton,file=" in caplog.text) is warned
 
 
 @pytest.mark.parametrize("context", [b"", UNSAMPLED])
 def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     asked = request(context)
-    under_way = it.ask(asked)
+    handle = it.ask(asked)
     assert it.on_response == it.told.append
-    under_way.cancel()
+    handle.cancel()
     assert it.cancelled == 1
     assert asked.trace_context == context
     assert it.tracer.spans == []
@@ -93,20 +94,20 @@ def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
     assert "triton.model_name" not in root.attributes
 
 
-def test_a_client_that_goes_ends_its_trace_once() -> None:
+def test_a_client_that_disconnects_ends_its_trace_once() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     it.ask(request(SAMPLED)).cancel()
     it.on_response(InferResponse(1))
     assert it.cancelled == 1
-    assert it.tracer.one("InferRequest").error == "the client is gone"
+    assert it.tracer.one("InferRequest").error == "the client disconnected"
     assert it.tracer.named("send") == []
 
 
 def test_a_request_with_several_responses_is_traced_to_the_last() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
-    under_way = it.ask(request(SAMPLED))
+    handle = it.ask(request(SAMPLED))
     it.on_response(InferResponse(1, b"one", more=True))
-    under_way.set_flow(paused=True)
+    handle.set_flow(paused=True)
     assert it.flows == [True]
     assert it.tracer.spans == []
     it.on_response(InferResponse(1))
@@ -114,13 +115,15 @@ def test_a_request_with_several_responses_is_traced_to_the_last() -> None:
     assert len(it.tracer.named("InferRequest")) == len(it.tracer.named("send")) == 1
 
 
-def test_an_response_that_cannot_be_told_still_ends_the_trace() -> None:
+def test_a_response_that_cannot_be_delivered_ends_the_trace() -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
 
     def fail(_response: InferResponse) -> None:
         raise RuntimeError("broken")
 
-    it.tracing.infer(request(SAMPLED), fail, "http", monotonic_ns())
+    failing = request(SAMPLED)
+    failing.arrival = Arrival("http", monotonic_ns())
+    it.tracing.infer(failing, fail)
     with pytest.raises(RuntimeError):
         it.on_response(InferResponse(1))
     assert len(it.tracer.named("InferRequest")) == 1

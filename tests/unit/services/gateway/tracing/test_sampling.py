@@ -17,28 +17,28 @@ def wanted(sampling: Sampling, model: str, count: int = 4) -> list[bool]:
 
 def test_a_model_goes_by_its_own_rule_and_the_others_by_the_servers() -> None:
     sampling = Sampling(OFF)
-    sampling.follow(TraceRules(SECOND, (("m", ALL), ("n", OFF))))
+    sampling.set_rules(TraceRules(SECOND, (("m", ALL), ("n", OFF))))
     assert wanted(sampling, "m") == [True] * 4
     assert wanted(sampling, "n") == [False] * 4
     assert wanted(sampling, "other") == [False, True, False, True]
-    sampling.follow(TraceRules(OFF))
+    sampling.set_rules(TraceRules(OFF))
     assert wanted(sampling, "m") == [False] * 4
 
 
-def test_a_rule_that_stays_goes_on_counting() -> None:
+def test_an_unchanged_rule_keeps_its_count() -> None:
     sampling = Sampling(SECOND)
     thrice = TraceRule(on=True, rate=1, limit=3)
-    sampling.follow(TraceRules(SECOND, (("m", thrice),)))
+    sampling.set_rules(TraceRules(SECOND, (("m", thrice),)))
     assert wanted(sampling, "other", 1) == [False]
     assert wanted(sampling, "m", 2) == [True, True]
-    sampling.follow(TraceRules(SECOND, (("m", thrice), ("n", ALL))))
+    sampling.set_rules(TraceRules(SECOND, (("m", thrice), ("n", ALL))))
     assert wanted(sampling, "other", 1) == [True]
     assert wanted(sampling, "m", 2) == [True, False]
 
 
 def test_a_head_that_cannot_be_read_goes_by_the_servers_rule() -> None:
     sampling = Sampling(ALL)
-    sampling.follow(TraceRules(ALL, (("m", OFF),)))
+    sampling.set_rules(TraceRules(ALL, (("m", OFF),)))
     assert sampling.sampler_of(InferRequest(0, b"\xff", [])).takes_next()
     default, own = sampling.samplers
     assert (default.rule, own.rule) == (ALL, OFF)

@@ -1,0 +1,77 @@
+"""A link to the scheduler whose other end is the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from nereid.core.messages import Cancel, InferRequest, Release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.messages import FromScheduler, InferResponse, ToScheduler
+
+
+class FakeLink:
+    """Keeps what is sent; the test calls on_items, on_up and on_down."""
+
+    def __init__(self, *, up: bool = True) -> None:
+        self.up = up
+        self.sent: list[ToScheduler] = []
+        self.closed = False
+        self.flushes = 0
+        self.on_items: Callable[[list[FromScheduler]], None]
+        self.on_up: Callable[[], None]
+        self.on_down: Callable[[], None]
+
+    def open(
+        self,
+        *,
+        on_items: Callable[[list[FromScheduler]], None],
+        on_up: Callable[[], None],
+        on_down: Callable[[], None],
+    ) -> Self:
+        """A mesh_client.OpenLink."""
+        self.on_items, self.on_up, self.on_down = on_items, on_up, on_down
+        if self.up:
+            on_up()
+        return self
+
+    def send(self, item: ToScheduler) -> None:
+        self.sent.append(item)
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def sent_ids(self) -> list[int]:
+        """Of what was sent since the last call: ids of requests, negative ids of cancellations."""
+        sent, self.sent = self.sent, []
+        assert not any(isinstance(item, Release) for item in sent)
+        return [-item.id if isinstance(item, Cancel) else item.id for item in sent]  # type: ignore[union-attr]
+
+
+class UnsharedTensors:
+    """The mesh_client.TensorSharing of a process that shares no memory; keeps what it was called
+    with.
+    """
+
+    shared = False
+
+    def __init__(self) -> None:
+        self.domains: list[str] = []
+        self.made_inline: list[InferRequest] = []
+
+    def on_scheduler_domain(self, domain: str) -> None:
+        self.domains.append(domain)
+
+    def make_inline(self, request: InferRequest) -> None:
+        self.made_inline.append(request)
+
+    def open_response(self, response: InferResponse) -> None:
+        raise AssertionError(response)
+
+    def lost_response(self, response: InferResponse) -> InferResponse:
+        raise AssertionError(response)
