@@ -1,4 +1,4 @@
-"""The cache's own metrics page, from what its store counts anyway."""
+"""The cache's own metrics page, from its store's counters."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def write(service: CacheService, page: Page) -> None:
-    """What the store is like now."""
+    """Write the store's state."""
     write_cache(page, service.usage.to_proto())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nereid.config.flags import arguments, read
+from nereid.config.settings_reader import read_settings, settings_argv
 from nereid.core.messages import TraceRule
 from nereid.observability.tracing import (
     Sampler,
@@ -132,7 +132,7 @@ def test_the_name_of_a_file_switches_files_on() -> None:
     ],
 )
 def test_flags_of_older_versions_say_the_same(argv: str, config: TraceConfig) -> None:
-    settings = read(TraceSettings, argv.split(), {}, "example")
+    settings = read_settings(TraceSettings, argv.split(), {}, "example")
     assert parse_trace_config(settings.trace_config) == config
 
 
@@ -160,7 +160,7 @@ def test_errors_are_told_with_the_flag(
     text: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        read(TraceSettings, [f"--trace-config={text}"], {}, "service")
+        read_settings(TraceSettings, [f"--trace-config={text}"], {}, "service")
     assert ended.value.code == 2
     line = capsys.readouterr().err
     assert line.startswith(f"service: --trace-config: '{text}': ")
@@ -169,9 +169,9 @@ def test_errors_are_told_with_the_flag(
 
 def test_settings_survive_being_passed_on() -> None:
     settings = TraceSettings(trace_config=("rate=1", "opentelemetry,resource=a=b"))
-    assert read(TraceSettings, arguments(settings), {}, "service") == settings
+    assert read_settings(TraceSettings, settings_argv(settings), {}, "service") == settings
     given = {"NEREID_TRACE_CONFIG": "rate=1;opentelemetry,resource=a=b"}
-    assert read(TraceSettings, [], given, "service") == settings
+    assert read_settings(TraceSettings, [], given, "service") == settings
 
 
 def wanted(config: TraceConfig, contexts: list[bytes]) -> list[int]:
