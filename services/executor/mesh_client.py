@@ -27,7 +27,7 @@ from nereid.core.messages import (
     error_status_of,
 )
 from nereid.core.methods import DOMAIN_KEY, INFER_PATH, SCHEDULER
-from nereid.shm.segments import LostError, exists, read
+from nereid.shm.mappings import LostError, exists, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

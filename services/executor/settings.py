@@ -17,7 +17,7 @@ from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.config.settings_reader import read_settings
 from nereid.observability.logging import LogSettings
 from nereid.observability.tracing import TraceSettings
-from nereid.shm.segments import SegmentSettings
+from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ from nereid.observability.tracing import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
-from nereid.shm.segments import SegmentSettings
+from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nereid.core.messages import Release, SharedMemory
+from nereid.shm.mappings import Mappings, part
 from nereid.shm.segments import (
     IDLE_S,
     THRESHOLD_BYTES,
     Lease,
-    Mappings,
     Segments,
     aligned,
     memory_domain,
-    part,
     tidying_pause_s,
 )
 

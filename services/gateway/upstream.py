@@ -27,7 +27,8 @@ from nereid.core.messages import (
 from nereid.observability.logging import about
 from nereid.services.gateway.request_digest import Digester
 from nereid.services.gateway.shared_tensors import SharedTensors
-from nereid.shm.segments import THRESHOLD_BYTES, LostError
+from nereid.shm.mappings import LostError
+from nereid.shm.segments import THRESHOLD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -24,7 +24,7 @@ from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.tracing import TraceSettings
 from nereid.services.scheduler.observability.latencies import setting
-from nereid.shm.segments import SegmentPoolSettings
+from nereid.shm.settings import SegmentPoolSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 
