@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from nereid.observability.logging import LogSettings
-    from nereid.observability.metrics import Page
+    from nereid.observability.metrics_page import Page
 
     Settings = TypeVar("Settings", bound=LogSettings)
 

@@ -12,7 +12,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.flags import listening_address
-from nereid.observability.metrics import CONTENT_TYPE, Page, write_process
+from nereid.observability.metrics import write_process
+from nereid.observability.metrics_page import CONTENT_TYPE, Page
 from nereid.rpc.net.listener import Listener, listen
 
 if TYPE_CHECKING:

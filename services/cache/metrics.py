@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.observability.metrics import Page, write_cache
+from nereid.observability.metrics import write_cache
 
 if TYPE_CHECKING:
+    from nereid.observability.metrics_page import Page
     from nereid.services.cache.service import CacheService
 
 

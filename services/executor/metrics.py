@@ -18,6 +18,7 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from nereid.observability.metrics_page import Page
     from nereid.services.executor.session import Membership
 
 _log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ def gpu_usage(nvml: Any, uuid: str) -> pb.GpuUsage:
     return usage
 
 
-def write(page: metrics.Page, stay: Membership | None, gone: Iterable[tuple[Any, int]]) -> None:
+def write(page: Page, stay: Membership | None, gone: Iterable[tuple[Any, int]]) -> None:
     """The executor's own series; gone: batches of the instances that are no more, by version."""
     page.add(
         metrics.EXECUTOR_LINKED, stay is not None and stay.welcomed and not stay.ended.is_set()

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nereid.observability.metrics import EXECUTORS, Page
+from nereid.observability.metrics import EXECUTORS
 from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.observability.metrics_page import Page
 
 
 @asynccontextmanager
