@@ -1,7 +1,7 @@
 """A BERT encoder as an ONNX graph, from the weights by the names Hugging Face gives them.
 
 Batch and sequence are free. Knows nothing of where the weights come from; `bert` is the reference
-that its answers are compared with.
+that its outputs are compared with.
 """
 
 import math

@@ -2,7 +2,7 @@
 before, it is given back.
 
 Batch, sequence and past are free. Knows nothing of where the weights come from; `gpt` is the
-reference that its answers are compared with.
+reference that its outputs are compared with.
 """
 
 import math

@@ -20,7 +20,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 if TYPE_CHECKING:
-    from nereid.observability.tracing import Span, TraceConfig
+    from nereid.observability.trace_config import TraceConfig
+    from nereid.observability.tracing import Span
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from nereid.config.flags import Topic, address, flag, own_port
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.observability.logging import LogSettings
-from nereid.observability.tracing import TraceSettings
+from nereid.observability.trace_config import TraceSettings
 from nereid.services.cache.cache_config import checked_option, parse_cache_config
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from nereid.config.flags import Topic, flag
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.config.settings_reader import read_settings
 from nereid.observability.logging import LogSettings
-from nereid.observability.tracing import TraceSettings
+from nereid.observability.trace_config import TraceSettings
 from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:

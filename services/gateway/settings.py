@@ -12,7 +12,7 @@ from nereid.config.flags import Topic, flag
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.config.settings_reader import read_settings
 from nereid.observability.logging import LogSettings
-from nereid.observability.tracing import TraceSettings
+from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.policy import header_forwarding, restricted_apis

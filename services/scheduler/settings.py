@@ -22,7 +22,7 @@ from nereid.config.flags import (
 )
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.observability.logging import LogSettings
-from nereid.observability.tracing import TraceSettings
+from nereid.observability.trace_config import TraceSettings
 from nereid.services.scheduler.observability.latencies import setting
 from nereid.shm.settings import SegmentPoolSettings
 

@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from nereid.observability.tracing import (
-    Span,
-    child_of,
-    epoch_offset_ns,
-    open_tracer,
-    parse_trace_config,
-)
+from nereid.observability.trace_config import parse_trace_config
+from nereid.observability.tracing import Span, child_of, epoch_offset_ns, open_tracer
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.tracing.file_recorder import FileTracing
 from nereid.services.gateway.tracing.file_writer import TraceFiles
@@ -28,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.messages import InferRequest, InferResponse, TraceRules
-    from nereid.observability.tracing import Tracer, TraceSettings
+    from nereid.observability.trace_config import TraceSettings
+    from nereid.observability.tracing import Tracer
     from nereid.services.gateway.data_plane import UnderWay
 
     OnResponse = Callable[[InferResponse], None]

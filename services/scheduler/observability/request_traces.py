@@ -12,21 +12,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from nereid.observability.tracing import (
-    Span,
-    child_of,
-    epoch_offset_ns,
-    is_sampled,
-    open_tracer,
-    parse_trace_config,
-)
+from nereid.observability.trace_config import parse_trace_config
+from nereid.observability.tracing import Span, child_of, epoch_offset_ns, is_sampled, open_tracer
 from nereid.services.scheduler.observability.trace_timestamps import TimeTraces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.messages import InferRequest, InferResponse
-    from nereid.observability.tracing import Attribute, Tracer, TraceSettings
+    from nereid.observability.trace_config import TraceSettings
+    from nereid.observability.tracing import Attribute, Tracer
     from nereid.services.scheduler.executors.instance import Instance, Running
     from nereid.services.scheduler.requests.entry import Entry
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.core.messages import TraceRule, TraceRules
-from nereid.observability.tracing import FILE_MODE, LEVELS, SPAN_MODE, trace_rule
+from nereid.observability.trace_config import FILE_MODE, LEVELS, SPAN_MODE, trace_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nereid.observability.tracing import TraceConfig
+    from nereid.observability.trace_config import TraceConfig
 
 _OFF: Final = "OFF"
 _NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
