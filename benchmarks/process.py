@@ -81,7 +81,7 @@ def _all_stats() -> dict[int, Stat]:
 
 
 def _tree(root: int) -> list[Stat]:
-    """The root, its descendants, and whoever else shares the session that it was started in."""
+    """The root, its descendants, and the other processes of its session."""
     stats = _all_stats()
     members = {pid for pid, stat in stats.items() if pid == root or stat.session == root}
     grown = True
