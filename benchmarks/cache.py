@@ -22,12 +22,12 @@ from benchmarks.measure import Sample, cpu_per_request_us
 from benchmarks.report import middle
 
 STORES = ("local", "redis")
-# More than are under way at once: no two of those are alike and share one lookup.
+# More than are in flight at once, so that no two of those are equal and share a lookup.
 _KNOWN = 512
 # Per second of load, and more than MiniLM manages.
 _UNKNOWN_PER_S = 1000
 _MODELS = triton.DEFAULT_VENV.with_name("models")
-# A slow lookup shall be seen in the figures, not turn into a run.
+# A slow lookup shall show in the figures and not become a run.
 _FLAGS = ("--executors=1", "--cache-timeout-ms=5000")
 
 
@@ -39,8 +39,8 @@ class Mesh:
     work: Path
     servers: list[process.ServerProcess] = field(default_factory=list)
     gateways: list[wire.Address] = field(default_factory=list)
-    # How many requests nobody shall ask again have been asked.
-    spent: int = 0
+    # How many requests have been used that must never be sent again.
+    used: int = 0
 
     def require_alive(self) -> None:
         for server in self.servers:
@@ -71,7 +71,7 @@ class Mesh:
             return [each.result() for each in runs]
 
     def learn(self) -> None:
-        """Have every known request answered once, and loads of them be all hits."""
+        """Run every known request once, until a load of them has hits only."""
         give_up = 10
         while True:
             before = self.counts()
@@ -88,8 +88,8 @@ class Mesh:
             first, number = 0, _KNOWN
         else:
             number = int(seconds * _UNKNOWN_PER_S)
-            first = _KNOWN + self.spent
-            self.spent += number
+            first = _KNOWN + self.used
+            self.used += number
         before, cpu_before = self.counts(), self.cpu_s()
         seen = self.load(first, number, concurrency, seconds)
         after, cpu_after = self.counts(), self.cpu_s()
@@ -99,7 +99,7 @@ class Mesh:
         if found != (served if hits else 0):
             raise BenchError(f"{found} hits in {served} requests, where all or none were due")
         if served < sum(each.requests for each in seen):
-            raise BenchError(f"the clients saw more than the {served} answers of the server")
+            raise BenchError(f"the clients saw more than the {served} responses of the server")
         executions = after.executions - before.executions
         return Sample(
             infer_per_s=sum(each.infer_per_s for each in seen),
@@ -113,7 +113,7 @@ class Mesh:
 
 
 def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int) -> Mesh:
-    """With no gateways of their own, gateway, scheduler and cache share a process."""
+    """0 gateways: gateway, scheduler and cache share a process."""
     work.mkdir(parents=True, exist_ok=True)
     mesh = Mesh(minilm.write_repository(work / "repository", models), work)
 
@@ -174,8 +174,8 @@ def beside_runs(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
         run, hit_mid = middle(runs), middle(hits)
         cpu = sum(hit_mid.cpu_us.values()) / sum(run.cpu_us.values())
         latency = hit_mid.p50_us / run.p50_us
-        verdict = "met" if cpu < 0.1 else "MISSED"
-        print(f"  hit / run: CPU {cpu:.3f}, p50 {latency:.3f}; CPU < 0.1 {verdict}", flush=True)
+        outcome = "met" if cpu < 0.1 else "MISSED"
+        print(f"  hit / run: CPU {cpu:.3f}, p50 {latency:.3f}; CPU < 0.1 {outcome}", flush=True)
 
 
 def by_process(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:

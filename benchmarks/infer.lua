@@ -1,6 +1,6 @@
 -- wrk's side of the HTTP runs: requests rendered once, and figures as one line of JSON. The file
 -- holds one body, or several of BENCH_BODY_BYTES each, which are then sent in turn.
--- No response() function: with one wrk would parse every answer in Lua and become the bottleneck.
+-- No response() function: with one wrk would parse every response in Lua and become the bottleneck.
 wrk.method = "POST"
 local file = assert(io.open(os.getenv("BENCH_BODY"), "rb"))
 local bodies = file:read("*a")

@@ -65,7 +65,7 @@ def _repository(root: Path, backend: str) -> Path:
 
 @contextmanager
 def _http(port: int, tensor: bytes) -> Iterator[Callable[[], memoryview]]:
-    """Infers over one connection; the answer's tensor lies at the end of what is returned."""
+    """Infers over one connection; returns a view of the response's tensor."""
     size = len(tensor)
     header = (
         b'{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[%d],"parameters":'
@@ -97,7 +97,7 @@ def _http(port: int, tensor: bytes) -> Iterator[Callable[[], memoryview]]:
 
 
 def _end_of_response(beginning: bytes) -> int:
-    """Where an answer that begins so ends; 0: its head is not whole yet."""
+    """The length of a response that begins so; 0: its head is incomplete."""
     head, blank, _ = beginning.partition(b"\r\n\r\n")
     if not blank:
         return 0
@@ -166,9 +166,9 @@ def _await_ready(server: ServerProcess, port: int) -> None:
 
 
 def _measure(infer: Callable[[], memoryview], tensor: bytes, rounds: int) -> float:
-    """The median of so many, in seconds; the first does not count, and is looked at."""
+    """The median of the rounds, in seconds; the first one only checks the response."""
     if infer() != tensor:
-        raise ValueError("the answer is not what was sent")
+        raise ValueError("the response is not what was sent")
     taken = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -178,7 +178,7 @@ def _measure(infer: Callable[[], memoryview], tensor: bytes, rounds: int) -> flo
 
 
 def _memcpy_s(tensor: bytes, rounds: int) -> float:
-    """A copy between two pieces of memory that are both there already."""
+    """The median time of a copy between two buffers that are mapped already."""
     source, target = np.frombuffer(tensor, np.uint8).copy(), np.zeros(len(tensor), np.uint8)
     taken = []
     for _ in range(rounds + 1):

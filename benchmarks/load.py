@@ -71,7 +71,7 @@ class GrpcClient:
         self._body.write_bytes(struct.pack(">BI", 0, len(message)) + message)
 
     def warm_up(self, concurrency: int, seconds: float) -> Load:
-        # -D takes whole seconds only; the warm-up tells the rate, by which run() fixes its count
+        # -D takes whole seconds only; run() derives its count from the warm-up's rate
         return self._h2load(concurrency, [f"-D{max(1, round(seconds))}"], logged=False)
 
     def run(self, concurrency: int, requests: int) -> Load:
@@ -79,7 +79,7 @@ class GrpcClient:
         arguments = [f"-n{requests}", f"--log-file={self._log}"]
         load = self._h2load(concurrency, arguments, logged=True)
         if load.requests != requests:
-            raise BenchError(f"h2load: {load.requests} of {requests} requests were answered")
+            raise BenchError(f"h2load: {load.requests} of {requests} requests got a response")
         return load
 
     def _h2load(self, concurrency: int, arguments: list[str], *, logged: bool) -> Load:
@@ -165,7 +165,7 @@ def parse_h2load(output: str, log: str, client_cpu_s: float = 0.0) -> Load:
 
 
 def _percentiles_us(log: str) -> tuple[float, float]:
-    """Columns: start, HTTP status, microseconds until the end of the answer."""
+    """Columns: start, HTTP status, microseconds until the end of the response."""
     times_us = [int(line.split("\t")[2]) for line in log.splitlines()]
     if not times_us:
         return 0.0, 0.0

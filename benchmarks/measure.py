@@ -15,7 +15,7 @@ from benchmarks import load, wire
 from benchmarks.failure import BenchError
 from benchmarks.process import ServerProcess
 
-# 5 bytes of gRPC frame header stand before each message in the body of an answer
+# 5 bytes of gRPC frame header stand before each message in the body of a response
 _GRPC_PREFIX_BYTES = 5
 
 
@@ -93,7 +93,7 @@ def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
     require_counts(cell, seen.requests, served, failed)
     expected_bytes = seen.requests * (peer.response_bytes + _GRPC_PREFIX_BYTES)
     if cell.protocol == "grpc" and seen.data_bytes != expected_bytes:
-        raise BenchError(f"{seen.data_bytes} bytes of answers where {expected_bytes} were due")
+        raise BenchError(f"{seen.data_bytes} bytes of responses, expected {expected_bytes}")
     executions = counts_after.executions - counts_before.executions
     return Sample(
         infer_per_s=seen.infer_per_s,
@@ -115,7 +115,7 @@ def require_counts(cell: Cell, seen: int, served: int, failed: int) -> None:
     slack = cell.concurrency if cell.protocol == "http" else 0
     if not seen <= served + failed <= seen + slack or served < seen:
         raise BenchError(
-            f"the client counted {seen} answers, the server {served} successes, {failed} failures"
+            f"the client counted {seen} responses, the server {served} successes, {failed} failures"
         )
 
 

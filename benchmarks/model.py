@@ -1,7 +1,7 @@
 """The model under test: a 256-512-512-10 FP32 perceptron with relu between, fixed weights.
 
 Writes the same graph and the same serving configuration into one repository per server, and knows
-the right answer. Must not know how a server is started or loaded.
+the expected response. Must not know how a server is started or loaded.
 """
 
 import shutil
@@ -48,8 +48,8 @@ def example(batch_size: int = 1) -> Floats:
     return np.random.default_rng(7).normal(size=(batch_size, WIDTHS[0])).astype(np.float32)
 
 
-def response(batch: Floats) -> Floats:
-    """The forward pass in numpy, which every server's answer is held against."""
+def expected_response(batch: Floats) -> Floats:
+    """The forward pass in numpy, which every server's response is compared with."""
     *hidden, (last, bias) = weights()
     for matrix, shift in hidden:
         batch = np.maximum(batch @ matrix + shift, np.float32(0))

@@ -75,13 +75,13 @@ def _all_stats() -> dict[int, Stat]:
             try:
                 stat = parse_stat(Path(entry.path, "stat").read_text())
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended while we looked
+                continue  # it has just ended
             stats[stat.pid] = stat
     return stats
 
 
 def _tree(root: int) -> list[Stat]:
-    """The root, its descendants, and whoever else shares the session that it was started in."""
+    """The root, its descendants, and the other processes of its session."""
     stats = _all_stats()
     members = {pid for pid, stat in stats.items() if pid == root or stat.session == root}
     grown = True
@@ -129,7 +129,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class ServerProcess:
-    """One server and its children, from start to the last of them gone; use as a context."""
+    """A server and its children, from their start until all have ended; a context manager."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -192,10 +192,10 @@ class ServerProcess:
 
 
 def _kill_remaining(members: Sequence[Stat], kill_at: float) -> None:
-    """Waits until ``kill_at`` for the members to end by themselves, then kills who has not."""
+    """Waits until ``kill_at`` for the members to end by themselves, then kills the rest."""
     while True:
         now = _all_stats()
-        # same pid and same start time: never a stranger who was given the number since
+        # same pid and same start time: never another process with a reused id
         left = [m for m in members if m.pid in now and now[m.pid].started == m.started]
         left = [m for m in left if not _is_zombie(m.pid)]
         if not left:

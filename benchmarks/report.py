@@ -12,7 +12,7 @@ from benchmarks.measure import Cell, Sample
 
 Samples = dict[Cell, list[Sample]]
 
-# What Nereid aims at beside Triton's Python backend: (protocol, concurrency) -> least infer/s ratio
+# Aims against Triton's Python backend: (protocol, concurrency) -> lowest infer/s ratio
 RATE_AIMS = {("grpc", 64): 1.5, ("http", 64): 1.2, ("grpc", 16): 1.2, ("http", 16): 1.2}
 P50_AIM = 1.0  # at concurrency 1, at most
 
@@ -31,7 +31,7 @@ class Ratio:
     cpu: float
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         if self.concurrency == 1:
             met = self.p50 <= P50_AIM
             return f"p50 <= {P50_AIM:.2f} {'met' if met else 'MISSED'}"
@@ -110,7 +110,7 @@ def ratio_table(found: Sequence[Ratio]) -> str:
     lines += [
         f"{each.protocol:6}{each.concurrency:>6}{each.infer_per_s:9.2f}"
         f"{each.lowest_infer_per_s:9.2f}{each.highest_infer_per_s:9.2f}"
-        f"{each.p50:7.2f}{each.p99:7.2f}{each.cpu:7.2f}  {each.verdict}"
+        f"{each.p50:7.2f}{each.p99:7.2f}{each.cpu:7.2f}  {each.outcome}"
         for each in sorted(found, key=lambda each: (each.protocol, each.concurrency))
     ]
     return "\n".join(lines)
@@ -127,5 +127,5 @@ def document(samples: Samples, about: dict[str, Any]) -> dict[str, Any]:
             }
             for cell, here in samples.items()
         ],
-        "ratios": [{**asdict(each), "verdict": each.verdict} for each in ratios(samples)],
+        "ratios": [{**asdict(each), "outcome": each.outcome} for each in ratios(samples)],
     }

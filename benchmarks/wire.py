@@ -1,7 +1,7 @@
-"""The one request of the benchmark on both protocols, and proof that a server answers it rightly.
+"""The one request of the benchmark on both protocols, and checks of a server's response.
 
-Bytes come from NVIDIA's tritonclient, not from Nereid's code, so that both servers are asked
-what a user's client would ask. Must not know which server it talks to.
+Bytes come from NVIDIA's tritonclient, not from Nereid's code, so that both servers get what a
+user's client would send. Must not know which server it talks to.
 """
 
 import http.client
@@ -70,13 +70,16 @@ def http_body() -> HttpBody:
 
 
 def wait_ready(
-    address: Address, alive: Callable[[], None], timeout_s: float = 90.0, name: str = model.NAME
+    address: Address,
+    require_alive: Callable[[], None],
+    timeout_s: float = 90.0,
+    name: str = model.NAME,
 ) -> None:
-    """Until the model is ready; ``alive`` raises when the server is gone."""
+    """Until the model is ready; ``require_alive`` raises when the server has ended."""
     url = f"http://127.0.0.1:{address.http_port}/v2/models/{name}/ready"
     give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:
-        alive()
+        require_alive()
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return
@@ -118,17 +121,17 @@ def settled_counts(address: Address, timeout_s: float = 5.0, name: str = model.N
 def verify(address: Address) -> int:
     """The very bytes of the load, and tritonclient's own calls, against numpy; both protocols.
 
-    Returns the size of a gRPC answer, by which each run's answers are checked as well.
+    Returns the size of a gRPC response, which is checked in each run as well.
     """
     size = _verify_grpc_bytes(address)
     _verify_http_bytes(address)
-    right = model.response(model.example(3))
+    expected = model.expected_response(model.example(3))
     for module, port in ((triton_http, address.http_port), (triton_grpc, address.grpc_port)):
         client = module.InferenceServerClient(f"127.0.0.1:{port}")
         try:
             tensor = module.InferInput(model.INPUT, [3, model.WIDTHS[0]], "FP32")
             tensor.set_data_from_numpy(model.example(3))
-            _require_right(client.infer(model.NAME, [tensor]).as_numpy(model.OUTPUT), right)
+            _require_equal(client.infer(model.NAME, [tensor]).as_numpy(model.OUTPUT), expected)
         finally:
             client.close()
     return size
@@ -140,7 +143,7 @@ def _verify_grpc_bytes(address: Address) -> int:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GRPC_PATH)
         wire_response = call(grpc_message(), timeout=30)
     response = service_pb2.ModelInferResponse.FromString(wire_response)
-    _require_right(np.frombuffer(response.raw_output_contents[0], np.float32))
+    _require_equal(np.frombuffer(response.raw_output_contents[0], np.float32))
     return len(wire_response)
 
 
@@ -158,11 +161,14 @@ def _verify_http_bytes(address: Address) -> None:
         raise BenchError(f"HTTP {response.status}: {wire_response[:300].decode(errors='replace')}")
     length = response.headers["Inference-Header-Content-Length"]
     if length is None:
-        raise BenchError("the HTTP answer came without binary tensor data")
-    _require_right(np.frombuffer(wire_response[int(length) :], np.float32))
+        raise BenchError("the HTTP response came without binary tensor data")
+    _require_equal(np.frombuffer(wire_response[int(length) :], np.float32))
 
 
-def _require_right(found: Any, right: model.Floats | None = None) -> None:
-    right = model.response(model.example()) if right is None else right
-    if found is None or not np.allclose(np.reshape(found, right.shape), right, atol=_TOLERANCE):
-        raise BenchError(f"a wrong answer: {found} where numpy says {right}")
+def _require_equal(found: Any, expected: model.Floats | None = None) -> None:
+    if expected is None:
+        expected = model.expected_response(model.example())
+    if found is None or not np.allclose(
+        np.reshape(found, expected.shape), expected, atol=_TOLERANCE
+    ):
+        raise BenchError(f"a wrong response: {found} where numpy computes {expected}")

@@ -1,9 +1,9 @@
-"""Asks the example models over HTTP and gRPC with asyncio and compares the answers.
+"""Sends requests to the example models over HTTP and gRPC with asyncio and compares the responses.
 
     python examples/client_aio.py --http-url localhost:8000 --grpc-url localhost:8001
 
-Every held-out digit is a request of its own, all of them under way at once: this is where the
-server's dynamic batching earns its keep. Exits 1 if an answer differs from its reference.
+Every held-out digit is a request of its own, and all are in flight at once: the server's dynamic
+batching joins them. Exits 1 if a response differs from its reference.
 """
 
 import argparse
@@ -66,7 +66,7 @@ async def embed(server: Server, models: Path) -> bool:
     return references.check_embed(expected, result.as_numpy("embedding"))
 
 
-async def ask(triton: ModuleType, url: str, models: Path) -> list[bool]:
+async def check_models(triton: ModuleType, url: str, models: Path) -> list[bool]:
     async with triton.InferenceServerClient(url) as client:
         server = Server(triton, client)
         return [await model(server, models) for model in (digits, resnet50, minilm, embed)]
@@ -82,7 +82,7 @@ def main() -> None:
     for triton, url in ((triton_http, arguments.http_url), (triton_grpc, arguments.grpc_url)):
         print(f"-- {triton.__name__} at {url}")
         try:
-            right += asyncio.run(ask(triton, url, arguments.models))
+            right += asyncio.run(check_models(triton, url, arguments.models))
         except (InferenceServerException, OSError) as error:
             sys.exit(f"{url}: {error}")
     sys.exit(0 if all(right) else 1)

@@ -1,8 +1,8 @@
-"""Asks the example models over gRPC and compares the answers with their references.
+"""Sends requests to the example models over gRPC and compares the responses with their references.
 
     python examples/client_grpc.py --url localhost:8001 --models models
 
-Exits 1 if an answer differs. client_http.py is the same over HTTP.
+Exits 1 if a response differs. client_http.py is the same over HTTP.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         with triton.InferenceServerClient(arguments.url) as client:
-            right = [ask(client, arguments.models) for ask in (digits, resnet50, minilm, embed)]
+            right = [check(client, arguments.models) for check in (digits, resnet50, minilm, embed)]
     except (InferenceServerException, OSError) as error:
         sys.exit(f"{arguments.url}: {error}")
     sys.exit(0 if all(right) else 1)

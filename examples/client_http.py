@@ -1,8 +1,8 @@
-"""Asks the example models over HTTP and compares the answers with their references.
+"""Sends requests to the example models over HTTP and compares the responses with their references.
 
     python examples/client_http.py --url localhost:8000 --models models
 
-Exits 1 if an answer differs. client_grpc.py is the same over gRPC.
+Exits 1 if a response differs. client_grpc.py is the same over gRPC.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         with triton.InferenceServerClient(arguments.url) as client:
-            right = [ask(client, arguments.models) for ask in (digits, resnet50, minilm, embed)]
+            right = [check(client, arguments.models) for check in (digits, resnet50, minilm, embed)]
     except (InferenceServerException, OSError) as error:
         sys.exit(f"{arguments.url}: {error}")
     sys.exit(0 if all(right) else 1)

@@ -1,9 +1,9 @@
-"""Has `textgen` write a text over gRPC and prints each token as it comes.
+"""Streams a text of `textgen` over gRPC and prints each token as it comes.
 
     python examples/stream_grpc.py --prompt "Once upon a time" --length 32
 
-With --stop it goes after so many tokens, and the model stops. Exits 1 if the text is not what the
-model gives offline. stream_http.py is the same over HTTP.
+With --stop it disconnects after so many tokens, and the model stops. Exits 1 if the text is not
+what the model generates offline. stream_http.py is the same over HTTP.
 """
 
 import queue
@@ -22,7 +22,6 @@ def main() -> None:
     try:
         with triton.InferenceServerClient(given.url) as client:
             right = prompting.show(given, _tokens(client, given))
-            # Whatever is still being written is of no use to anybody.
             client.stop_stream(cancel_requests=True)
     except (InferenceServerException, OSError) as error:
         sys.exit(f"{given.url}: {error}")
@@ -30,8 +29,8 @@ def main() -> None:
 
 
 def _tokens(client: triton.InferenceServerClient, given: Any) -> Iterator[str]:
-    told: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-    client.start_stream(lambda result, error: told.put((result, error)))
+    received: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    client.start_stream(lambda result, error: received.put((result, error)))
     prompt = triton.InferInput("text_input", [1], "BYTES")
     prompt.set_data_from_numpy(np.array([given.prompt.encode()], np.object_))
     length = triton.InferInput("max_tokens", [1], "INT32")
@@ -40,11 +39,11 @@ def _tokens(client: triton.InferenceServerClient, given: Any) -> Iterator[str]:
         "textgen",
         [prompt, length],
         parameters={"milliseconds_per_token": given.pause},
-        # Else nothing would tell that the text is at its end.
+        # Otherwise nothing marks the end of the text.
         enable_empty_final_response=True,
     )
     while True:
-        result, error = told.get()
+        result, error = received.get()
         if error is not None:
             raise error
         response = result.get_response()

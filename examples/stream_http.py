@@ -1,9 +1,9 @@
-"""Has `textgen` write a text over HTTP, as server-sent events, and prints each token as it comes.
+"""Streams a text of `textgen` over HTTP, as server-sent events, and prints each token.
 
     python examples/stream_http.py --prompt "Once upon a time" --length 32
 
-With --stop it goes after so many tokens, and the model stops. Exits 1 if the text is not what the
-model gives offline. stream_grpc.py is the same over gRPC.
+With --stop it disconnects after so many tokens, and the model stops. Exits 1 if the text is not
+what the model generates offline. stream_grpc.py is the same over gRPC.
 """
 
 import json
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _tokens(connection: HTTPConnection, given: Any) -> Iterator[str]:
-    # What is no input of the model is a parameter.
+    # Members that are no inputs of the model become parameters.
     body = {
         "text_input": given.prompt,
         "max_tokens": given.length,

@@ -28,7 +28,7 @@ from nereid.core.messages import (
 )
 from nereid.core.methods import DOMAIN_KEY, INFER_PATH, SCHEDULER
 from nereid.observability.logging import about
-from nereid.shm.segments import LostError
+from nereid.shm.mappings import LostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

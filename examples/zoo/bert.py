@@ -20,7 +20,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 @dataclass(frozen=True)
 class BertShape:
-    """What the weights alone do not tell."""
+    """Hyperparameters, which the weights do not contain."""
 
     layers: int
     heads: int

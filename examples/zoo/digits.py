@@ -1,7 +1,7 @@
 """`digits`: a small network trained on scikit-learn's handwritten digits, exported by skl2onnx.
 
 Same data, split and seed each time. The held-out images, the true digits and what ONNX Runtime
-answers offline lie beside the model, so that a client can tell whether serving changed anything.
+offline results lie beside the model, so that a client can check that serving changes nothing.
 """
 
 import json

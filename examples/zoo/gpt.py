@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class GptShape:
-    """What the weights alone do not tell."""
+    """Hyperparameters, which the weights do not contain."""
 
     layers: int
     heads: int

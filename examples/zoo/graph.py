@@ -21,7 +21,7 @@ class Graph:
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
 
-    def add(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+    def add_node(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         output = output or f"{op}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
         return output
@@ -42,11 +42,13 @@ class Graph:
 
     def linear(self, name: str, values: str) -> str:
         transposed = self.constant(f"{name}.weight.T", self._weights[f"{name}.weight"].T)
-        return self.add("Add", self.add("MatMul", values, transposed), self.weight(f"{name}.bias"))
+        return self.add_node(
+            "Add", self.add_node("MatMul", values, transposed), self.weight(f"{name}.bias")
+        )
 
     def layer_norm(self, name: str, values: str, epsilon: float) -> str:
         scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
-        return self.add("LayerNormalization", values, scale, bias, axis=-1, epsilon=epsilon)
+        return self.add_node("LayerNormalization", values, scale, bias, axis=-1, epsilon=epsilon)
 
     def model(self, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]) -> ModelProto:
         graph = helper.make_graph(

@@ -128,6 +128,6 @@ def _check(path: Path, tokens: bert.Tokens, expected: tuple[bert.Array, bert.Arr
         *zip(session.run(None, tokens.by_name()), (hidden, embedding), strict=True),
         *zip(session.run(None, shortest), (hidden[-1:, :length], embedding[-1:]), strict=True),
     ]
-    worst = max(float(np.abs(answer - reference).max()) for answer, reference in pairs)
+    worst = max(float(np.abs(output - reference).max()) for output, reference in pairs)
     if not worst < TOLERANCE:
         raise RuntimeError(f"the minilm graph differs from NumPy by {worst:.1e}")

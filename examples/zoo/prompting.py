@@ -1,4 +1,4 @@
-"""What the clients of `textgen` share: their arguments, and the verdict on what they were told."""
+"""Shared by the clients of `textgen`: their arguments, and the check of the text."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ def arguments(about: str, url: str) -> argparse.Namespace:
     parser.add_argument("--prompt", default="Once upon a time")
     parser.add_argument("--length", type=int, default=32, help="how many tokens are wanted")
     parser.add_argument("--pause", type=int, default=0, help="milliseconds for each token")
-    parser.add_argument("--stop", type=int, help="go after so many tokens")
+    parser.add_argument("--stop", type=int, help="disconnect after so many tokens")
     return parser.parse_args()
 
 

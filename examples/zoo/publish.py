@@ -1,8 +1,8 @@
 """Puts one model into a repository whole, or not at all.
 
 A model is made in a folder outside the repository (a server that scans it must never see half a
-model) and moved in by one rename. A stamp inside tells our own, complete models of a given
-revision from anything else that happens to have their name. Knows nothing of models.
+model) and moved in by one rename. A stamp inside marks our own, complete models of a given
+revision; any other folder of that name is left alone. Knows nothing of models.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""What the clients compare a server's answers with, and the verdicts they print.
+"""What the clients compare a server's responses with, and the results they print.
 
 Reads the `expected/expected.npz` that lies beside each example model, and turns text into tokens.
 Knows no protocol and no server.
@@ -46,7 +46,7 @@ def check_digits(expected: Arrays, label: NDArray[Any]) -> bool:
     differing = int((label != expected["label"]).sum())
     print(
         f"digits    {len(label)} held-out images: accuracy served {served:.4f}, "
-        f"offline {offline:.4f}, {differing} answers differ"
+        f"offline {offline:.4f}, {differing} labels differ"
     )
     return differing == 0
 

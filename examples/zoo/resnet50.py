@@ -1,7 +1,7 @@
 """`resnet50`: the architecture as it ships in the `onnx` package's own test data.
 
 The test data keeps ResNet-50's 176 layers and its full cost, but its weights are constants, so it
-answers every image with the same thousand probabilities: it shows that a large convolutional model
+returns the same thousand probabilities for every image: it shows that a large convolutional model
 is served, and how fast, and says nothing about images. The graph's batch is fixed at 1.
 """
 
@@ -58,6 +58,6 @@ def _check(path: Path, image: np.ndarray, expected: np.ndarray) -> None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # the test data carries one unused initializer; no news to us
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    (answer,) = session.run([OUTPUT], {INPUT: image})
-    if not np.allclose(answer, expected, rtol=1e-3, atol=1e-7):
+    (output,) = session.run([OUTPUT], {INPUT: image})
+    if not np.allclose(output, expected, rtol=1e-3, atol=1e-7):
         raise RuntimeError("resnet50 does not give the output that ships with it")

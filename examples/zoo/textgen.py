@@ -1,7 +1,7 @@
 """`textgen`: a small GPT-2 whose text comes token by token, served by a decoupled Python model.
 
 Its weights are random, of a fixed seed: what it says means nothing and is the same each time.
-Tokens are characters. What NumPy says offline lies beside the model, so that a client can tell
+Tokens are characters. What NumPy computes offline lies beside the model, so that a client can check
 whether serving, or the cache between tokens, changed anything.
 """
 
@@ -59,7 +59,7 @@ def make(folder: Path) -> None:
     texts = []
     for prompt in PROMPTS:
         tokens = [CHARACTERS.index(each) for each in prompt]
-        told = gpt.greedy(SHAPE, weights, tokens, LENGTH)
-        texts.append("".join(CHARACTERS[each] for each in told))
+        generated = gpt.greedy(SHAPE, weights, tokens, LENGTH)
+        texts.append("".join(CHARACTERS[each] for each in generated))
     (folder / "expected").mkdir()
     np.savez_compressed(folder / "expected" / "expected.npz", prompts=PROMPTS, texts=texts)

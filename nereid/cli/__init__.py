@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from nereid.cli.serve import command
+from nereid.version import version
 
 _COMMANDS = {"serve": (command.main, "start a whole mesh on this machine")}
 
@@ -14,9 +15,12 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in _COMMANDS:
         sys.exit(_COMMANDS[name][0](sys.argv[2:]))
+    if name in ("-V", "--version", "version"):
+        print(f"nereid {version()}")
+        sys.exit(0)
     if name and name not in ("-h", "--help", "help"):
         print(f"nereid: unknown command '{name}'", file=sys.stderr)
     lines = [f"  nereid {each:8} {what}" for each, (_, what) in _COMMANDS.items()]
-    print("usage: nereid COMMAND [FLAGS]   (nereid COMMAND --help tells a command's flags)")
-    print(*lines, sep="\n")
+    print("usage: nereid COMMAND [FLAGS]   (nereid COMMAND --help lists a command's flags)")
+    print(*lines, "  nereid --version", sep="\n")
     sys.exit(0 if name in ("-h", "--help", "help") else 2)

@@ -1,4 +1,4 @@
-"""TLS between the services: its flags, which all services share, and what follows from them.
+"""TLS between the services: the flags that all services share, and the TLS sides made from them.
 
 Only TCP is encrypted: unix sockets never leave the machine, and file modes guard them.
 """
@@ -6,9 +6,9 @@ Only TCP is encrypted: unix sockets never leave the machine, and file modes guar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from nereid.config.flags import flag
+from nereid.config.flags import Topic, flag
 from nereid.rpc.net.address import unix_path
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 
@@ -22,6 +22,8 @@ _ALPN: Final = "h2"
 class MeshTlsSettings:
     """The flags of TLS between services; every service's settings have them."""
 
+    TOPIC: ClassVar = Topic.MESH
+
     mesh_tls_cert: str = flag(
         "", "PEM file of this service's certificate chain, for TLS between services over TCP"
     )
@@ -29,10 +31,10 @@ class MeshTlsSettings:
     mesh_tls_root: str = flag(
         "",
         "PEM file of the certificates that sign the other services'; where a service listens,"
-        " whoever dials it must then show such a certificate",
+        " services that connect must then show such a certificate",
     )
     mesh_tls_server_name: str = flag(
-        "", "the name to look for in the certificate of a service that is dialled, if not its host"
+        "", "the name to expect in the certificate of a service to connect to, if not its host"
     )
 
     def mesh_tls_errors(self, listening: Iterable[str] = ()) -> list[str]:
@@ -55,13 +57,13 @@ class MeshTlsSettings:
         return bool(self.mesh_tls_cert or self.mesh_tls_root)
 
     def mesh_tls_client(self, address: str) -> Tls | None:
-        """For connections to another service's address; None: in clear. Raises OSError."""
+        """For connections to another service's address; None: clear text. Raises OSError."""
         if not self.mesh_tls_on or unix_path(address) is not None:
             return None
         return Tls(self._files(), server=False, server_name=self.mesh_tls_server_name or None)
 
     def mesh_tls_server(self, address: str) -> Tls | None:
-        """For an address that other services dial; None: in clear. Raises OSError."""
+        """For an address that other services connect to; None: clear text. Raises OSError."""
         if not self.mesh_tls_cert or unix_path(address) is not None:
             return None
         return Tls(self._files(), server=True)

@@ -1,7 +1,7 @@
-"""What travels between the scheduler and the cache, as objects and as frames.
+"""Messages between the scheduler and the cache, and their codecs.
 
-The memory link hands the objects over as they are; the codecs write and read frames for a wire.
-Keys and values are opaque bytes here. Knows no model and no store.
+An in-memory link passes the objects themselves; the codecs are for links over sockets. Keys and
+values are opaque bytes. Knows no model and no store.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ EXCHANGE_PATH: Final = "/nereid.v1.Cache/Exchange"
 
 
 class Lookup(NamedTuple):
-    """Is there a value for key? id is the asker's own, unique on its link. trace_context: of the
-    span that this is a part of; empty: it is not traced.
+    """A request for the value of key. id is unique on its link. trace_context: of the parent span;
+    empty: not traced.
     """
 
     id: int
@@ -25,9 +25,7 @@ class Lookup(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Keep value for key. time_to_live_ms 0: as the cache's own configuration says. trace_context
-    as in Lookup.
-    """
+    """A value to keep. time_to_live_ms 0: the cache's own default. trace_context as in Lookup."""
 
     key: bytes
     value: bytes
@@ -36,7 +34,7 @@ class Store(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What came of the lookup of the same id. None: a miss, or a failure, which is one as well."""
+    """The result of the lookup with the same id. None: a miss; failures are misses, too."""
 
     id: int
     value: bytes | None
@@ -44,7 +42,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class CacheUsage:
-    """What a cache holds and has done since its start. capacity_bytes 0: not its own to say."""
+    """A cache's counters since its start. capacity_bytes 0: unknown, or unbounded."""
 
     entries: int = 0
     used_bytes: int = 0
@@ -58,7 +56,7 @@ class CacheUsage:
     store_ns: int = 0
 
     def to_proto(self) -> pb.CacheUsage:
-        """As it travels."""
+        """The protobuf message with the same fields."""
         return pb.CacheUsage(**{name: getattr(self, name) for name in _USAGE_FIELDS})
 
 

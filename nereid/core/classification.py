@@ -1,8 +1,7 @@
-"""The classification extension, as heads tell it: which outputs are wanted as their best classes.
+"""The classification extension: parameters that request an output's top classes.
 
-Clients ask for at most so many classes in place of a tensor; gateways hand nothing else on. An
-ensemble asks more of a step's model: to tell classes by other labels than its own, and for the
-tensor as well.
+Clients request a number of classes in place of a tensor; gateways forward no other parameter. An
+ensemble requests more of a step's model: classes with other labels, and the tensor as well.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ _BESIDE: Final = "classification_beside"
 
 
 class Classification(NamedTuple):
-    """What is wanted of an output. labels None: the model's own.
+    """The classes requested of an output. labels None: the model's own.
 
-    beside: its classes are another output of the answer, of the same name and behind all others.
+    beside: the tensor is wanted, too; the classes are another output of the response, of the same
+    name and after all others.
     """
 
     most: int
@@ -36,21 +36,21 @@ class Classification(NamedTuple):
 
 
 def classifications(outputs: Iterable[Output]) -> dict[str, Classification]:
-    """By the names of those outputs that are wanted as classes; the first mention counts."""
-    wanted: dict[str, Classification] = {}
+    """The requested classes by output name; of equal names the first counts."""
+    found: dict[str, Classification] = {}
     for output in outputs:
         parameters = output.parameters
         most = parameters[CLASSIFICATION].int64_param if CLASSIFICATION in parameters else 0
-        if most and output.name not in wanted:
+        if most and output.name not in found:
             labels = None
             if _LABELS in parameters:
                 labels = tuple(parameters[_LABELS].string_param.split("\n"))
-            wanted[output.name] = Classification(most, labels, _BESIDE in parameters)
-    return wanted
+            found[output.name] = Classification(most, labels, _BESIDE in parameters)
+    return found
 
 
 def classify_output(output: Output, wanted: Classification) -> None:
-    """Ask for an output's classes."""
+    """Add the parameters that request an output's classes."""
     output.parameters[CLASSIFICATION].int64_param = wanted.most
     if wanted.labels is not None:
         output.parameters[_LABELS].string_param = "\n".join(wanted.labels)
@@ -61,7 +61,7 @@ def classify_output(output: Output, wanted: Classification) -> None:
 def read_labels(
     config: model_config_pb2.ModelConfig, model_path: Path
 ) -> dict[str, tuple[str, ...]]:
-    """The labels of each output that has a label file, a label a line.
+    """The labels of each output with a label file: one label per line.
 
     Raises:
         Internal: a label file cannot be read.

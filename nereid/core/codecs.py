@@ -1,6 +1,6 @@
-"""Requests and answers to frames and back: the codecs of the links between services.
+"""Codecs of the links between gateway and scheduler: requests and responses to frames and back.
 
-Deadlines become remaining time on the wire, since clocks of two machines do not agree.
+A deadline is sent as remaining time, because the clocks of two machines differ.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# What stands for an item that cannot be written, say because no message holds as much.
-_UNWRITABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
-_LARGEST_KEPT_HEAD_BYTES = 1 << 20
+# Replaces an item that cannot be encoded, for example because it exceeds protobuf's limit.
+_NOT_ENCODABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
+_MAX_KEPT_HEAD_BYTES = 1 << 20
 
 
 class RequestCodec:
-    """Frames from a gateway to the scheduler. A request that cannot be written travels as a fault,
-    so that it is answered and takes no others along.
+    """Frames from a gateway to the scheduler.
+
+    A request that cannot be encoded is sent as an error: it gets a response and does not affect the
+    others in its frame.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +52,7 @@ class RequestCodec:
 
     def size_bytes(self, item: ToScheduler) -> int:
         if isinstance(item, InferRequest):
-            # A reference counts for next to nothing, which is what it is.
+            # A reference to shared memory counts as its length as a tuple: next to nothing.
             return len(item.head) + sum(map(len, item.payloads))
         return 0
 
@@ -58,17 +60,17 @@ class RequestCodec:
         try:
             return self._frame(items)
         except Exception:
-            _log.exception("a frame of %d requests cannot be written", len(items))
-            return self._frame([self._writable(item) for item in items])
+            _log.exception("a frame of %d requests cannot be encoded", len(items))
+            return self._frame([self._encodable(item) for item in items])
 
-    def _writable(self, item: ToScheduler) -> ToScheduler:
+    def _encodable(self, item: ToScheduler) -> ToScheduler:
         try:
             self._frame([item])
         except Exception:
             if not isinstance(item, InferRequest):
                 raise
-            kept = item.head if len(item.head) <= _LARGEST_KEPT_HEAD_BYTES else b""
-            return InferRequest(item.id, kept, [], error_status=_UNWRITABLE)
+            head = item.head if len(item.head) <= _MAX_KEPT_HEAD_BYTES else b""
+            return InferRequest(item.id, head, [], error_status=_NOT_ENCODABLE)
         return item
 
     def _frame(self, items: list[ToScheduler]) -> bytes:
@@ -81,7 +83,7 @@ class RequestCodec:
             elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
             elif isinstance(item, FlowControl):
-                flows[item.id] = item.paused  # the last word counts
+                flows[item.id] = item.paused  # the last one counts
             else:
                 frame.released_segments.extend(item.segment_names)
         for number, paused in flows.items():
@@ -89,7 +91,7 @@ class RequestCodec:
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[ToScheduler]:
-        """Requests first, then what became of them: a cancellation never overtakes its request."""
+        """Requests first, so that a cancellation never overtakes its request."""
         parsed = pb.RequestFrame.FromString(frame)
         now = self._clock()
         items: list[ToScheduler] = [_read_request(message, now) for message in parsed.requests]
@@ -102,7 +104,10 @@ class RequestCodec:
 
 
 class ResponseCodec:
-    """Frames from the scheduler to a gateway. An answer that cannot be written becomes a fault."""
+    """Frames from the scheduler to a gateway.
+
+    A response that cannot be encoded is sent as an error.
+    """
 
     def size_bytes(self, item: FromScheduler) -> int:
         if not isinstance(item, InferResponse):
@@ -114,14 +119,14 @@ class ResponseCodec:
         try:
             return self._frame(items)
         except Exception:
-            _log.exception("a frame of %d answers cannot be written", len(items))
-            return self._frame([self._writable(item) for item in items])
+            _log.exception("a frame of %d responses cannot be encoded", len(items))
+            return self._frame([self._encodable(item) for item in items])
 
-    def _writable(self, item: FromScheduler) -> FromScheduler:
+    def _encodable(self, item: FromScheduler) -> FromScheduler:
         try:
             self._frame([item])
         except Exception:
-            return InferResponse(item.id, error=_UNWRITABLE)
+            return InferResponse(item.id, error=_NOT_ENCODABLE)
         return item
 
     def _frame(self, items: list[FromScheduler]) -> bytes:
@@ -147,7 +152,7 @@ class ResponseCodec:
 
 
 def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
-    """Put a notice into frame; of each kind the last one counts."""
+    """Add a notice to frame; of each kind the last one counts."""
     if isinstance(item, CachedModels):
         frame.cached_models.memory_domain = item.memory_domain
         frame.cached_models.names[:] = item.names
@@ -174,7 +179,7 @@ def _write_trace(models: Iterable[TracedModel], message: pb.TracedRequest) -> No
         for moment, ns in times:
             written.times.add(name=moment, ns=ns)
         for tensor in tensors:
-            # Without the data, if there is None.
+            # protobuf leaves the data out if it is None.
             written.tensors.add(**tensor._asdict())
 
 
@@ -208,19 +213,19 @@ def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
 
 
 def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
-    """Fill message with rules."""
+    """Write rules into message."""
     message.verbose, message.info, message.warning, message.error, message.format, _ = rules
 
 
 def read_log_rules(message: pb.LogRules) -> LogRules:
-    """The rules that message holds."""
+    """The rules in message."""
     return LogRules(message.verbose, message.info, message.warning, message.error, message.format)
 
 
 def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
     if frame.HasField("cached_models"):
-        told = frame.cached_models
-        yield CachedModels(tuple(told.names), told.memory_domain)
+        notice = frame.cached_models
+        yield CachedModels(tuple(notice.names), notice.memory_domain)
     if frame.HasField("trace_rules"):
         rules = frame.trace_rules
         models = tuple((name, _read_rule(rule)) for name, rule in rules.models.items())
@@ -282,7 +287,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
 
 
 def write_response(item: InferResponse, message: pb.InferResponse) -> None:
-    """Fill message with everything of item but its id."""
+    """Write all of item but its id into message."""
     message.head = item.head
     if item.more:
         message.more = True
@@ -293,13 +298,13 @@ def write_response(item: InferResponse, message: pb.InferResponse) -> None:
 
 
 def read_response(message: pb.InferResponse) -> InferResponse:
-    """The answer that message holds."""
+    """The response in message."""
     if message.HasField("error"):
         error_status = read_error(message.error)
         return InferResponse(message.id, message.head, error=error_status, more=message.more)
     payloads = read_payloads(message.payloads)
     response = InferResponse(message.id, message.head, payloads, more=message.more)
-    # Of an answer's payloads all are shared, or none.
+    # A response's payloads are all in shared memory or all inline.
     if payloads and type(payloads[0]) is SharedMemory:
         response.segment_name = payloads[0].segment_name
     return response
@@ -362,22 +367,22 @@ def read_parameters(
 
 
 def write_error(error_status: ErrorStatus, message: pb.ErrorStatus) -> None:
-    """Fill message with fault."""
+    """Write a status into message."""
     message.code, message.message, message.accepted = error_status
 
 
 def read_error(message: pb.ErrorStatus) -> ErrorStatus:
-    """The fault that message holds."""
+    """The status in message."""
     return ErrorStatus(message.code, message.message, message.accepted)
 
 
 def remaining_us(deadline: float | None, now: float) -> int:
-    """What is left of a deadline, at least 1; 0 stands for no deadline."""
+    """The microseconds until a deadline, at least 1; 0: no deadline."""
     return 0 if deadline is None else max(1, int((deadline - now) * 1e6))
 
 
 def deadline_of(remaining: int, now: float) -> float | None:
-    """The deadline (monotonic seconds) that remaining microseconds stand for."""
+    """The deadline (monotonic seconds) of remaining microseconds."""
     return now + remaining / 1e6 if remaining else None
 
 

@@ -1,6 +1,6 @@
 """The tensor datatypes of KServe v2 and Triton: names, sizes and configuration numbers.
 
-Knows no numpy, so that services that never look inside a tensor need none.
+Does not import numpy: the services that never look inside a tensor run without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Bytes of one element; BYTES elements vary and are framed by a length (see nereid.core.tensors).
+# Bytes per element; BYTES elements vary and are preceded by a length (nereid.core.tensors).
 SIZE_BYTES: Final[dict[str, int]] = {
     "BOOL": 1,
     "UINT8": 1,
@@ -51,7 +51,7 @@ NAME_OF_CONFIG_NUMBER: Final[dict[int, str]] = {n: name for name, n in CONFIG_NU
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """How many elements a tensor of this shape has; an empty shape is one scalar."""
+    """The number of elements of this shape; an empty shape is a scalar."""
     return prod(shape)
 
 

@@ -1,9 +1,9 @@
-"""Digests of requests, for their answers to be found in the cache by.
+"""Digests of requests: the keys of their responses in the cache.
 
 Two requests to one version of a model have equal digests if and only if their inputs and parameters
-are equal, in whatever order they come. Which outputs are asked for is not in it: only who knows the
-model can tell whether those are all. What an answer does not depend on (id, deadline, priority,
-trace) is left out.
+are equal, in any order. The requested outputs are not included: only the model's configuration says
+whether those are all. Fields that do not affect the response (id, deadline, priority, trace) are
+left out.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """What a head says of its inputs; equal for all heads that say the same in another order."""
+    """The inputs that a head declares; equal for heads that differ in their order only."""
 
     text: bytes
-    # The places of the payloads, in the order in which they are read.
+    # Indices of the payloads, in the order in which the digest reads them.
     order: tuple[int, ...]
 
 
 def layout_of(head: kserve_pb2.ModelInferRequest) -> Layout:
     """The layout of the requests with this head."""
     inputs = head.inputs
-    order = tuple(sorted(range(len(inputs)), key=lambda place: inputs[place].name))
-    told = kserve_pb2.ModelInferRequest(inputs=[inputs[place] for place in order])
-    return Layout(told.SerializeToString(deterministic=True), order)
+    order = tuple(sorted(range(len(inputs)), key=lambda index: inputs[index].name))
+    ordered = kserve_pb2.ModelInferRequest(inputs=[inputs[index] for index in order])
+    return Layout(ordered.SerializeToString(deterministic=True), order)
 
 
 def digest(
@@ -41,17 +41,17 @@ def digest(
     parameters: dict[str, Parameter] | None,
     payloads: Sequence[bytes | memoryview],
 ) -> bytes:
-    """16 bytes."""
+    """The digest, of 16 bytes."""
     hasher = xxhash.xxh3_128()
-    # Each part after its length: two requests cannot be alike by a shift between parts.
+    # Each part is preceded by its length, so that moving bytes between parts changes the digest.
     hasher.update(b"%d:" % len(layout.text))
     hasher.update(layout.text)
     if parameters:
         text = repr(sorted(parameters.items())).encode(errors="surrogatepass")
         hasher.update(b"p%d:" % len(text))
         hasher.update(text)
-    for place in layout.order:
-        raw = payloads[place]
+    for index in layout.order:
+        raw = payloads[index]
         hasher.update(b"i%d:" % len(raw))
         hasher.update(raw)
     return hasher.digest()

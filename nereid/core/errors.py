@@ -1,30 +1,31 @@
-"""The one tree of errors that Nereid tells its clients, and its mapping to gRPC and HTTP.
+"""The one tree of errors that clients may see, and its mappings to gRPC and HTTP statuses.
 
-Knows no transport: a code is a number of the gRPC status table, which all fronts share. Anything
-that is not a NereidError is a bug; the service that meets one logs it and answers INTERNAL_MESSAGE.
+Knows no transport: a code is a number of the gRPC status table. Any other exception is a bug; the
+service that meets one logs it and responds with INTERNAL_MESSAGE.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 INTERNAL_MESSAGE = "internal error; the server's log has the cause"
 
 
 class NereidError(Exception):
-    """A failure with a code and a text for the client. The class name is the metric label."""
+    """A failure with a text for the client. The class name is the metric label."""
 
-    code: ClassVar[int] = 2
+    # The gRPC status code.
+    code: ClassVar[int]
 
     def __init__(self, message: str, *, accepted: bool = False) -> None:
-        """accepted: the request had been accepted when it failed (HTTP then answers text/plain)."""
+        """accepted: the request was valid and failed later (HTTP then responds with text/plain)."""
         super().__init__(message)
         self.message = message
         self.accepted = accepted
 
 
 class Cancelled(NereidError):
-    """The client gave the request up."""
+    """The client cancelled the request."""
 
     code = 1
 
@@ -36,13 +37,13 @@ class Unknown(NereidError):
 
 
 class InvalidArgument(NereidError):
-    """The request itself is wrong; sending it again will not help."""
+    """The request itself is wrong; a retry will not help."""
 
     code = 3
 
 
 class DeadlineExceeded(NereidError):
-    """The client's deadline passed before the answer was there."""
+    """The client's deadline passed before there was a response."""
 
     code = 4
 
@@ -54,7 +55,7 @@ class NotFound(NereidError):
 
 
 class AlreadyExists(NereidError):
-    """What the request would create exists."""
+    """What the request would create exists already."""
 
     code = 6
 
@@ -72,28 +73,17 @@ class Internal(NereidError):
 
 
 class Unavailable(NereidError):
-    """Not now: no room, no executor, not ready, shutting down. Sending it again may help."""
+    """A full queue, no executor, not ready, shutting down. A retry may help."""
 
     code = 14
 
 
-_BY_CODE: dict[int, type[NereidError]] = {
-    cls.code: cls
-    for cls in (
-        Cancelled,
-        Unknown,
-        InvalidArgument,
-        DeadlineExceeded,
-        NotFound,
-        AlreadyExists,
-        Unimplemented,
-        Internal,
-        Unavailable,
-    )
-}
+# gRPC status code to error; each class above states its own code.
+_ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
-# Triton's table (HttpCodeFromError); what it does not name is 400. It has no deadline of its own.
-_HTTP_BY_CODE: dict[int, int] = {
+# gRPC status code to HTTP status: Triton's table (HttpCodeFromError), in which all others are 400,
+# and DeadlineExceeded, which Triton does not have.
+_HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,
     NotFound.code: 404,
     Unimplemented.code: 501,
@@ -103,10 +93,10 @@ _HTTP_BY_CODE: dict[int, int] = {
 
 
 def error_of(code: int, message: str, *, accepted: bool = False) -> NereidError:
-    """The error with this gRPC status code; a code outside the tree becomes Unknown."""
-    return _BY_CODE.get(code, Unknown)(message, accepted=accepted)
+    """The error with this gRPC status code; Unknown for a code outside the tree."""
+    return _ERROR_BY_CODE.get(code, Unknown)(message, accepted=accepted)
 
 
 def http_status(code: int) -> int:
-    """The HTTP status that goes with a gRPC status code."""
-    return _HTTP_BY_CODE.get(code, 400)
+    """The HTTP status for a gRPC status code."""
+    return _HTTP_STATUS_BY_CODE.get(code, 400)

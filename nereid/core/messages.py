@@ -1,8 +1,8 @@
-"""What travels between gateway and scheduler, as objects.
+"""Messages between gateway and scheduler.
 
-The memory link hands these over as they are; nereid.core.codecs turns them into frames for a wire.
-A head is a protobuf message serialised without the parts that differ from request to request, so
-that each service can remember, by its bytes, what it derived from it.
+An in-memory link passes the objects themselves; nereid.core.codecs has the frames of other links. A
+head is a serialised protobuf message without the parts that differ from request to request, so that
+a service can cache what it derives from a head by its bytes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 Parameter = bool | int | float | str
 
-# The parameter of a requested output by which a client asks for its best classes.
+# The parameter of a requested output by which a client requests its top classes.
 CLASSIFICATION: Final = "classification"
 
-# Why a decoupled model refuses a request that takes a single answer; fronts say whose request.
+# Why a decoupled model refuses a request for a single response; the fronts name the protocol.
 DECOUPLED: Final = "doesn't support models with decoupled transaction policy"
 
 
@@ -31,26 +31,26 @@ class SharedMemory(NamedTuple):
     size_bytes: int
 
 
-# A view only where the gateway has an answer's tensors in hand.
+# A memoryview only inside the gateway, once it has mapped a response's tensors.
 Payload = bytes | memoryview | SharedMemory
 
 
 def payload_bytes(payload: Payload) -> int:
-    """How large a tensor is, wherever it lies."""
+    """The size of a tensor, inline or in shared memory."""
     return payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
 
 
 class ErrorStatus(NamedTuple):
-    """A failure to be told to the client; code is a gRPC status code."""
+    """A failure as the client sees it; code is a gRPC status code."""
 
     code: int
     message: str
-    # Found after the request was accepted; see errors.NereidError.
+    # See errors.NereidError.
     accepted: bool = False
 
 
 def error_status_of(error: NereidError) -> ErrorStatus:
-    """The fault that tells this error."""
+    """The status of this error."""
     return ErrorStatus(error.code, error.message, error.accepted)
 
 
@@ -63,9 +63,9 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class InferRequest:
-    """One inference request on its way from a gateway to the scheduler.
+    """One inference request of a gateway to the scheduler.
 
-    id is the gateway's own number for it, request_id the client's text. head is a
+    id is unique on the gateway's link, request_id is the client's text. head is a
     ModelInferRequest without id, parameters and tensor data; payloads holds one raw tensor for each
     of its inputs. timeout_us is Triton's limit on queueing time, deadline (time.monotonic seconds)
     the client's limit on everything.
@@ -80,48 +80,48 @@ class InferRequest:
     timeout_us: int = 0
     deadline: float | None = None
     trace_context: bytes = b""
-    # A defect found in the body at the edge, to be told once the model is known to exist.
+    # An error that the gateway found in the body. Reported by the scheduler, because an unknown
+    # model comes first.
     error_status: ErrorStatus | None = None
-    # Over all of the request that its answer depends on; empty: the scheduler did not ask for it.
+    # Of everything in the request that affects its response; empty: the scheduler does not want it.
     digest: bytes = b""
-    # The instance (its number) whose model asks; 0: a client does, or nobody knows for which
-    # of its requests the model does.
+    # The number of the instance whose model sent it; 0: a client, or a model outside a request.
     caller: int = 0
-    # How many models' requests stand behind this one; the scheduler's own, it does not travel.
+    # How many models' calls this one is nested in. Scheduler only: it is not sent.
     depth: int = 0
-    # Any number of answers is welcome. Decoupled models refuse all other requests.
+    # The client accepts any number of responses; decoupled models refuse all other requests.
     accepts_many: bool = False
-    # Where outputs go in clients' shared memory; the gateway's own affair, it does not travel.
+    # Where outputs go in clients' shared memory. Gateway only: it is not sent.
     placements: list[Any] | None = None
-    # The gateway's own, never sent: an empty reply shall tell the end of a decoupled model's.
+    # The client wants an empty final response of a decoupled model. Gateway only: it is not sent.
     empty_final: bool = False
-    # In the gateway: the segment that payloads lie in. It never travels.
+    # Of the segment with the payloads. Gateway only: it is not sent.
     lease: Lease | None = None
     # In the gateway, where requests are traced. It never travels.
     arrival: Arrival | None = None
 
 
 class Cancel(NamedTuple):
-    """The client of request id is gone; its answer would have no taker."""
+    """The client of request id has cancelled it or disconnected."""
 
     id: int
 
 
 class FlowControl(NamedTuple):
-    """The client of request id cannot keep up with the answers, or it can again."""
+    """The client of request id does not keep up with the responses, or does so again."""
 
     id: int
     paused: bool
 
 
 class Release(NamedTuple):
-    """The gateway has done with these segments, which answers came in."""
+    """The gateway has read the responses in these segments."""
 
     segment_names: tuple[str, ...]
 
 
 class TracedTensor(NamedTuple):
-    """An input or output in a trace; data None: it is not told."""
+    """An input or output in a trace; data None: left out."""
 
     activity: str
     name: str
@@ -131,12 +131,12 @@ class TracedTensor(NamedTuple):
 
 
 class TracedModel(NamedTuple):
-    """A model's part in a request that is to be traced in a file: the model that was asked for, a
-    step of an ensemble, or a model that a model has asked.
+    """One model's part in a request that is traced to a file: the requested model, a step of an
+    ensemble, or a model that another model calls.
 
     context and parent are trace contexts (nereid.observability.tracing). Times have Triton's names
-    and are nanoseconds of the scheduler's monotonic clock. The gateway knows the tensors of the
-    model that was asked for.
+    and are nanoseconds of the scheduler's monotonic clock. The gateway adds the tensors of the
+    requested model itself.
     """
 
     context: bytes
@@ -150,13 +150,13 @@ class TracedModel(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class InferResponse:
-    """The answer to the request of the same id: outputs, or an error.
+    """A response to the request of the same id: outputs, or an error.
 
     head is a ModelInferResponse without id and tensor data; payloads holds one raw tensor for each
-    of its outputs: all of them inline, or all in the one segment that slab names. With an error,
-    head names the model if the request had been accepted.
-    A decoupled model's request has any number of answers, of which the last one alone lacks `more`;
-    that one may be without head and error, and then says only that there are no more.
+    of its outputs: all of them inline, or all in the segment segment_name. With an error, head
+    names the model if the request was accepted.
+    A decoupled model's request has any number of responses; all but the last have `more`. The last
+    may lack both head and error: then it only ends the request.
     """
 
     id: int
@@ -165,25 +165,25 @@ class InferResponse:
     error: ErrorStatus | None = None
     segment_name: str = ""
     more: bool = False
-    # With the last answer to a request that is to be traced in a file; the one asked for first.
+    # With the last response to a request that is traced to a file; the requested model first.
     trace: tuple[TracedModel, ...] = ()
 
 
 class CachedModels(NamedTuple):
-    """The models whose requests the scheduler wants a digest of, and the memory that it can share
-    (nereid.shm.segments.memory_domain); what it said before is void.
+    """The models whose requests need a digest, and the scheduler's memory domain
+    (nereid.shm.segments.memory_domain). Replaces the previous notice.
     """
 
     names: tuple[str, ...]
     memory_domain: str = ""
-    # As if it were an answer to a request that never is: whoever reads answers needs no extra test.
+    # An id that no request has: code that looks responses up by id needs no extra test.
     id: int = 0
 
 
 class TraceRule(NamedTuple):
-    """Which requests are traced that nobody asked to trace: every rate-th of them, limit in all
-    (-1: without a limit). In files, so many to each (0: all to one), with times, tensors or both.
-    turn: tells apart equal limits that were set one after the other.
+    """Which requests are traced that arrive unsampled: every rate-th, up to limit (-1: no limit).
+    log_frequency: traces per file (0: all in one); times, tensors: what the files contain.
+    turn: distinguishes equal rules that were set one after the other.
     """
 
     on: bool
@@ -196,7 +196,7 @@ class TraceRule(NamedTuple):
 
 
 class TraceRules(NamedTuple):
-    """The rule for all models but those that have one of their own."""
+    """The default rule, and the rules of the models that have one of their own."""
 
     default: TraceRule
     models: tuple[tuple[str, TraceRule], ...] = ()
@@ -204,7 +204,7 @@ class TraceRules(NamedTuple):
 
 
 class LogRules(NamedTuple):
-    """What services log, and in which form; see telemetry.LogSettings."""
+    """What all services log; see nereid.observability.logging.LogSettings."""
 
     verbose: int
     info: bool
@@ -214,7 +214,7 @@ class LogRules(NamedTuple):
     id: int = 0
 
 
-# What concerns the mesh and no request. All have the id 0, as CachedModels has.
+# Messages about the mesh, not about a request. All have the id 0.
 Notice = CachedModels | TraceRules | LogRules
 ToScheduler = InferRequest | Cancel | FlowControl | Release
 FromScheduler = InferResponse | Notice

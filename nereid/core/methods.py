@@ -1,4 +1,4 @@
-"""The scheduler's RPCs by name, for both ends: protos/nereid.proto has what they carry."""
+"""Paths and metadata keys of the scheduler's RPCs; protos/nereid.proto has their messages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ INFER_PATH: Final = SCHEDULER + "Infer"
 JOIN_PATH: Final = SCHEDULER + "Join"
 EXECUTE_PATH: Final = SCHEDULER + "Execute"
 
-# The metadata by which an Execute stream says whose it is.
+# Metadata of an Execute stream: which instance it belongs to.
 INSTANCE_KEY: Final = "nereid-instance"
-# Present where the instance heeds MemberControls.
+# Present if the instance supports MemberControls.
 CONTROLS_KEY: Final = "nereid-controls"
-# Present where the instance's model can be asked whether it is ready.
+# Present if the instance's model supports readiness queries.
 READY_KEY: Final = "nereid-tells-ready"
-# Present where the instance's executor tells whether the process at the stream's other end lives,
-# and which batch it had begun with when it does no more.
+# Present if the executor supervises the process at the other end of the stream: when that dies, it
+# reports which batch it had begun.
 VOUCHED_KEY: Final = "nereid-vouched"
-# The metadata by which an Infer link says what memory its gateway can share.
+# Metadata of an Infer link: the memory domain of its gateway (nereid.shm.segments).
 DOMAIN_KEY: Final = "nereid-memory-domain"

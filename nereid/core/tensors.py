@@ -1,7 +1,7 @@
 """Raw tensor bytes to numpy arrays and back, and the framing of BYTES tensors.
 
-Raw is little-endian, row-major, without padding. A BYTES element is a 4-byte little-endian length
-followed by that many bytes. BF16 has no numpy type and appears as uint16.
+Raw bytes are little-endian, row-major, without padding. A BYTES element is a 4-byte little-endian
+length followed by that many bytes. BF16 has no numpy type and appears as uint16.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Logging, metrics and tracing, as all services do them.
 
-What a service measures is declared in that service; how it is written out is declared here.
+Metrics are declared here and written by the services that count them.
 """

@@ -1,8 +1,7 @@
-"""What services tell of themselves in lines: logging's flags, its set-up, and lines about requests.
+"""The services' logs: flags, set-up, formats.
 
 Every line about a request carries the client's request id and the trace id: pass
-`extra=about(request.request_id, request.trace_context)` to the log call. Metrics are declared in
-nereid.observability.metrics. Knows no service.
+`extra=about(request.request_id, request.trace_context)` to the log call. Knows no service.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from nereid.config.flags import boolean, choice, flag, integer
+from nereid.config.flags import Topic, boolean, choice, flag, integer
 from nereid.core.messages import LogRules
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
 
 
 def _appendable(path: str) -> str:
-    """A file that can be written to; it is made if need be."""
+    """A file that can be appended to; it is created if necessary."""
     try:
         if path:
             Path(path).open("a").close()
@@ -41,17 +40,19 @@ def _appendable(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LogSettings:
-    """The flags of a service's log; every service's settings begin with these."""
+    """The flags of a service's log; every service's settings have them."""
+
+    TOPIC: ClassVar = Topic.LOGGING
 
     log_verbose: int = flag(
-        0, "0: off; 1 and more: tell every state change and failed request", integer(0), bare="1"
+        0, "0: off; 1 and more: log every state change and failed request", integer(0), bare="1"
     )
-    log_info: bool = flag(True, "whether to log what goes as it should", boolean, bare="true")
+    log_info: bool = flag(True, "whether to log at level INFO", boolean, bare="true")
     log_warning: bool = flag(True, "whether to log warnings", boolean, bare="true")
     log_error: bool = flag(True, "whether to log errors", boolean, bare="true")
     log_format: str = flag(
         "text",
-        "text: a line for people; json: an object a line; default, ISO8601: Triton's two forms",
+        "text: for people; json: an object a line; default, ISO8601: Triton's two forms",
         choice(*LOG_FORMATS),
     )
     log_file: str = flag("", "append the log to this file, instead of standard error", _appendable)
@@ -69,35 +70,35 @@ def rules_of(settings: LogSettings) -> LogRules:
 
 
 def about(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
-    """`extra` for a log call about one request: whose it is, and in which trace."""
+    """`extra` for a log call about one request: its id and its trace."""
     return {"request_id": request_id, "trace_id": trace_context[_TRACE_ID].hex()}
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
-    """Have this process log where and as it was told to; service names it in each line."""
+    """Log as the settings say; JSON lines name the service."""
     if stream is None and settings.log_file:
-        # Open for good. All services of a host may share it: what is appended stays whole.
+        # Open until the process ends. All services of a host may append to one file.
         stream = Path(settings.log_file).open("a", encoding="utf-8")  # noqa: SIM115
     handler = _Handler(stream or sys.stderr)
     handler.service = service
     logging.basicConfig(handlers=[handler], force=True)
-    _follow(handler, rules_of(settings))
+    _apply_rules(handler, rules_of(settings))
 
 
 def follow_log_rules(rules: LogRules) -> None:
-    """Log from now on as a client wants it of all services."""
+    """Apply the rules that a client set for all services."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Handler):
-            _follow(handler, rules)
+            _apply_rules(handler, rules)
 
 
 class _Handler(logging.StreamHandler["TextIO"]):
-    """The one that set_up_logging made."""
+    """The handler that set_up_logging installs; only this one follows log rules."""
 
     service = ""
 
 
-def _follow(handler: _Handler, rules: LogRules) -> None:
+def _apply_rules(handler: _Handler, rules: LogRules) -> None:
     wanted = {
         logging.DEBUG: rules.verbose > 0,
         logging.INFO: rules.info,
@@ -106,7 +107,7 @@ def _follow(handler: _Handler, rules: LogRules) -> None:
         logging.CRITICAL: rules.error,
     }
     handler.setFormatter(formatter(rules.format, handler.service))
-    # Triton's switches are one for each level, so a middle one can be off.
+    # Each level has a switch of its own, as on Triton: a middle one can be off.
     handler.filters = [lambda record: wanted.get(record.levelno, True)]
     level = min((level for level, on in wanted.items() if on), default=logging.CRITICAL + 1)
     logging.getLogger().setLevel(level)
@@ -122,10 +123,10 @@ def formatter(log_format: str, service: str) -> logging.Formatter:
 
 
 class _Text(logging.Formatter):
-    """A line for people; what a request is known by stands at its end."""
+    """A line for people; the ids of its request stand at the end."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return super().formatMessage(record) + _tail(record)
+        return super().formatMessage(record) + _ids_at_end(record)
 
 
 class _Triton(logging.Formatter):
@@ -139,7 +140,7 @@ class _Triton(logging.Formatter):
         letter = _LETTERS.get(record.levelname, "I")
         at = time.gmtime(record.created)
         where = f"{record.process} {record.filename}:{record.lineno}]"
-        text = json.dumps(record.message, ensure_ascii=False) + _tail(record)
+        text = json.dumps(record.message, ensure_ascii=False) + _ids_at_end(record)
         if self._iso:
             return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', at)} {letter} {where} {text}"
         micros = int(record.created % 1 * 1e6)
@@ -147,7 +148,7 @@ class _Triton(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line, without the members that have nothing to say."""
+    """One JSON object a line, without empty members."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -163,25 +164,25 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= _request_of(record)
+        line |= _request_ids(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
 
 
-def _request_of(record: logging.LogRecord) -> dict[str, str]:
-    """What the line's request is known by; empty for a line about none."""
-    known = {name: getattr(record, name, None) for name in ("request_id", "trace_id")}
-    return {name: text for name, text in known.items() if text}
+def _request_ids(record: logging.LogRecord) -> dict[str, str]:
+    """The ids of the request that the line is about; empty: it is about none."""
+    ids = {name: getattr(record, name, None) for name in ("request_id", "trace_id")}
+    return {name: text for name, text in ids.items() if text}
 
 
-def _tail(record: logging.LogRecord) -> str:
-    known = _request_of(record)
-    if not known:
+def _ids_at_end(record: logging.LogRecord) -> str:
+    ids = _request_ids(record)
+    if not ids:
         return ""
-    return " [" + " ".join(f"{name}={_quoted(text)}" for name, text in known.items()) + "]"
+    return " [" + " ".join(f"{name}={_quoted(text)}" for name, text in ids.items()) + "]"
 
 
 def _quoted(text: str) -> str:
-    """A client chose it: it must not end the line or pass for another part of it."""
+    """A client chose the text: it must neither end the line nor pass for another field."""
     return text if text.isprintable() and not set(text) & set(' "=[]') else json.dumps(text)

@@ -1,8 +1,8 @@
-"""All metrics by name, and the page that they are shown on: Prometheus' text format, version 0.0.4.
+"""All metrics, declared by name, type, help and labels.
 
-Written at scrape time from counters that the services keep anyway; nothing here is on the way of a
-request. Triton's names lack the _total that Prometheus' own library insists on, hence this writer.
-Names that begin with nv_ are Triton's and mean what they mean there. Knows no service.
+Written at scrape time from counters that the services keep anyway; nothing here runs per request.
+Names that begin with nv_ are Triton's and mean the same as there. scripts/metric_reference.py makes
+docs/reference/metrics.md from these declarations. Knows no service.
 """
 
 from __future__ import annotations
@@ -10,140 +10,21 @@ from __future__ import annotations
 import os
 import resource
 import time
-from bisect import bisect_left
-from collections import deque
-from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from nereid.observability.metrics_page import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Iterator
 
+    from nereid.observability.metrics_page import Page
     from nereid.pb import nereid_pb2 as pb
-
-CONTENT_TYPE: Final = "text/plain; charset=utf-8"
-_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-class Family(NamedTuple):
-    """One metric: its name, type and meaning, and the labels that tell its series apart."""
-
-    name: str
-    kind: str
-    help: str
-    labels: tuple[str, ...] = ()
-
-
-class Page:
-    """Series by family, in the order in which families first came."""
-
-    def __init__(self) -> None:
-        self._lines: dict[Family, list[str]] = {}
-
-    def add(self, family: Family, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """One series' value."""
-        self._write(family, family.name, value, _text_of(labels or {}))
-
-    def histogram(
-        self, family: Family, labels: Mapping[str, str], observed: Histogram, total: float
-    ) -> None:
-        """A histogram; total is the sum of all that was observed."""
-        so_far = 0
-        for bound, count in zip((*observed.bounds, float("inf")), observed.counts, strict=True):
-            so_far += count
-            text = _text_of({**labels, "le": _number(bound)})
-            self._write(family, family.name + "_bucket", so_far, text)
-        self._write(family, family.name + "_sum", total, _text_of(labels))
-        self._write(family, family.name + "_count", so_far, _text_of(labels))
-
-    def summary(
-        self, family: Family, labels: Mapping[str, str], observed: Summary, quantiles: Quantiles
-    ) -> None:
-        """A summary; the quantiles are those of the values seen lately."""
-        for quantile, value in zip(quantiles, observed.at(quantiles), strict=True):
-            text = _text_of({**labels, "quantile": _number(quantile)})
-            self._write(family, family.name, value, text)
-        self._write(family, family.name + "_sum", observed.total, _text_of(labels))
-        self._write(family, family.name + "_count", observed.count, _text_of(labels))
-
-    def encode(self) -> bytes:
-        """The page as it is served."""
-        lines = []
-        for family, series in self._lines.items():
-            lines.append(f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}")
-            lines += series
-        return "".join(line + "\n" for line in lines).encode()
-
-    def _write(self, family: Family, name: str, value: float, labels: str) -> None:
-        line = f"{name}{{{labels}}} {_number(value)}" if labels else f"{name} {_number(value)}"
-        self._lines.setdefault(family, []).append(line)
-
-
-Quantiles = tuple[float, ...]
-
-
-class Histogram:
-    """How many values fell between which bounds; a value on a bound belongs below it."""
-
-    __slots__ = ("bounds", "counts")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        # One more: what is above all bounds.
-        self.counts = [0] * (len(self.bounds) + 1)
-
-    def observe(self, value: float, times: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += times
-
-
-class Summary:
-    """The latest values, for their quantiles, and the sum and count of all."""
-
-    __slots__ = ("_latest", "count", "total")
-
-    # Enough for a 0.999 quantile to mean something.
-    _WINDOW = 4096
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self._latest: deque[float] = deque(maxlen=self._WINDOW)
-
-    def observe(self, value: float, times: int = 1) -> None:
-        self.count += times
-        self.total += value * times
-        self._latest.extend(repeat(value, min(times, self._WINDOW)))
-
-    def observe_all(self, values: Collection[float]) -> None:
-        self.count += len(values)
-        self.total += sum(values)
-        self._latest.extend(values)
-
-    def at(self, quantiles: Quantiles) -> list[float]:
-        """The values at these quantiles; NaN, as Prometheus has it, where nothing was seen."""
-        ordered = sorted(self._latest)
-        if not ordered:
-            return [float("nan")] * len(quantiles)
-        last = len(ordered) - 1
-        return [ordered[round(quantile * last)] for quantile in quantiles]
-
-
-def _text_of(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
-
-
-def _number(value: float) -> str:
-    if value == float("inf"):
-        return "+Inf"
-    if value != value:  # noqa: PLR0124 - only NaN differs from itself
-        return "NaN"
-    return str(int(value)) if value == int(value) else repr(value)
-
 
 # ---- Triton's, of models
 
 _MODEL: Final = ("model", "version")
-# The last one only of what instances on a GPU did.
+# gpu_uuid only on series of instances on a GPU.
 _DEVICE: Final = (*_MODEL, "gpu_uuid")
 
 
@@ -166,7 +47,7 @@ FAILURE: Final = _counter(
     *_MODEL,
     "reason",
 )
-# Why a request failed: refused by its queue, given up by its client, by its model, or else.
+# Why a request failed: refused by its queue, cancelled by its client, failed by its model, other.
 REJECTED, CANCELED, BACKEND, OTHER = FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 INFERENCES: Final = _counter(
     "nv_inference_count",
@@ -292,7 +173,7 @@ BATCH_SIZE: Final = Family(
 BATCH_SIZE_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BATCHES_CLOSED: Final = _counter(
     "nereid_batches_closed_total",
-    "Batches given to an instance, by why they were closed",
+    "Batches given to an instance, by the reason for closing them",
     *_MODEL,
     "reason",
 )
@@ -304,11 +185,11 @@ RETRIES: Final = _counter(
 )
 EXECUTORS: Final = _gauge("nereid_executors", "Executors that have joined")
 INSTANCES: Final = _gauge(
-    "nereid_instances", "Model instances that are ready, by what they do", *_MODEL, "state"
+    "nereid_instances", "Ready model instances, by whether they execute a batch", *_MODEL, "state"
 )
-LINKS: Final = _gauge("nereid_links", "Open streams to the scheduler, by who dialled", "peer")
+LINKS: Final = _gauge("nereid_links", "Open streams to the scheduler, by the kind of peer", "peer")
 LINK_PENDING: Final = _gauge(
-    "nereid_link_pending_requests", "Requests of one gateway's link that are unanswered", "link"
+    "nereid_link_pending_requests", "Pending requests of one gateway's link", "link"
 )
 HELD: Final = _gauge("nereid_held_requests", "Requests that wait for their model's first load")
 CACHE_STORES: Final = _counter("nereid_cache_stores_total", "Responses stored in the cache")
@@ -321,13 +202,13 @@ CACHE_CAPACITY: Final = _gauge("nereid_cache_capacity_bytes", "Memory that the c
 # ---- Nereid's: gateway and executor
 
 HTTP_RESPONSES: Final = _counter(
-    "nereid_gateway_http_responses_total", "Answers to HTTP requests, by status", "status"
+    "nereid_gateway_http_responses_total", "Responses to HTTP requests, by status", "status"
 )
 GRPC_RESPONSES: Final = _counter(
-    "nereid_gateway_grpc_responses_total", "Answers to gRPC calls, by status", "status"
+    "nereid_gateway_grpc_responses_total", "Responses to gRPC calls, by status", "status"
 )
 GATEWAY_PENDING: Final = _gauge(
-    "nereid_gateway_pending_requests", "Inference requests of this gateway that are unanswered"
+    "nereid_gateway_pending_requests", "Pending inference requests of this gateway"
 )
 GATEWAY_CONNECTIONS: Final = _gauge(
     "nereid_gateway_http_connections", "Open connections of HTTP clients"
@@ -359,7 +240,7 @@ _started_at: Final = time.time()
 
 
 def write_process(page: Page) -> None:
-    """What this process takes of its machine."""
+    """Add this process's use of CPU, memory and descriptors."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     page.add(_CPU_SECONDS, used.ru_utime + used.ru_stime)
     try:
@@ -367,13 +248,13 @@ def write_process(page: Page) -> None:
         page.add(_RESIDENT, pages * os.sysconf("SC_PAGE_SIZE"))
         page.add(_OPEN_FILES, len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - names suffice
     except OSError:
-        # No /proc on this system: the rest is worth telling all the same.
+        # No /proc on this system.
         pass
     page.add(_STARTED, _started_at)
 
 
 def write_cache(page: Page, usage: pb.CacheUsage) -> None:
-    """What a cache service told of itself."""
+    """Add the counters that a cache has sent."""
     page.add(CACHE_ENTRIES, usage.entries)
     page.add(CACHE_LOOKUPS, usage.lookups)
     page.add(CACHE_ALL_HITS, usage.hits)
@@ -381,9 +262,18 @@ def write_cache(page: Page, usage: pb.CacheUsage) -> None:
     page.add(CACHE_EVICTIONS, usage.evictions)
     page.add(CACHE_LOOKUP_DURATION, usage.lookup_ns // 1000)
     page.add(CACHE_INSERTION_DURATION, usage.store_ns // 1000)
-    # A store that has no bound of its own is never full.
+    # A store without a bound of its own is never full.
     page.add(CACHE_UTIL, usage.used_bytes / usage.capacity_bytes if usage.capacity_bytes else 0)
     page.add(CACHE_STORES, usage.stores)
     page.add(CACHE_FAILURES, usage.failures)
     page.add(CACHE_USED, usage.used_bytes)
     page.add(CACHE_CAPACITY, usage.capacity_bytes)
+
+
+def declared_families() -> Iterator[Family]:
+    """Every metric that this module declares, in order."""
+    for value in globals().values():
+        if isinstance(value, Family):
+            yield value
+        elif isinstance(value, dict):
+            yield from (each for each in value.values() if isinstance(each, Family))

@@ -1,7 +1,7 @@
-"""A service's own /metrics: a listener in its event loop that answers scrapes and nothing else.
+"""A service's own /metrics: an HTTP listener in its event loop that serves scrapes only.
 
-For services that speak no HTTP otherwise. One request a connection, of limited size and time. Knows
-no metric: what the page holds is written by whoever listens.
+For services without an HTTP server. One request per connection, of limited size and time. Knows no
+metric: a callback writes the page.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.flags import listening_address
-from nereid.observability.metrics import CONTENT_TYPE, Page, write_process
+from nereid.observability.metrics import write_process
+from nereid.observability.metrics_page import CONTENT_TYPE, Page
 from nereid.rpc.net.listener import Listener, listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Write = Callable[[Page], None]
+    WritePage = Callable[[Page], None]
 
 _log = logging.getLogger(__name__)
 
@@ -27,28 +28,28 @@ _REQUEST_TIMEOUT_S: Final = 5.0
 
 
 class MetricsEndpoint:
-    """listen() once, close() once. write: puts the service's series on a page."""
+    """listen() once, close() once. write: adds the service's series to a page."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: WritePage) -> None:
         self._write = write
         self._listener: Listener | None = None
 
     async def listen(self, host: str, port: int) -> str:
-        """Bind and serve; the address really bound. host: an interface, or unix:/path.
+        """Bind and serve; the address that was bound. host: an interface, or unix:/path.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port cannot be bound.
         """
-        self._listener = await listen(self._connection, listening_address(host, port))
+        self._listener = await listen(self._make_protocol, listening_address(host, port))
         _log.info("serving metrics on %s", self._listener.address)
         return self._listener.address
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._listener is not None:
             self._listener.close()
 
-    def _connection(self) -> asyncio.StreamReaderProtocol:
+    def _make_protocol(self) -> asyncio.StreamReaderProtocol:
         reader = asyncio.StreamReader(limit=_LARGEST_REQUEST_BYTES)
         return asyncio.StreamReaderProtocol(reader, self._serve)
 
@@ -59,7 +60,7 @@ class MetricsEndpoint:
                 writer.write(self._response(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            _log.debug("a scrape was not made in good order")
+            _log.debug("a scrape failed: malformed, too large, too slow or disconnected")
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -76,7 +77,7 @@ class MetricsEndpoint:
         try:
             self._write(page)
         except Exception:
-            _log.exception("the metrics could not be written")
+            _log.exception("the metrics page could not be written")
             return _response(b"500 Internal Server Error", b"")
         write_process(page)
         return _response(b"200 OK", page.encode())

@@ -1,8 +1,7 @@
-"""Spans to OpenTelemetry's form and out by OTLP over gRPC, from a thread of their own.
+"""Exports spans by OTLP over gRPC, from a thread of its own.
 
-The request path pays for an append to a bounded queue. A receiver that is away, slow or full costs
-spans and one line a minute in the log. Loaded by nereid.observability.tracing alone, and only where
-traces are on. Knows no service.
+The request path pays for an append to a bounded queue. An unreachable or slow receiver costs spans
+and at most one log line a minute. Imported only where traces are on. Knows no service.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 if TYPE_CHECKING:
-    from nereid.observability.tracing import Span, TraceConfig
+    from nereid.observability.trace_config import TraceConfig
+    from nereid.observability.tracing import Span
 
 _log = logging.getLogger(__name__)
 
-# How long an ending service waits for its last spans to leave.
+# How long close() waits for the last spans to be sent.
 _CLOSE_S: Final = 2.0
-_PAUSE_BETWEEN_LINES_S: Final = 60.0
+_LOG_INTERVAL_S: Final = 60.0
 _UNSET: Final = Status(StatusCode.UNSET)
 
 
 class OtlpTracer:
-    """One service's spans, on their way to a receiver. record() may be called from any thread."""
+    """Sends one service's spans to a receiver. record() may be called from any thread."""
 
     def __init__(self, config: TraceConfig, service: str, instance: str) -> None:
         attributes = {"service.name": f"nereid-{service}", "service.namespace": "nereid"}
@@ -40,7 +40,7 @@ class OtlpTracer:
             attributes["service.instance.id"] = instance
         self._resource = Resource.create({**attributes, **dict(config.resource)})
         self._scope = InstrumentationScope(f"nereid.{service}")
-        _tame_log()
+        _limit_opentelemetrys_log()
         self._exporter = OTLPSpanExporter(endpoint=config.url)
         self._processor = BatchSpanProcessor(
             self._exporter,
@@ -54,7 +54,7 @@ class OtlpTracer:
             for span in spans:
                 self._processor.on_end(self._readable(span))
         except Exception:
-            # A request must not fail for its trace.
+            # A request must not fail because of its trace.
             _log.exception("a span could not be recorded")
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class OtlpTracer:
         ending.start()
         ending.join(_CLOSE_S)
         if ending.is_alive():
-            # Gives up an attempt that waits for its next try.
+            # Ends an export that waits for its next retry.
             self._exporter.shutdown()
 
     def _readable(self, span: Span) -> ReadableSpan:
@@ -87,8 +87,8 @@ def _context(context: bytes, *, remote: bool) -> SpanContext:
     return SpanContext(trace_id, span_id, remote, TraceFlags(context[25]))
 
 
-class _Quiet(logging.Handler):
-    """Tells what OpenTelemetry has to complain about as one line, and no more than one a minute."""
+class _RateLimitedHandler(logging.Handler):
+    """Logs OpenTelemetry's warnings without tracebacks, at most one a minute."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -97,16 +97,16 @@ class _Quiet(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         now_s = time.monotonic()
         if now_s >= self._next_s:
-            self._next_s = now_s + _PAUSE_BETWEEN_LINES_S
+            self._next_s = now_s + _LOG_INTERVAL_S
             _log.warning("traces: %s", record.getMessage())
 
 
-_quiet: Final = _Quiet()
+_handler: Final = _RateLimitedHandler()
 
 
-def _tame_log() -> None:
-    """OpenTelemetry logs each attempt of an export, some with a trace of calls."""
+def _limit_opentelemetrys_log() -> None:
+    """OpenTelemetry logs each attempt of an export, some with a traceback."""
     logger = logging.getLogger("opentelemetry")
     logger.propagate = False
-    if _quiet not in logger.handlers:
-        logger.addHandler(_quiet)
+    if _handler not in logger.handlers:
+        logger.addHandler(_handler)

@@ -1,15 +1,15 @@
-"""Memory that processes of one host share: segments on the writer's side, mappings on the reader's.
+"""The writer's side of shared memory: a process's own segments, which others of its host can map.
 
 A segment is an anonymous memory file. The kernel frees it with its last holder, so there is nothing
-to sweep after a process that was killed, and it has no name that another user could open: a process
-of the same user reaches it through /proc/<pid>/fd. A reference (nereid.core.messages.SharedMemory)
-names the process, the descriptor and the file's own number; a descriptor that has become something
-else in the meantime is noticed by that number. Segments can neither shrink nor grow, so that a
-reader's mapping is good for as long as it is held, whatever becomes of the writer.
+to clean up after a process that was killed, and it has no path that another user could open: a
+process of the same user opens it through /proc/<pid>/fd. A segment's name consists of the process
+id, the descriptor and the inode number; the latter exposes a descriptor that was closed and used
+again. Segments can neither shrink nor grow, so a reader's mapping stays valid for as long as it is
+held, even if the writer dies.
 
-A segment is written by one process, and read by others until its owner hears that they are done:
-then it is free for the next tensor. Where that cannot be known (a cancelled request, a broken link)
-it is discarded instead, which a reader that has it open never notices. Knows no service.
+One process writes a segment; others read it until its owner is notified that they are done: then it
+is reused for the next tensor. Where that cannot be known (a cancelled request, a broken link) it is
+discarded instead, which does not affect a reader that has mapped it. Knows no service.
 """
 
 from __future__ import annotations
@@ -21,66 +21,31 @@ import os
 import stat
 import threading
 import time
-from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nereid.config.flags import flag, integer, seconds
 from nereid.core.messages import SharedMemory
 
-# From this many bytes on a hop through a segment costs less than inline; docs/decisions.md has the
-# measurement.
+# Tensors of at least this size go through a segment: cheaper than inline (docs/decisions.md).
 THRESHOLD_BYTES: Final = 1 << 16
-# Tensors in a segment begin at multiples of this.
+# Tensors in a segment start at multiples of this.
 ALIGNMENT: Final = 64
-# Segments that nobody uses go back to the system after this long, or a little later.
+# Free segments are returned to the system after about this time.
 IDLE_S: Final = 10.0
-_LEAST_PAUSE_S: Final = 0.1
-# A segment is taken again for what fills at least this part of it.
-_LEAST_FILL: Final = 2
+_MIN_TRIM_INTERVAL_S: Final = 0.1
+# A segment is reused for a tensor of at least half its size.
+_MAX_WASTE: Final = 2
 _PAGE: Final = 4096
-# Kept open by a reader: what the same writer will most likely use again.
-_MOST_MAPPINGS: Final = 64
 # Python 3.11 has no names for these (linux/fcntl.h).
-_ADD_SEALS, _GET_SEALS = 1033, 1034
+_ADD_SEALS: Final = 1033
 _SHRINK, _GROW, _FUTURE_WRITE = 0x2, 0x4, 0x10
-_SIZE_SEALS: Final = _SHRINK | _GROW
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentPoolSettings:
-    """The flags of a service that may share memory with others."""
-
-    shm_limit_bytes: int = flag(
-        4 << 30,
-        "how much memory large tensors may take on their way to other processes of this host;"
-        " past it they are sent inline, and 0 sends all of them so",
-        integer(0),
-        aliases=("--slab-limit-bytes",),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentSettings(SegmentPoolSettings):
-    """The flags of a service that has segments of its own."""
-
-    shm_idle_secs: float = flag(
-        IDLE_S,
-        "how long memory that large tensors have left is kept for the next ones",
-        seconds,
-        aliases=("--slab-idle-secs",),
-    )
-
-
-class LostError(Exception):
-    """What a reference names is not there, or is not what it names."""
+SIZE_SEALS: Final = _SHRINK | _GROW
 
 
 def memory_domain(limit_bytes: int) -> str:
     """Equal in two processes that can open each other's segments; empty in one that shares none.
 
-    That is: one kernel, one view of process ids, one user with the same rights.
+    They can if they have the same kernel, process id namespace, user and capabilities.
     """
     if not limit_bytes or not hasattr(os, "memfd_create"):
         return ""
@@ -95,22 +60,22 @@ def memory_domain(limit_bytes: int) -> str:
 
 
 def tidying_pause_s(idle_s: float) -> float:
-    """How long to wait between looks at what nobody uses."""
-    return max(idle_s / 2, _LEAST_PAUSE_S)
+    """How often to call Segments.trim()."""
+    return max(idle_s / 2, _MIN_TRIM_INTERVAL_S)
 
 
 def aligned(size_bytes: int) -> int:
-    """The next place in a segment where a tensor may begin."""
+    """The next offset in a segment at which a tensor may start."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def owner_of(segment_name: str) -> str:
-    """The process id in a segment's name."""
+    """The id of the process that a segment belongs to, from its name."""
     return segment_name.partition(".")[0]
 
 
 class Segment:
-    """A piece of memory of this process that others can map."""
+    """Memory of this process that others can map."""
 
     __slots__ = ("descriptor", "freed_at", "name", "size_bytes", "user", "view")
 
@@ -123,7 +88,7 @@ class Segment:
         try:
             os.fchmod(self.descriptor, stat.S_IRUSR | stat.S_IWUSR)
             os.ftruncate(self.descriptor, size_bytes)
-            fcntl.fcntl(self.descriptor, _ADD_SEALS, _SIZE_SEALS)
+            fcntl.fcntl(self.descriptor, _ADD_SEALS, SIZE_SEALS)
             self.view = memoryview(mmap.mmap(self.descriptor, size_bytes))
             if not writable:
                 with contextlib.suppress(OSError):
@@ -133,10 +98,10 @@ class Segment:
             os.close(self.descriptor)
             raise
         self.size_bytes = size_bytes
-        number = os.fstat(self.descriptor).st_ino
-        self.name = f"{os.getpid()}.{self.descriptor}.{number}"
+        inode = os.fstat(self.descriptor).st_ino
+        self.name = f"{os.getpid()}.{self.descriptor}.{inode}"
         self.freed_at = 0.0
-        # Whoever in this process took it.
+        # The object in this process that took it.
         self.user: object = None
 
     def range(self, offset: int, size_bytes: int) -> SharedMemory:
@@ -144,19 +109,19 @@ class Segment:
         return SharedMemory(self.name, offset, size_bytes)
 
     def close(self) -> None:
-        """Let go of it; views and other processes' mappings stay good."""
+        """Close it; views and other processes' mappings stay valid."""
         os.close(self.descriptor)
         self.view = memoryview(b"")
 
 
 class Segments:
-    """The segments of this process, within a bound. May be used from several threads."""
+    """A bounded pool of segments. May be used from several threads."""
 
     def __init__(self, limit_bytes: int, *, writable: bool = False) -> None:
         """writable: other processes of this user may write to them as well."""
         self._limit_bytes = limit_bytes
         self._writable = writable
-        # The collector may end a lease in the midst of all this.
+        # Reentrant: the garbage collector may discard a lease's segment while the lock is held.
         self._lock = threading.RLock()
         self._taken: dict[str, Segment] = {}
         # Oldest first.
@@ -170,7 +135,7 @@ class Segments:
         return len(self._taken)
 
     def take(self, size_bytes: int, user: object = None) -> Segment | None:
-        """A segment of at least this size whose content nobody reads; None: there is no room."""
+        """A segment of at least this size for user; None: the pool is full."""
         with self._lock:
             segment = self._fitting(size_bytes) or self._new(size_bytes)
             if segment is not None:
@@ -179,7 +144,7 @@ class Segments:
             return segment
 
     def free(self, name: str) -> None:
-        """Nobody reads it any more: it may be taken again. Harmless for one that is not taken."""
+        """Return a segment that nobody reads any more; one that is not taken is ignored."""
         with self._lock:
             segment = self._taken.pop(name, None)
             if segment is not None:
@@ -188,31 +153,31 @@ class Segments:
                 self._free.append(segment)
 
     def discard(self, name: str) -> None:
-        """Somebody may still read it: let go of it for good."""
+        """Close a segment that may still be read: it is never used again."""
         with self._lock:
             self._close(self._taken.pop(name, None))
 
     def discard_of(self, user: object) -> None:
-        """Discard all that this user took."""
+        """Discard the segments that this user took."""
         with self._lock:
             for name in [each.name for each in self._taken.values() if each.user is user]:
                 self._close(self._taken.pop(name))
 
     def discard_all(self) -> None:
-        """Discard all that is taken."""
+        """Discard the segments that are in use."""
         with self._lock:
             while self._taken:
                 self._close(self._taken.popitem()[1])
 
     def trim(self, idle_s: float) -> None:
-        """Give back to the system what has been free for so long."""
+        """Close the segments that have been free for idle_s."""
         with self._lock:
             since = time.monotonic() - idle_s
             while self._free and self._free[0].freed_at <= since:
                 self._close(self._free.pop(0))
 
     def _fitting(self, size_bytes: int) -> Segment | None:
-        most = _LEAST_FILL * max(size_bytes, THRESHOLD_BYTES)
+        most = _MAX_WASTE * max(size_bytes, THRESHOLD_BYTES)
         best = None
         for segment in reversed(self._free):
             if size_bytes <= segment.size_bytes <= most and (
@@ -224,8 +189,8 @@ class Segments:
         return best
 
     def _new(self, size_bytes: int) -> Segment | None:
-        # An eighth of slack lets tensors that differ a little share segments, and costs no memory
-        # before it is written to.
+        # Rounding up by at most an eighth lets tensors of similar sizes share segments. Memory that
+        # is not written to costs nothing.
         step = max(_PAGE, 1 << max(0, size_bytes.bit_length() - 3))
         size_bytes = -(-size_bytes // step) * step
         while self._free and self.total_bytes + size_bytes > self._limit_bytes:
@@ -246,7 +211,7 @@ class Segments:
 
 
 class Lease:
-    """A segment in the hands of one request; when nobody holds the lease, it is discarded."""
+    """A segment in use by one request; discarded when the lease is dropped without free()."""
 
     __slots__ = ("_held", "_segments", "segment")
 
@@ -256,7 +221,7 @@ class Lease:
         self.segment = segment
 
     def free(self) -> None:
-        """Nobody reads the segment any more: others may have it."""
+        """Return the segment: nobody reads it any more."""
         if self._held:
             self._held = False
             self._segments.free(self.segment.name)
@@ -264,92 +229,3 @@ class Lease:
     def __del__(self) -> None:
         if self._held:
             self._segments.discard(self.segment.name)
-
-
-class Mappings:
-    """Other processes' segments as this one reads them. May be used from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: OrderedDict[str, memoryview] = OrderedDict()
-
-    def view(self, reference: SharedMemory) -> memoryview:
-        """The bytes that it names, in place; whoever holds the view keeps them.
-
-        Raises:
-            LostError: they are gone, or were never there.
-        """
-        return part(self.segment(reference.segment_name), reference)
-
-    def segment(self, segment_name: str) -> memoryview:
-        """All of a segment; else as view."""
-        with self._lock:
-            view = self._open.get(segment_name)
-            if view is None:
-                view = self._open[segment_name] = _map(segment_name)
-                if len(self._open) > _MOST_MAPPINGS:
-                    self._open.popitem(last=False)
-            else:
-                self._open.move_to_end(segment_name)
-        return view
-
-    def sweep(self) -> None:
-        """Let go of what its owner has let go of, or died with: nobody will name it again."""
-        with self._lock:
-            for name in [each for each in self._open if not exists(each)]:
-                del self._open[name]
-
-
-def read(reference: SharedMemory) -> bytes:
-    """A copy of the bytes that a reference names; raises LostError as Mappings.view."""
-    return bytes(view(reference))
-
-
-def view(reference: SharedMemory) -> memoryview:
-    """As Mappings.view, but mapped for this once: for who reads it and lets go of it."""
-    return part(_map(reference.segment_name), reference)
-
-
-def part(view: memoryview, reference: SharedMemory) -> memoryview:
-    """What a reference names in its segment; raises LostError if that lies outside."""
-    end = reference.offset + reference.size_bytes
-    if not 0 <= reference.offset <= end <= len(view):
-        raise LostError(f"{reference} lies outside its segment of {len(view)} bytes")
-    return view[reference.offset : end]
-
-
-def _place(segment_name: str) -> tuple[str, int]:
-    """Where a segment is found, and its number there."""
-    try:
-        process, descriptor, number = map(int, segment_name.split("."))
-    except ValueError as error:
-        raise LostError(f"{segment_name!r} names no segment") from error
-    return f"/proc/{process}/fd/{descriptor}", number
-
-
-def _map(segment_name: str) -> memoryview:
-    path, number = _place(segment_name)
-    try:
-        # The descriptor may be a pipe or a terminal by now.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError as error:
-        raise LostError(f"segment {segment_name} cannot be opened: {error.strerror}") from error
-    try:
-        about = os.fstat(descriptor)
-        # Only memory files have seals; an unsealed one could shrink under its readers.
-        sealed = fcntl.fcntl(descriptor, _GET_SEALS) & _SIZE_SEALS == _SIZE_SEALS
-        if about.st_ino != number or not sealed:
-            raise LostError(f"segment {segment_name} is gone")
-        return memoryview(mmap.mmap(descriptor, about.st_size, prot=mmap.PROT_READ))
-    except (OSError, ValueError) as error:
-        raise LostError(f"segment {segment_name} cannot be mapped: {error}") from error
-    finally:
-        os.close(descriptor)
-
-
-def exists(segment_name: str) -> bool:
-    path, number = _place(segment_name)
-    try:
-        return os.stat(path).st_ino == number  # noqa: PTH116 (no object for a path as text)
-    except OSError:
-        return False

@@ -1,1 +1,1 @@
-"""The cache: answers by digest, in memory or in Redis. It may fail at any time."""
+"""The cache: responses by digest, in memory or in Redis. A failure is a miss."""

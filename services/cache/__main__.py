@@ -1,61 +1,49 @@
-"""`python -m nereid.services.cache`: read the settings, serve until a signal."""
+"""`python -m nereid.services.cache`: the cache as a process of its own."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import os
-import signal
 import sys
 from functools import partial
+from typing import TYPE_CHECKING
 
-import uvloop
-
-from nereid.config.flags import read
-from nereid.observability.logging import set_up_logging
-from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.config.settings_reader import read_settings
 from nereid.observability.tracing import open_tracer
+from nereid.service_process import (
+    freeze_started_objects,
+    listening_for,
+    metrics_port,
+    run_service,
+)
 from nereid.services.cache import metrics
 from nereid.services.cache.service import CacheService, make_store
 from nereid.services.cache.settings import CacheSettings
 
+if TYPE_CHECKING:
+    from nereid.service_process import Shutdown
+
 _PROGRAM = "nereid.services.cache"
 
 
-async def serve(settings: CacheSettings) -> int:
-    """Serve until a signal says to end; the exit code to leave with."""
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.set)
+async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
+    """Serve until shutdown is requested; the exit code."""
     service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
     try:
-        await service.listen(settings.cache_listen, settings.mesh_tls_server(settings.cache_listen))
-    except OSError as error:
-        sys.stderr.write(f"{_PROGRAM}: --cache-listen: {error.strerror or error}\n")
+        with listening_for("--cache-listen"):
+            tls = settings.mesh_tls_server(settings.cache_listen)
+            await service.listen(settings.cache_listen, tls)
+        async with metrics_port(settings, partial(metrics.write, service)):
+            freeze_started_objects()
+            await shutdown.wait()
+    finally:
         await service.close()
-        return 2
-    endpoint = MetricsEndpoint(partial(metrics.write, service))
-    if settings.metrics_port >= 0:
-        try:
-            await endpoint.listen(settings.metrics_address, settings.metrics_port)
-        except OSError as error:
-            sys.stderr.write(f"{_PROGRAM}: --metrics-port: {error.strerror or error}\n")
-            await service.close()
-            return 2
-    gc.collect()
-    gc.freeze()
-    await ending.wait()
-    await endpoint.close()
-    await service.close()
     return 0
 
 
 def main() -> int:
     """Run the process."""
-    settings = read(CacheSettings, sys.argv[1:], os.environ, _PROGRAM)
-    set_up_logging(settings, "cache")
-    return uvloop.run(serve(settings))
+    settings = read_settings(CacheSettings, sys.argv[1:], os.environ, _PROGRAM)
+    return run_service(settings, serve, name="cache", program=_PROGRAM)
 
 
 if __name__ == "__main__":

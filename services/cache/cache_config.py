@@ -28,7 +28,7 @@ _MANY: Final = ("sentinel", "cluster")
 
 @dataclass(frozen=True, kw_only=True)
 class LocalConfig:
-    """The store in memory. ttl in seconds; 0: for as long as there is room."""
+    """The store in memory. ttl in seconds; 0: until it is evicted."""
 
     size: int = _DEFAULT_BYTES
     ttl: float = 0.0
@@ -36,12 +36,11 @@ class LocalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisConfig:
-    """Redis, one or many. Times but ttl are in milliseconds, and 0 is for ever, as on Triton.
+    """One Redis server, sentinels or a cluster. Times in milliseconds (ttl: seconds); 0: no limit.
 
     url wins over host and port: redis://, rediss://, unix://, redis+sentinel://host,host/service,
-    redis+cluster://host,host; with rediss+ for TLS. sentinel_user and sentinel_password: what the
-    sentinels themselves ask for. tls_sni: the name that the server's certificate must have, where
-    that is not the host.
+    redis+cluster://host,host; with rediss+ for TLS. sentinel_user and sentinel_password: for
+    the sentinels themselves. tls_sni: the name in the server's certificate, if it is not the host.
     """
 
     host: str = ""
@@ -66,13 +65,13 @@ class RedisConfig:
     namespace: str = "nereid"
 
     def __repr__(self) -> str:
-        # It is logged, and a password is not for logs.
+        # It is logged: no password may be in it.
         return f"RedisConfig({self.host or '(by url)'}:{self.port}, db {self.db})"
 
 
 CacheConfig = LocalConfig | RedisConfig
 
-_count = integer(0)
+_natural = integer(0)
 _LOCAL_OPTIONS: Final[dict[str, Callable[[str], object]]] = {"size": integer(1), "ttl": seconds}
 _REDIS_OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "host": str,
@@ -82,11 +81,11 @@ _REDIS_OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "password": str,
     "sentinel_user": str,
     "sentinel_password": str,
-    "db": _count,
-    "connect_timeout": _count,
-    "socket_timeout": _count,
+    "db": _natural,
+    "connect_timeout": _natural,
+    "socket_timeout": _natural,
     "pool_size": integer(1, 1024),
-    "wait_timeout": _count,
+    "wait_timeout": _natural,
     "tls_enabled": boolean,
     "tls_cert": str,
     "tls_key": str,
@@ -96,7 +95,7 @@ _REDIS_OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "ttl": seconds,
     "namespace": str,
 }
-# What Triton calls them, beside tls_enabled.
+# Triton's names for the TLS options other than tls_enabled.
 _TRITON_NAMES: Final = {
     name.removeprefix("tls_"): name
     for name in ("tls_cert", "tls_key", "tls_cacert", "tls_cacert_dir", "tls_sni")
@@ -104,8 +103,8 @@ _TRITON_NAMES: Final = {
 _KINDS: Final = {"local": _LOCAL_OPTIONS, "redis": _REDIS_OPTIONS}
 
 
-def setting(text: str) -> str:
-    """The parser of one --cache-config: its form alone; parse_cache_config has the rest."""
+def checked_option(text: str) -> str:
+    """The parser of one --cache-config; checks its form only, parse_cache_config the rest."""
     name, comma, rest = text.partition(",")
     if name not in _KINDS:
         raise ValueError("expected local,option=value or redis,option=value")
@@ -115,7 +114,7 @@ def setting(text: str) -> str:
 
 
 def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> CacheConfig:
-    """The store that all these together ask for; none: in memory.
+    """The store that all these flags together describe; without any: in memory.
 
     Raises:
         ValueError: what is wrong, a line each.
@@ -139,7 +138,7 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
             errors.append(f"{name},{written}={shown}: {error}")
     if name == "redis":
         errors += _redis_errors(values)
-        # The environment is for secrets, and what is written in the flags wins.
+        # A flag wins over its variable.
         values.setdefault("user", environ.get(USER_VARIABLE, ""))
         values.setdefault("password", environ.get(PASSWORD_VARIABLE, ""))
     if errors:
@@ -148,8 +147,8 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
 
 
 def _options(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Options and their texts. A piece that does not begin one belongs to the value before it:
-    the addresses of a URL are separated by commas as well.
+    """Options and their values. A piece that does not begin an option continues the last value:
+    the addresses in a URL are separated by commas as well.
     """
     options: list[tuple[str, str]] = []
     for text in texts:
@@ -158,8 +157,8 @@ def _options(texts: Sequence[str]) -> list[tuple[str, str]]:
             if _OPTION.match(piece) or not options:
                 options.append((option, value))
             else:
-                last, so_far = options[-1]
-                options[-1] = (last, f"{so_far},{piece}")
+                last, value = options[-1]
+                options[-1] = (last, f"{value},{piece}")
     return options
 
 
@@ -185,7 +184,7 @@ def _redis_errors(values: Mapping[str, object]) -> list[str]:
 
 
 def _tls_errors(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
-    """Of what the options say of TLS; nobody shall believe to have TLS who has not."""
+    """Refuses every combination in which a user would expect TLS and not get it."""
     errors = []
     given = [option for option in _TRITON_NAMES.values() if values.get(option)]
     enabled = kind == "rediss" or bool(values.get("tls_enabled"))

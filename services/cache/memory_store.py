@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.core.cache_messages import Lookup, Store
-    from nereid.services.cache.store import OnFindings, OnStored
+    from nereid.services.cache.store import OnFound, OnStored
 
 
 class MemoryStore:
-    """Fulfils ResponseStore. time_to_live_s: for values that come without their own."""
+    """Fulfils ResponseStore. time_to_live_s: of values that come without one."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class MemoryStore:
         self,
         lookups: Sequence[Lookup],
         stores: Sequence[Store],
-        on_findings: OnFindings,
+        on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
         now_s = self._clock()
@@ -44,16 +44,16 @@ class MemoryStore:
             usage.store_ns += time.perf_counter_ns() - started_ns
         if lookups:
             started_ns = time.perf_counter_ns()
-            findings = [Finding(each.id, self._table.get(each.key, now_s)) for each in lookups]
-            usage.lookups += len(findings)
-            usage.hits += sum(found.value is not None for found in findings)
+            results = [Finding(each.id, self._table.get(each.key, now_s)) for each in lookups]
+            usage.lookups += len(results)
+            usage.hits += sum(each.value is not None for each in results)
             usage.lookup_ns += time.perf_counter_ns() - started_ns
-            on_findings(findings)
+            on_found(results)
         if kept and on_stored is not None:
             on_stored(kept)
-        self.refresh()
+        self.refresh_usage()
 
-    def refresh(self) -> None:
+    def refresh_usage(self) -> None:
         usage, table = self.usage, self._table
         usage.entries, usage.used_bytes = len(table), table.used_bytes
         usage.evictions = table.evictions
@@ -63,7 +63,9 @@ class MemoryStore:
 
     def _store(self, store: Store, now_s: float) -> bool:
         left_s = store.time_to_live_ms / 1000 if store.time_to_live_ms else self._time_to_live_s
-        kept = self._table.put(store.key, store.value, None if left_s is None else now_s + left_s)
+        kept = self._table.insert(
+            store.key, store.value, None if left_s is None else now_s + left_s
+        )
         if kept:
             self.usage.stores += 1
         else:

@@ -1,6 +1,6 @@
-"""A client of redis-py for what a configuration names: one server, sentinels, or a cluster.
+"""Makes redis-py's client for one server, sentinels, or a cluster.
 
-The only place that knows how these differ. Nothing is dialled here.
+The only place that knows how these differ. Connects to nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SENTINEL_PORT = 26379
 
 
 class _MasterClient(Redis):
-    """A master's client that lets go of the sentinels as well, which redis-py's own leaves open."""
+    """Closes the sentinels' connections as well, which redis-py's own client leaves open."""
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
@@ -33,42 +33,42 @@ class _MasterClient(Redis):
 
 
 def make_client(config: RedisConfig) -> Any:
-    """The client: pipeline() and aclose() are what is asked of it."""
+    """A client; the store uses pipeline() and aclose() of it."""
     options = _options(config)
     if not config.url:
         client = Redis(host=config.host, port=config.port, db=config.db, **options)
-        return _named(client, config.tls_sni)
+        return _expecting_name(client, config.tls_sni)
     scheme, _, rest = config.url.partition("://")
     kind, _, variant = scheme.partition("+")
     if not variant:
-        # Here the scheme alone says whether it is TLS.
+        # The scheme alone decides about TLS.
         options = {k: v for k, v in options.items() if not k.startswith("ssl")}
         if kind == "rediss":
             options |= {k: v for k, v in _tls(config).items() if k != "ssl"}
         if "db=" not in config.url and not urlsplit(config.url).path.strip("/"):
             options["db"] = config.db
-        # What stands in the URL wins over the options.
-        return _named(Redis.from_url(config.url, **options), config.tls_sni)
+        # The URL wins over the options.
+        return _expecting_name(Redis.from_url(config.url, **options), config.tls_sni)
     if kind == "rediss":
         options |= _tls(config)
-    where, _, path = rest.partition("/")
-    credentials, _, hosts = where.rpartition("@")
+    authority, _, path = rest.partition("/")
+    credentials, _, hosts = authority.rpartition("@")
     if credentials:
         user, _, password = credentials.partition(":")
         options |= {"username": unquote(user) or None, "password": unquote(password)}
     if variant == "cluster":
-        options.pop("ssl_ca_path", None)  # what redis-py's cluster does not know, and is not set
+        options.pop("ssl_ca_path", None)  # unknown to redis-py's cluster, and never set
         nodes = [ClusterNode(*_address(each, _DEFAULT_PORT)) for each in hosts.split(",")]
         return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
     service, _, db = path.partition("/")
-    # They know who may ask them by themselves.
-    own = {
+    # Sentinels have credentials of their own.
+    own_credentials = {
         "username": config.sentinel_user or None,
         "password": config.sentinel_password or None,
     }
     sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis has no types for it
         [_address(each, _SENTINEL_PORT) for each in hosts.split(",")],
-        sentinel_kwargs=options | own,
+        sentinel_kwargs=options | own_credentials,
         **options,
     )
     return sentinel.master_for(
@@ -82,7 +82,7 @@ def _options(config: RedisConfig) -> dict[str, Any]:
         "password": config.password or None,
         "socket_connect_timeout": config.connect_timeout / 1000 or None,
         "socket_timeout": config.socket_timeout / 1000 or None,
-        # A failure is a miss, and the next frame tries anew: to try again here would only be late.
+        # A failure is a miss: by the time a retry succeeds, nobody waits for it.
         "retry": Retry(NoBackoff(), 0),
     }
     return options | _tls(config) if config.tls_enabled else options
@@ -95,13 +95,13 @@ def _tls(config: RedisConfig) -> dict[str, Any]:
         "ssl_keyfile": config.tls_key or None,
         "ssl_ca_certs": config.tls_cacert or None,
         "ssl_ca_path": config.tls_cacert_dir or None,
-        # redis-py's default differs from release to release.
+        # redis-py's default has changed between releases.
         "ssl_check_hostname": True,
     }
 
 
-def _named(client: Redis, name: str) -> Redis:
-    """The client of a server whose certificate has this name, whatever its host is called."""
+def _expecting_name(client: Redis, name: str) -> Redis:
+    """Make the client expect this name, if any, in the server's certificate, not the host's."""
 
     class NamedConnection(SSLConnection):
         def _connection_arguments(self) -> dict[str, Any]:

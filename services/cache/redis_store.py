@@ -1,8 +1,8 @@
-"""The store in Redis: what gathers while a pipeline is under way leaves with the next one.
+"""The store in Redis: exchanges that arrive while a pipeline is pending share the next one.
 
-At most `connections` pipelines are under way at once. What waits is bounded in number, bytes and
-time, and a pipeline in time as a whole, however slowly its answers drip; past that, and whenever
-Redis fails, lookups are misses and stores are dropped, both counted.
+At most `connections` pipelines are pending at once. Waiting exchanges are bounded in number, bytes
+and time; a pipeline is bounded in time as a whole, however slowly its replies drip. Past a bound,
+and whenever Redis fails, lookups are misses and stores are dropped; both are counted.
 Knows redis-py's pipelines, not how its client is made.
 """
 
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.cache_messages import Lookup, Store
-    from nereid.services.cache.store import OnFindings, OnStored
+    from nereid.services.cache.store import OnFound, OnStored
 
 _log = logging.getLogger(__name__)
 
-_MOST_WAITING_LOOKUPS: Final = 16384
-_MOST_WAITING_BYTES: Final = 64 << 20
-# Commands that share a pipeline, and with it a moment of Redis' one thread.
+# Commands in one pipeline; Redis' single thread serves nobody else meanwhile.
 _PIPELINE_LENGTH: Final = 1024
 
 
@@ -35,7 +33,7 @@ _PIPELINE_LENGTH: Final = 1024
 class RedisOptions:
     """namespace precedes every key. time_to_live_ms 0: for as long as Redis keeps it.
 
-    An answer is there after wait_timeout_s and run_timeout_s at the latest; None: for ever.
+    A result takes at most wait_timeout_s + run_timeout_s; None: no limit.
     """
 
     namespace: str = ""
@@ -43,13 +41,16 @@ class RedisOptions:
     connections: int = 1
     wait_timeout_s: float | None = 1.0
     run_timeout_s: float | None = 2.0
+    # Of all waiting exchanges together.
+    max_waiting_lookups: int = 16384
+    max_waiting_bytes: int = 64 << 20
 
 
 @dataclass(slots=True, eq=False)
 class _Exchange:
     lookups: Sequence[Lookup]
     stores: Sequence[Store]
-    on_findings: OnFindings
+    on_found: OnFound
     on_stored: OnStored | None
     since_s: float
 
@@ -59,7 +60,7 @@ class _Exchange:
 
 
 class RedisStore:
-    """Fulfils ResponseStore over a redis-py client, which it owns from here on."""
+    """Fulfils ResponseStore over a redis-py client, which it owns and closes."""
 
     def __init__(self, client: Any, options: RedisOptions = RedisOptions()) -> None:
         self._client = client
@@ -69,8 +70,8 @@ class RedisStore:
         self._waiting_lookups = 0
         self._waiting_bytes = 0
         self._workers: set[asyncio.Task[None]] = set()
-        # Set while something may wait: at most one timer per wait_timeout_s, not one per exchange.
-        self._expiry: asyncio.TimerHandle | None = None
+        # Set while an exchange may be waiting: one timer per wait_timeout_s, not one per exchange.
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_error = ""
         self.usage = CacheUsage()
@@ -79,14 +80,14 @@ class RedisStore:
         self,
         lookups: Sequence[Lookup],
         stores: Sequence[Store],
-        on_findings: OnFindings,
+        on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
         self.usage.lookups += len(lookups)
-        exchange = _Exchange(lookups, stores, on_findings, on_stored, time.monotonic())
+        exchange = _Exchange(lookups, stores, on_found, on_stored, time.monotonic())
         full = (
-            self._waiting_lookups + len(lookups) > _MOST_WAITING_LOOKUPS
-            or self._waiting_bytes + exchange.size_bytes > _MOST_WAITING_BYTES
+            self._waiting_lookups + len(lookups) > self._options.max_waiting_lookups
+            or self._waiting_bytes + exchange.size_bytes > self._options.max_waiting_bytes
         )
         if self._closed or full:
             self._fail(exchange)
@@ -94,140 +95,142 @@ class RedisStore:
         self._waiting.append(exchange)
         self._waiting_lookups += len(lookups)
         self._waiting_bytes += exchange.size_bytes
-        if self._expiry is None:
-            self._expire_later()
+        if self._expiry_timer is None:
+            self._start_expiry_timer()
         if len(self._workers) < self._options.connections:
-            self._workers.add(asyncio.get_running_loop().create_task(self._work()))
+            self._workers.add(asyncio.get_running_loop().create_task(self._run_worker()))
 
-    def refresh(self) -> None:
+    def refresh_usage(self) -> None:
         pass
 
     async def close(self) -> None:
         self._closed = True
-        if self._expiry is not None:
-            self._expiry.cancel()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
         workers = list(self._workers)
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         while self._waiting:
-            self._fail(self._next())
+            self._fail(self._pop_waiting())
         await self._client.aclose()
 
-    async def _work(self) -> None:
+    async def _run_worker(self) -> None:
         try:
             while self._waiting and not self._closed:
-                await self._work_off(self._take())
+                await self._run_or_fail(self._next_pipeline())
         finally:
-            # Here, and not when the task is told done: who is answered last may ask again before
-            # that, and would wait for a worker that works no more.
+            # Not in a done callback: an exchange that comes before it runs would count this worker
+            # as active and wait for it for ever.
             self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    async def _work_off(self, taken: list[_Exchange]) -> None:
-        if not taken:
+    async def _run_or_fail(self, exchanges: list[_Exchange]) -> None:
+        if not exchanges:
             return
         try:
             async with asyncio.timeout(self._options.run_timeout_s):
-                await self._run(taken)
+                await self._run_pipeline(exchanges)
         except asyncio.CancelledError:
-            self._fail_all(taken)
+            self._fail_all(exchanges)
             raise
         except Exception as error:
-            self._tell(error)
-            self._fail_all(taken)
+            self._log_change(error)
+            self._fail_all(exchanges)
 
-    def _take(self) -> list[_Exchange]:
-        """The next pipeline's; what has waited too long fails."""
-        self._drop_late()
-        taken: list[_Exchange] = []
+    def _next_pipeline(self) -> list[_Exchange]:
+        """The exchanges of the next pipeline; those that have waited too long fail."""
+        self._fail_expired()
+        exchanges: list[_Exchange] = []
         commands = 0
         while self._waiting and commands < _PIPELINE_LENGTH:
-            exchange = self._next()
-            taken.append(exchange)
+            exchange = self._pop_waiting()
+            exchanges.append(exchange)
             commands += len(exchange.lookups) + len(exchange.stores)
-        return taken
+        return exchanges
 
-    def _next(self) -> _Exchange:
+    def _pop_waiting(self) -> _Exchange:
         exchange = self._waiting.popleft()
         self._waiting_lookups -= len(exchange.lookups)
         self._waiting_bytes -= exchange.size_bytes
         return exchange
 
-    def _expire_later(self) -> None:
+    def _start_expiry_timer(self) -> None:
         limit_s = self._options.wait_timeout_s
         if limit_s is None or not self._waiting:
             return
         left_s = self._waiting[0].since_s + limit_s - time.monotonic()
-        self._expiry = asyncio.get_running_loop().call_later(max(left_s, 0.001), self._expire)
+        self._expiry_timer = asyncio.get_running_loop().call_later(
+            max(left_s, 0.001), self._on_expiry
+        )
 
-    def _expire(self) -> None:
-        """Not left to the workers: all of them may be held up by Redis."""
-        self._expiry = None
-        self._drop_late()
-        if self._expiry is None:
-            self._expire_later()
+    def _on_expiry(self) -> None:
+        """The workers cannot do this: all of them may be waiting for Redis."""
+        self._expiry_timer = None
+        self._fail_expired()
+        if self._expiry_timer is None:
+            self._start_expiry_timer()
 
-    def _drop_late(self) -> None:
+    def _fail_expired(self) -> None:
         limit_s = self._options.wait_timeout_s
         if limit_s is None:
             return
         oldest_s = time.monotonic() - limit_s
         while self._waiting and self._waiting[0].since_s < oldest_s:
-            self._fail(self._next())
+            self._fail(self._pop_waiting())
 
-    async def _run(self, taken: list[_Exchange]) -> None:
+    async def _run_pipeline(self, exchanges: list[_Exchange]) -> None:
         started_ns = time.perf_counter_ns()
         pipeline = self._client.pipeline(transaction=False)
         prefix = self._prefix
-        for exchange in taken:
+        for exchange in exchanges:
             for store in exchange.stores:
                 time_to_live_ms = store.time_to_live_ms or self._options.time_to_live_ms
                 pipeline.set(prefix + store.key, store.value, px=time_to_live_ms or None)
         stores = len(pipeline)
-        for exchange in taken:
+        for exchange in exchanges:
             for lookup in exchange.lookups:
                 pipeline.get(prefix + lookup.key)
         all_results = await pipeline.execute(raise_on_error=False)
         stored, results = iter(all_results[:stores]), iter(all_results[stores:])
         took_ns = time.perf_counter_ns() - started_ns
-        failure: Exception | None = None
-        for exchange in taken:
+        error: Exception | None = None
+        for exchange in exchanges:
             if exchange.lookups:
                 self.usage.lookup_ns += took_ns * len(exchange.lookups)
-                found = [next(results) for _ in exchange.lookups]
-                failure = self._response(exchange, found) or failure
-        for exchange in taken:
+                values = [next(results) for _ in exchange.lookups]
+                error = self._finish_lookups(exchange, values) or error
+        for exchange in exchanges:
             if exchange.stores:
                 self.usage.store_ns += took_ns * len(exchange.stores)
-                results_of_it = [next(stored) for _ in exchange.stores]
-                failure = self._stored(exchange, results_of_it) or failure
-        self._tell(failure)
+                replies = [next(stored) for _ in exchange.stores]
+                error = self._finish_stores(exchange, replies) or error
+        self._log_change(error)
 
-    def _response(self, exchange: _Exchange, found: list[Any]) -> Exception | None:
-        failure = None
-        findings = []
-        for lookup, value in zip(exchange.lookups, found, strict=True):
+    def _finish_lookups(self, exchange: _Exchange, values: list[Any]) -> Exception | None:
+        error = None
+        results = []
+        for lookup, value in zip(exchange.lookups, values, strict=True):
             if isinstance(value, bytes):
                 self.usage.hits += 1
-                findings.append(Finding(lookup.id, value))
+                results.append(Finding(lookup.id, value))
                 continue
             if isinstance(value, Exception):
                 self.usage.failures += 1
-                failure = value
-            findings.append(Finding(lookup.id, None))
-        _hand_over(exchange, findings)
-        # Its lookups are answered: a failure from here on must not answer them again.
+                error = value
+            results.append(Finding(lookup.id, None))
+        _report_found(exchange, results)
+        # A later error in this pipeline must not report them again.
         exchange.lookups = ()
-        return failure
+        return error
 
-    def _stored(self, exchange: _Exchange, results: list[Any]) -> Exception | None:
-        kept = [not isinstance(result, Exception) for result in results]
+    def _finish_stores(self, exchange: _Exchange, replies: list[Any]) -> Exception | None:
+        kept = [not isinstance(reply, Exception) for reply in replies]
         self.usage.stores += sum(kept)
         self.usage.failures += len(kept) - sum(kept)
-        _tell_stored(exchange, kept)
-        # As with lookups.
+        _report_stored(exchange, kept)
+        # As for lookups.
         exchange.stores = ()
-        return next((result for result in results if isinstance(result, Exception)), None)
+        return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
     def _fail_all(self, exchanges: list[_Exchange]) -> None:
         for exchange in exchanges:
@@ -236,33 +239,33 @@ class RedisStore:
     def _fail(self, exchange: _Exchange) -> None:
         self.usage.failures += len(exchange.lookups) + len(exchange.stores)
         if exchange.lookups:
-            _hand_over(exchange, [Finding(each.id, None) for each in exchange.lookups])
+            _report_found(exchange, [Finding(each.id, None) for each in exchange.lookups])
         if exchange.stores:
-            _tell_stored(exchange, [False] * len(exchange.stores))
+            _report_stored(exchange, [False] * len(exchange.stores))
 
-    def _tell(self, failure: Exception | None) -> None:
-        """Log that Redis fails or is well again, but not for every frame."""
-        text = "" if failure is None else f"{type(failure).__name__}: {failure}"
+    def _log_change(self, error: Exception | None) -> None:
+        """Log that Redis fails or works again, once and not for every pipeline."""
+        text = "" if error is None else f"{type(error).__name__}: {error}"
         if text == self._last_error:
             return
         if text:
-            _log.warning("Redis fails; what it fails is a miss: %s", text)
+            _log.warning("Redis fails; lookups are misses meanwhile: %s", text)
         else:
-            _log.info("Redis is well again")
+            _log.info("Redis works again")
         self._last_error = text
 
 
-def _hand_over(exchange: _Exchange, findings: list[Finding]) -> None:
+def _report_found(exchange: _Exchange, results: list[Finding]) -> None:
     try:
-        exchange.on_findings(findings)
+        exchange.on_found(results)
     except Exception:
-        _log.exception("findings could not be handed over")
+        _log.exception("the results of %d lookups could not be reported", len(results))
 
 
-def _tell_stored(exchange: _Exchange, kept: list[bool]) -> None:
+def _report_stored(exchange: _Exchange, kept: list[bool]) -> None:
     if exchange.on_stored is None:
         return
     try:
         exchange.on_stored(kept)
     except Exception:
-        _log.exception("the end of stores could not be told")
+        _log.exception("the results of %d stores could not be reported", len(kept))

@@ -1,7 +1,6 @@
-"""The cache as a service: links in, one store behind them.
+"""The cache as a service: schedulers' links, which all use one store.
 
-A scheduler's link is the same whether it comes over a socket or lies in memory
-(nereid.cli.serve.joined).
+A link may come over a socket or, in nereid.cli.serve.joined, connect two objects in memory.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
     from nereid.rpc import Call, Link
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.cache.cache_config import CacheConfig, RedisConfig
-    from nereid.services.cache.store import OnFindings, OnStored, ResponseStore
+    from nereid.services.cache.store import OnFound, OnStored, ResponseStore
 
 _log = logging.getLogger(__name__)
 
 _SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
-# How long after the first change the links are told what the store is like.
-_USAGE_PAUSE_S: Final = 0.25
+# From the first change until the links are sent the store's usage.
+_USAGE_DELAY_S: Final = 0.25
 
 
 def make_store(config: CacheConfig) -> ResponseStore:
     """The store that a configuration describes. Call inside the event loop."""
     if isinstance(config, LocalConfig):
         return MemoryStore(config.size, config.ttl or None)
-    # Only who asks for Redis needs its client.
+    # Only this store needs the redis package.
     from nereid.services.cache.redis_client import make_client  # noqa: PLC0415
     from nereid.services.cache.redis_store import RedisOptions, RedisStore  # noqa: PLC0415
 
@@ -52,20 +51,20 @@ def make_store(config: CacheConfig) -> ResponseStore:
 
 
 def _run_timeout_s(config: RedisConfig) -> float | None:
-    """How long one pipeline may take. A time of 0 is for ever, and so is what it is a part of."""
+    """How long one pipeline may take; None: without limit, as soon as one of its parts has none."""
     if not config.connect_timeout or not config.socket_timeout:
         return None
     scheme = config.url.partition("://")[0]
-    # Of many, each may have to be asked before the right one is.
+    # With several servers, the right one may be the last to be tried.
     servers = config.url.count(",") + 2 if "+" in scheme else 1
     return servers * (config.connect_timeout + config.socket_timeout) / 1000
 
 
 class CacheService:
-    """One cache. Create it inside the event loop that it shall run in."""
+    """One cache. Create it inside its event loop."""
 
     def __init__(self, store: ResponseStore, tracer: Tracer | None = None) -> None:
-        """tracer: where traces are on; it is closed together with the service."""
+        """tracer: None: no traces. The service closes it."""
         self._store = store
         self._tracer = tracer
         self._links: set[Link[FromCache]] = set()
@@ -74,8 +73,8 @@ class CacheService:
 
     @property
     def usage(self) -> CacheUsage:
-        """What the store holds and has done."""
-        self._store.refresh()
+        """The store's counters."""
+        self._store.refresh_usage()
         return self._store.usage
 
     def handlers(self) -> Handlers:
@@ -83,13 +82,13 @@ class CacheService:
         return Handlers(stream={EXCHANGE_PATH: self._accept})
 
     def attach(self, link: Link[FromCache]) -> None:
-        """Serve a scheduler whose link lies in this process. Call before items come in."""
+        """Serve a scheduler over this link. Call before items arrive."""
         link.on_items = partial(self._on_items, link)
         link.on_down = partial(self._links.discard, link)
         self._links.add(link)
 
     async def listen(self, address: str, tls: Tls | None = None) -> str:
-        """Serve at an address; the real one. Raises OSError."""
+        """Serve at an address; the address that was bound. Raises OSError."""
         if self._server is None:
             self._server = Server(self.handlers(), _SERVER_OPTIONS)
         real = await self._server.listen(address, tls)
@@ -97,7 +96,7 @@ class CacheService:
         return real
 
     async def close(self) -> None:
-        """End at once: whoever asks takes no answer for a miss."""
+        """End at once: schedulers take a missing response for a miss."""
         if self._usage_due is not None:
             self._usage_due.cancel()
         await self._store.close()
@@ -111,23 +110,25 @@ class CacheService:
 
     def _accept(self, call: Call) -> None:
         codec = _SchedulerCodec()
-        link: Link[FromCache] = accept_link(call, codec, on_items=_ignore, on_down=_nothing)
+        link: Link[FromCache] = accept_link(
+            call, codec, on_items=_ignore_items, on_down=_ignore_down
+        )
         self.attach(link)
 
     def _on_items(self, link: Link[FromCache], items: list[ToCache]) -> None:
         lookups = [item for item in items if isinstance(item, Lookup)]
         stores = [item for item in items if isinstance(item, Store)]
-        on_findings: OnFindings = partial(_send, link)
+        on_found: OnFound = partial(_send_results, link)
         on_stored: OnStored | None = None
         if self._tracer is not None and any(item.trace_context for item in items):
             trace = ExchangeTrace(self._tracer, lookups, stores)
-            on_findings, on_stored = partial(trace.findings, on_findings), trace.stored
-        self._store.exchange(lookups, stores, on_findings, on_stored)
+            on_found, on_stored = partial(trace.on_found, on_found), trace.on_stored
+        self._store.exchange(lookups, stores, on_found, on_stored)
         if self._usage_due is None:
             loop = asyncio.get_running_loop()
-            self._usage_due = loop.call_later(_USAGE_PAUSE_S, self._tell_usage)
+            self._usage_due = loop.call_later(_USAGE_DELAY_S, self._send_usage)
 
-    def _tell_usage(self) -> None:
+    def _send_usage(self) -> None:
         self._usage_due = None
         usage = replace(self.usage)
         for link in self._links:
@@ -135,7 +136,7 @@ class CacheService:
 
 
 class _SchedulerCodec:
-    """The cache's end of the Exchange link: findings out, lookups and stores in."""
+    """The cache's end of an Exchange link: results out, lookups and stores in."""
 
     def __init__(self) -> None:
         out = FromCacheCodec()
@@ -143,14 +144,14 @@ class _SchedulerCodec:
         self.decode = ToCacheCodec().decode
 
 
-def _send(link: Link[FromCache], findings: list[Finding]) -> None:
-    for finding in findings:
-        link.send(finding)
+def _send_results(link: Link[FromCache], results: list[Finding]) -> None:
+    for result in results:
+        link.send(result)
 
 
-def _ignore(items: list[ToCache]) -> None:
+def _ignore_items(items: list[ToCache]) -> None:
     pass
 
 
-def _nothing() -> None:
+def _ignore_down() -> None:
     pass

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from nereid.config.flags import address, flag, own_port
+from nereid.config.flags import Topic, address, flag, own_port
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.observability.logging import LogSettings
-from nereid.observability.tracing import TraceSettings
-from nereid.services.cache.cache_config import parse_cache_config, setting
+from nereid.observability.trace_config import TraceSettings
+from nereid.services.cache.cache_config import checked_option, parse_cache_config
 
 if TYPE_CHECKING:
     from nereid.services.cache.cache_config import CacheConfig
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSettings(MeshTlsSettings, TraceSettings, LogSettings):
-    """Keeps answers by digest, in memory or in Redis."""
+    """Keeps responses by digest, in memory or in Redis."""
+
+    TOPIC: ClassVar = Topic.CACHE
 
     cache_listen: str = flag(
         "0.0.0.0:8004", "where schedulers find the cache, host:port or unix:/path", address
@@ -29,7 +31,7 @@ class CacheSettings(MeshTlsSettings, TraceSettings, LogSettings):
         " in further flags: ttl=SECONDS for both; port, user, password, db, url, namespace,"
         " connect_timeout, socket_timeout, wait_timeout (ms), pool_size, tls_enabled, cert, key,"
         " cacert, cacert_dir, sni, sentinel_user, sentinel_password for redis",
-        setting,
+        checked_option,
         repeated=True,
         secret=True,
     )

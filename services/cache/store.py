@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from nereid.core.cache_messages import CacheUsage, Finding, Lookup, Store
 
-    OnFindings = Callable[[list[Finding]], None]
-    # Whether each of an exchange's stores is kept, in their order.
+    OnFound = Callable[[list[Finding]], None]
+    # Whether each of an exchange's stores was kept, in their order.
     OnStored = Callable[[Sequence[bool]], None]
 
 
@@ -26,16 +26,17 @@ class ResponseStore(Protocol):
         self,
         lookups: Sequence[Lookup],
         stores: Sequence[Store],
-        on_findings: OnFindings,
+        on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
-        """Store, then look up, so that who asks right behind a store finds it. Each callback is
-        called exactly once, now or later, on_findings before on_stored; not without anything to
-        look up or to store.
+        """Store, then look up: a lookup finds what the same exchange stores.
+
+        Each callback is called exactly once, now or later, on_found before on_stored; on_found only
+        if there are lookups, on_stored only if there are stores.
         """
 
-    def refresh(self) -> None:
-        """Bring usage up to date where that takes a look."""
+    def refresh_usage(self) -> None:
+        """Update what usage does not count as it happens."""
 
     async def close(self) -> None:
-        """Let go of everything; lookups that are under way are misses."""
+        """Release everything; pending lookups are misses."""

@@ -1,7 +1,7 @@
-"""What the cache tells of the sampled lookups and stores of one frame, in their requests' traces.
+"""Spans of the sampled lookups and stores of one frame, in their requests' traces.
 
-Stands between a link and the store for such frames and no others. A span lasts from the frame's
-arrival to the store's word, so that a wait for Redis shows. Knows no store.
+A span lasts from the frame's arrival to the store's result, and so shows a wait for Redis.
+Frames without a sampled item do not come here. Knows no store.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from nereid.core.cache_messages import Finding, Lookup, Store
     from nereid.observability.tracing import Tracer
-    from nereid.services.cache.store import OnFindings
+    from nereid.services.cache.store import OnFound
 
 _now_ns = time.monotonic_ns
 
 
 class ExchangeTrace:
-    """The sampled ones of a frame's lookups and stores."""
+    """Records the sampled lookups and stores of one frame; wraps the store's callbacks."""
 
     def __init__(self, tracer: Tracer, lookups: Sequence[Lookup], stores: Sequence[Store]) -> None:
         self._tracer = tracer
@@ -30,21 +30,21 @@ class ExchangeTrace:
         self._stores = stores
         self._started_ns = _now_ns()
 
-    def findings(self, on_findings: OnFindings, findings: list[Finding]) -> None:
-        """Hand them on, then tell of them."""
+    def on_found(self, send: OnFound, results: list[Finding]) -> None:
+        """Send the results, then record the lookups."""
         ended_ns = _now_ns()
-        on_findings(findings)
-        for found in findings:
-            context = self._lookups.get(found.id)
+        send(results)
+        for result in results:
+            context = self._lookups.get(result.id)
             if context is not None:
-                self._record("lookup", context, ended_ns, hit=found.value is not None)
+                self._record("lookup", context, ended_ns, hit=result.value is not None)
 
-    def stored(self, kept: Sequence[bool]) -> None:
-        """Tell of the stores; one that is not kept is no error, only of no use."""
+    def on_stored(self, kept: Sequence[bool]) -> None:
+        """Record the stores; one that was not kept is no error."""
         ended_ns = _now_ns()
-        for store, stays in zip(self._stores, kept, strict=True):
+        for store, was_kept in zip(self._stores, kept, strict=True):
             if store.trace_context:
-                self._record("store", store.trace_context, ended_ns, kept=stays)
+                self._record("store", store.trace_context, ended_ns, kept=was_kept)
 
     def _record(self, name: str, parent: bytes, ended_ns: int, **attributes: bool) -> None:
         offset_ns = epoch_offset_ns()

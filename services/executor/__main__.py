@@ -1,38 +1,39 @@
-"""`python -m nereid.services.executor`: read the settings, join the scheduler, leave on SIGTERM."""
+"""`python -m nereid.services.executor`: join the scheduler, execute batches, leave on SIGTERM."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import uvloop
-
-from nereid.config import flags
-from nereid.observability.logging import set_up_logging
-from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.service_process import metrics_port, run_service
 from nereid.services.executor import settings as settings_module
 from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import ExecutorService
 
 if TYPE_CHECKING:
+    from nereid.service_process import Shutdown
     from nereid.services.executor.settings import ExecutorSettings
 
 _log = logging.getLogger("nereid.services.executor")
 
 
-def main() -> int:
-    """Run the process; returns its exit code."""
-    settings = settings_module.read()
-    set_up_logging(settings, "executor")
+async def serve(settings: ExecutorSettings, shutdown: Shutdown) -> int:
+    """Serve until shutdown is requested; the exit code."""
     settings_module.prepare_environment()
     directory = settings.backend_directory
     backends = BackendRegistry(Path(directory) if directory else None)
-    finished = uvloop.run(_serve(settings, backends))
+    service = ExecutorService(settings, backends)
+    leaving = asyncio.ensure_future(shutdown.wait())
+    leaving.add_done_callback(lambda _: service.leave())
+    try:
+        async with metrics_port(settings, service.write_metrics):
+            finished = await service.run()
+    finally:
+        leaving.cancel()
     if not finished:
         _log.warning(
             "a batch was still running after --exit-timeout-secs=%g; exiting without its result",
@@ -41,26 +42,15 @@ def main() -> int:
     return 0 if finished else 1
 
 
-async def _serve(settings: ExecutorSettings, backends: BackendRegistry) -> bool:
-    service = ExecutorService(settings, backends)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, service.leave)
-    endpoint = MetricsEndpoint(service.write_metrics)
-    if settings.metrics_port >= 0:
-        try:
-            await endpoint.listen(settings.metrics_address, settings.metrics_port)
-        except OSError as error:
-            flags.refuse([f"--metrics-port: {error.strerror or error}"], settings_module.PROGRAM)
-    try:
-        return await service.run()
-    finally:
-        await endpoint.close()
+def main() -> int:
+    """Run the process."""
+    settings = settings_module.read()
+    return run_service(settings, serve, name="executor", program=settings_module.PROGRAM)
 
 
 if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stdout.flush()
-    # Finalisation would crash where a thread is stuck in a model's native code.
+    # A thread stuck in a model's own code would crash the interpreter at its finalization.
     os._exit(code)

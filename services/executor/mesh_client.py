@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, SharedMemory, error_status_of
 from nereid.mesh_client import MeshClient, call_scheduler, dial_scheduler
-from nereid.shm.segments import LostError, exists, read
+from nereid.shm.mappings import LostError, exists, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

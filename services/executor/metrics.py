@@ -18,6 +18,7 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nereid.observability.metrics_page import Page
     from nereid.services.executor.session import SchedulerSession
 
 _log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ def gpu_usage(nvml: Any, uuid: str) -> pb.GpuUsage:
 
 
 def write_metrics(
-    page: metrics.Page, session: SchedulerSession | None, ended_batches: Counter[tuple[str, int]]
+    page: Page, session: SchedulerSession | None, ended_batches: Counter[tuple[str, int]]
 ) -> None:
     """The executor's own series; ended_batches: of instances that have ended, by version."""
     joined = session is not None and session.accepted and not session.ended.is_set()

@@ -25,7 +25,7 @@ from nereid.services.executor.settings import visible_gpus
 from nereid.services.executor.shared_tensors import SharedTensors
 
 if TYPE_CHECKING:
-    from nereid.observability.metrics import Page
+    from nereid.observability.metrics_page import Page
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.settings import ExecutorSettings
 

@@ -9,14 +9,15 @@ import sys
 from dataclasses import dataclass
 from math import ceil
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from nereid.config import flags
-from nereid.config.flags import flag
+from nereid.config.flags import Topic, flag
 from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.config.settings_reader import read_settings
 from nereid.observability.logging import LogSettings
-from nereid.observability.tracing import TraceSettings
-from nereid.shm.segments import SegmentSettings
+from nereid.observability.trace_config import TraceSettings
+from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +61,8 @@ def _path_mapping(text: str) -> PathMapping:
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettings):
     """Loads models and executes batches for the scheduler that it joins."""
+
+    TOPIC: ClassVar = Topic.EXECUTORS
 
     scheduler_address: str = flag(
         "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
@@ -121,7 +124,7 @@ def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExecutorSettings:
     """The settings of this process; prints all errors and exits with 2 if there are any."""
-    return flags.read(
+    return read_settings(
         ExecutorSettings,
         sys.argv[1:] if argv is None else argv,
         os.environ if environ is None else environ,

@@ -14,11 +14,10 @@ import numpy as np
 
 from nereid.core.errors import Unavailable
 from nereid.core.messages import SharedMemory
+from nereid.shm.mappings import LostError, Mappings
 from nereid.shm.segments import (
     IDLE_S,
     THRESHOLD_BYTES,
-    LostError,
-    Mappings,
     Segments,
     aligned,
     memory_domain,

@@ -1,59 +1,49 @@
-"""The gateway as a process of its own: settings, wiring, signals."""
+"""`python -m nereid.services.gateway`: the gateway as a process of its own."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
-import signal
 import sys
 from typing import TYPE_CHECKING
 
-import uvloop
-
 from nereid.mesh_client import dial_scheduler
-from nereid.observability.logging import set_up_logging
 from nereid.rpc import ChannelOptions, SocketChannel
+from nereid.service_process import StartError, freeze_started_objects, run_service
 from nereid.services.gateway import settings as gateway_settings
 from nereid.services.gateway.service import GatewayService
 from nereid.shm.segments import memory_domain
 
 if TYPE_CHECKING:
+    from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings
 
 
-async def serve(settings: GatewaySettings) -> int:
-    """Serve until a signal; the exit code."""
+async def serve(settings: GatewaySettings, shutdown: Shutdown) -> int:
+    """Serve until shutdown is requested; the exit code."""
     tls = settings.mesh_tls_client(settings.scheduler_address)
     channel = SocketChannel(settings.scheduler_address, ChannelOptions(tls=tls))
     open_link = dial_scheduler(channel, memory_domain(settings.shm_limit_bytes))
     service = GatewayService(settings, open_link=open_link, channel=channel)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    try:
+        await _start(service)
+        freeze_started_objects()
+        await shutdown.wait()
+        await service.drain(settings.exit_timeout_secs)
+    finally:
+        await channel.close()
+    return 0
+
+
+async def _start(service: GatewayService) -> None:
     try:
         await service.start()
     except OSError as error:
-        sys.stderr.write(f"{gateway_settings.PROGRAM}: cannot listen: {error}\n")
-        await channel.close()
-        return 2
-    # What exists by now is permanent: exclude it from garbage collections.
-    gc.collect()
-    gc.freeze()
-    await stopping.wait()
-    await service.drain(settings.exit_timeout_secs)
-    await channel.close()
-    return 0
+        raise StartError(f"cannot listen: {error}") from error
 
 
 def main() -> int:
     """Run the process."""
     settings = gateway_settings.read()
-    set_up_logging(settings, "gateway")
-    with contextlib.suppress(KeyboardInterrupt):
-        return uvloop.run(serve(settings))
-    return 130
+    return run_service(settings, serve, name="gateway", program=gateway_settings.PROGRAM)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE, NereidError
 from nereid.observability import metrics
+from nereid.observability.metrics_page import CONTENT_TYPE, Page
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PATH: Final = re.compile(rb"/metrics/?(\?.*)?")
-_CONTENT_TYPE: Final = metrics.CONTENT_TYPE.encode()
+_CONTENT_TYPE: Final = CONTENT_TYPE.encode()
 
 
 def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
@@ -45,7 +46,7 @@ class GatewayMetrics:
         self._grpc = grpc
         self._client = client
 
-    def write(self, page: metrics.Page) -> None:
+    def write(self, page: Page) -> None:
         """Add all series of this gateway."""
         for status, count in sorted(self._http.statuses.items()):
             page.add(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
@@ -78,7 +79,7 @@ class MetricsFront:
     async def _respond(self, call: HttpCall) -> None:
         try:
             mesh = await self._read_mesh_page()
-            page = metrics.Page()
+            page = Page()
             self._own.write(page)
             metrics.write_process(page)
             call.respond(200, (mesh, page.encode()), _CONTENT_TYPE)

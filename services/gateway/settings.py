@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid.config import flags
-from nereid.config.flags import flag
+from nereid.config.flags import Topic, flag
 from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.config.settings_reader import read_settings
 from nereid.observability.logging import LogSettings
-from nereid.observability.tracing import TraceSettings
+from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
-from nereid.shm.segments import SegmentSettings
+from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,16 +27,10 @@ _ALPN: Final = {"http": "http/1.1", "grpc": "h2"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettings):
-    """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
+class HttpSettings:
+    """The flags of the HTTP port."""
 
-    scheduler_address: str = flag(
-        "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
-    )
-    server_id: str = flag("triton", "the name in server metadata", aliases=("--id",))
-    exit_timeout_secs: float = flag(
-        30.0, "how long a stopping server waits for pending requests", flags.seconds
-    )
+    TOPIC: ClassVar = Topic.HTTP
 
     allow_http: bool = flag(True, "serve HTTP", flags.boolean)
     http_address: str = flag("0.0.0.0", "the interface of the HTTP port, or unix:/path")
@@ -78,6 +73,13 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     http_server_cert: str = flag("", "PEM file of the HTTP server's certificate chain")
     http_server_key: str = flag("", "PEM file of the HTTP server's private key")
     http_root_cert: str = flag("", "PEM file of the certificates that sign clients'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpcSettings:
+    """The flags of the gRPC port."""
+
+    TOPIC: ClassVar = Topic.GRPC
 
     allow_grpc: bool = flag(True, "serve gRPC", flags.boolean)
     grpc_address: str = flag("0.0.0.0", "the interface of the gRPC port, or unix:/path")
@@ -140,12 +142,26 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
     grpc_server_key: str = flag("", "PEM file of the gRPC server's private key")
     grpc_root_cert: str = flag("", "PEM file of the certificates that sign clients'")
 
+
+@dataclass(frozen=True, kw_only=True)
+class ClientShmSettings:
+    """The flags of clients' shared memory."""
+
+    TOPIC: ClassVar = Topic.SHARED_MEMORY
+
     allow_client_shm: bool = flag(
         False,
         "let clients of this machine register shared memory; they name what the gateway opens",
         flags.boolean,
         bare="true",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshMetricsSettings:
+    """The flags of the metrics port, which serves the whole mesh's page."""
+
+    TOPIC: ClassVar = Topic.METRICS
 
     allow_metrics: bool = flag(True, "serve metrics", flags.boolean, bare="true")
     metrics_address: str = flag(
@@ -156,6 +172,13 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         True, "metrics of the machines' CPUs and memory", flags.boolean, bare="true"
     )
     allow_gpu_metrics: bool = flag(True, "metrics of the GPUs", flags.boolean, bare="true")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitSettings:
+    """How much of everything clients may have at once, and for how long."""
+
+    TOPIC: ClassVar = Topic.LIMITS
 
     max_connections: int = flag(
         32768, "open connections on each port before more are refused", flags.integer(1)
@@ -172,6 +195,31 @@ class GatewaySettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettin
         4 << 30,
         "bytes of pending tensors before more are refused; one request alone may have more",
         flags.integer(1),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings(
+    HttpSettings,
+    GrpcSettings,
+    ClientShmSettings,
+    MeshMetricsSettings,
+    LimitSettings,
+    MeshTlsSettings,
+    TraceSettings,
+    SegmentSettings,
+    LogSettings,
+):
+    """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
+
+    TOPIC: ClassVar = Topic.PROCESSES
+
+    scheduler_address: str = flag(
+        "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
+    )
+    server_id: str = flag("triton", "the name in server metadata", aliases=("--id",))
+    exit_timeout_secs: float = flag(
+        30.0, "how long a stopping server waits for pending requests", flags.seconds
     )
     reconnect_timeout_secs: float = flag(
         30.0, "how long requests wait for a scheduler that is disconnected", flags.seconds
@@ -253,7 +301,7 @@ def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> GatewaySettings:
     """The settings of this process; on errors, print all of them and exit with 2."""
-    return flags.read(
+    return read_settings(
         GatewaySettings,
         sys.argv[1:] if argv is None else argv,
         os.environ if environ is None else environ,

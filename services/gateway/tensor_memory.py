@@ -18,15 +18,14 @@ import numpy as np
 
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferResponse, SharedMemory, error_status_of
+from nereid.shm.mappings import Mappings, part
 from nereid.shm.segments import (
     IDLE_S,
     THRESHOLD_BYTES,
     Lease,
-    Mappings,
     Segments,
     aligned,
     memory_domain,
-    part,
     tidying_pause_s,
 )
 

@@ -1,60 +1,52 @@
-"""`python -m nereid.services.scheduler`: read the settings, run until a signal, drain."""
+"""`python -m nereid.services.scheduler`: the scheduler as a process of its own."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import logging
 import os
-import signal
 import sys
+from typing import TYPE_CHECKING
 
-import uvloop
-
-from nereid.config.flags import read
-from nereid.observability.logging import set_up_logging
-from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.config.settings_reader import read_settings
+from nereid.service_process import (
+    StartError,
+    freeze_started_objects,
+    listening_for,
+    metrics_port,
+    run_service,
+)
 from nereid.services.scheduler.service import FAILED_START_CODE, SchedulerService
 from nereid.services.scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from nereid.service_process import Shutdown
 
 _PROGRAM = "nereid scheduler"
 _log = logging.getLogger(__name__)
 
 
-async def _run(settings: Settings) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+async def serve(settings: Settings, shutdown: Shutdown) -> int:
+    """Serve until shutdown is requested or the start failed; the exit code."""
     service = SchedulerService(settings)
-    service.on_failed_start = stop.set
-    try:
+    service.on_failed_start = shutdown.request
+    with listening_for("--scheduler-address"):
         await service.start()
-    except OSError as error:
-        sys.stderr.write(f"{_PROGRAM}: --scheduler-address: {error.strerror or error}\n")
-        return 2
-    endpoint = MetricsEndpoint(service.metrics.write)
-    if settings.metrics_port >= 0:
-        try:
-            await endpoint.listen(settings.metrics_address, settings.metrics_port)
-        except OSError as error:
-            sys.stderr.write(f"{_PROGRAM}: --metrics-port: {error.strerror or error}\n")
-            await service.drain(0)
-            return 2
-    # What lives from here on until the end is not worth looking at in every collection.
-    gc.collect()
-    gc.freeze()
-    await stop.wait()
-    _log.info("stopping: finishing what was accepted")
-    await service.drain(settings.exit_timeout_secs)
-    await endpoint.close()
+    try:
+        async with metrics_port(settings, service.metrics.write):
+            freeze_started_objects()
+            await shutdown.wait()
+            _log.info("stopping: finishing what was accepted")
+            await service.drain(settings.exit_timeout_secs)
+    except StartError:
+        await service.drain(0)
+        raise
     return FAILED_START_CODE if service.failed_start else 0
 
 
 def main() -> int:
-    settings = read(Settings, sys.argv[1:], os.environ, _PROGRAM)
-    set_up_logging(settings, "scheduler")
-    return uvloop.run(_run(settings))
+    """Run the process."""
+    settings = read_settings(Settings, sys.argv[1:], os.environ, _PROGRAM)
+    return run_service(settings, serve, name="scheduler", program=_PROGRAM)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from nereid.core.errors import InvalidArgument, NereidError
 from nereid.core.methods import SCHEDULER
 from nereid.model_config import metadata
-from nereid.observability.metrics import Page
+from nereid.observability.metrics_page import Page
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import RpcError, Status

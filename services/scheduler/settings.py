@@ -8,14 +8,23 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from nereid.config.flags import address, boolean, choice, flag, integer, own_port, seconds
+from nereid.config.flags import (
+    Topic,
+    address,
+    boolean,
+    choice,
+    flag,
+    integer,
+    own_port,
+    seconds,
+)
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.observability.logging import LogSettings
-from nereid.observability.tracing import TraceSettings
+from nereid.observability.trace_config import TraceSettings
 from nereid.services.scheduler.observability.latencies import setting
-from nereid.shm.segments import SegmentPoolSettings
+from nereid.shm.settings import SegmentPoolSettings
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 
@@ -36,29 +45,26 @@ def _plain_name(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(MeshTlsSettings, TraceSettings, SegmentPoolSettings, LogSettings):
-    """The scheduler: model repositories, models' lives, queues and batches."""
+class RepositorySettings:
+    """The flags of model repositories and of what loads their models."""
+
+    TOPIC: ClassVar = Topic.MODELS
 
     model_repository: tuple[str, ...] = flag(
         ..., "a directory of models; may be given several times", aliases=("--model-store",),
         repeated=True,
     )  # fmt: skip
-    scheduler_address: tuple[str, ...] = flag(
-        ("0.0.0.0:8003",),
-        "where gateways and executors find the scheduler, host:port or unix:/path; may be given"
-        " several times",
-        address,
-        repeated=True,
-    )
-    strict_readiness: bool = flag(
-        True, "whether the server is ready only while every model is", boolean, bare="true"
-    )
-    exit_timeout_secs: float = flag(
-        30.0, "how long requests under way may take to finish after SIGTERM", seconds
-    )
     backend_config: tuple[str, ...] = flag(
         (), "backend,key=value, or key=value for all of them", _backend_setting, repeated=True
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSettings:
+    """The flags of waiting and repeated requests."""
+
+    TOPIC: ClassVar = Topic.QUEUES
+
     max_retries: int = flag(
         2, "how often a request runs again after the executor that had it was lost", integer(0)
     )
@@ -68,12 +74,28 @@ class Settings(MeshTlsSettings, TraceSettings, SegmentPoolSettings, LogSettings)
     max_queue_size: int = flag(
         16384, "how many requests of one model may wait; 0: any number", integer(0)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheClientSettings:
+    """The flags of the response cache's client."""
+
+    TOPIC: ClassVar = Topic.CACHE
+
     cache_address: str | None = flag(
         None, "the response cache, host:port or unix:/path; by default there is none", address
     )
     cache_timeout_ms: int = flag(
         5, "how long a request may wait for the cache before it is queued", integer(0)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsSettings:
+    """The flags of metrics."""
+
+    TOPIC: ClassVar = Topic.METRICS
+
     metrics_config: tuple[str, ...] = flag(
         (),
         "histogram_latencies=true, summary_latencies=true, summary_quantiles=<quantile>,... or"
@@ -83,6 +105,14 @@ class Settings(MeshTlsSettings, TraceSettings, SegmentPoolSettings, LogSettings)
     )
     metrics_port: int = flag(-1, "a port for the scheduler's own /metrics; -1: none", own_port)
     metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelControlSettings:
+    """The flags of which models are loaded, when and how."""
+
+    TOPIC: ClassVar = Topic.MODELS
+
     model_control_mode: str = flag(
         "none", "none: all models are loaded at the start; poll: and again whenever their files"
         " change; explicit: those of --load-model, and what clients load and unload",
@@ -110,6 +140,37 @@ class Settings(MeshTlsSettings, TraceSettings, SegmentPoolSettings, LogSettings)
         False, "whether the scheduler ends when a model that it begins with cannot be loaded",
         boolean, bare="true",
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(
+    ModelControlSettings,
+    RepositorySettings,
+    QueueSettings,
+    CacheClientSettings,
+    MetricsSettings,
+    MeshTlsSettings,
+    TraceSettings,
+    SegmentPoolSettings,
+    LogSettings,
+):
+    """The scheduler: model repositories, models' lives, queues and batches."""
+
+    TOPIC: ClassVar = Topic.PROCESSES
+
+    scheduler_address: tuple[str, ...] = flag(
+        ("0.0.0.0:8003",),
+        "where gateways and executors find the scheduler, host:port or unix:/path; may be given"
+        " several times",
+        address,
+        repeated=True,
+    )
+    strict_readiness: bool = flag(
+        True, "whether the server is ready only while every model is", boolean, bare="true"
+    )
+    exit_timeout_secs: float = flag(
+        30.0, "how long requests under way may take to finish after SIGTERM", seconds
+    )
 
     def errors(self) -> list[str]:
         """What is wrong with these settings, a line each."""

@@ -13,7 +13,13 @@ from nereid.services.cache.cache_config import LocalConfig, RedisConfig
 from nereid.services.cache.service import make_store
 from nereid.services.cache.store import ResponseStore
 from tests.support.peers.redis_server import RedisServer, redis_server
-from tests.support.peers.response_stores import LIMIT_S, find, patient, put, refuse
+from tests.support.peers.response_stores import (
+    LIMIT_S,
+    expect_no_lookups,
+    look_up,
+    store_values,
+    with_long_timeouts,
+)
 
 MakeStore = Callable[[float], contextlib.AbstractAsyncContextManager[ResponseStore]]
 
@@ -36,7 +42,7 @@ def make(request: pytest.FixtureRequest) -> MakeStore:
         server.command("FLUSHALL")
 
         def config(ttl: float) -> RedisConfig:
-            return patient(RedisConfig(url=server.url, ttl=ttl))
+            return with_long_timeouts(RedisConfig(url=server.url, ttl=ttl))
 
     @contextlib.asynccontextmanager
     async def open_store(ttl: float = 0.0) -> AsyncIterator[ResponseStore]:
@@ -52,19 +58,19 @@ def make(request: pytest.FixtureRequest) -> MakeStore:
 async def test_what_was_stored_is_found_byte_for_byte(make: MakeStore) -> None:
     values = {b"a": b"1", b"b\r\n\0": bytes(range(256)) * 300, b"\xff": b""}
     async with make(0.0) as store:
-        await put(store, *(Store(key, value) for key, value in values.items()))
-        assert await find(store, *values, b"c") == [*values.values(), None]
+        await store_values(store, *(Store(key, value) for key, value in values.items()))
+        assert await look_up(store, *values, b"c") == [*values.values(), None]
 
 
 async def test_the_last_value_counts(make: MakeStore) -> None:
     async with make(0.0) as store:
-        await put(store, Store(b"a", b"1"), Store(b"a", b"2"))
-        await put(store, Store(b"a", b"3"))
-        assert await find(store, b"a", b"a") == [b"3", b"3"]
+        await store_values(store, Store(b"a", b"1"), Store(b"a", b"2"))
+        await store_values(store, Store(b"a", b"3"))
+        assert await look_up(store, b"a", b"a") == [b"3", b"3"]
 
 
 async def test_a_lookup_finds_what_is_stored_beside_it(make: MakeStore) -> None:
-    """Else a request that comes right behind the one that was computed runs once more."""
+    """Otherwise a request right behind the one that was computed would run again."""
     async with make(0.0) as store:
         done: asyncio.Future[list[Finding]] = asyncio.get_running_loop().create_future()
         lookups = [Lookup(7, b"a"), Lookup(8, b"b")]
@@ -74,64 +80,66 @@ async def test_a_lookup_finds_what_is_stored_beside_it(make: MakeStore) -> None:
         assert sorted(found) == [Finding(7, b"1"), Finding(8, None)]
 
 
-async def until_gone(store: ResponseStore, key: bytes) -> None:
+async def until_expired(store: ResponseStore, key: bytes) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while await find(store, key) != [None]:
+        while await look_up(store, key) != [None]:
             await asyncio.sleep(0.01)
 
 
 async def test_a_value_ends_at_its_own_time_or_at_the_stores(make: MakeStore) -> None:
     async with make(0.05) as store:
-        await put(store, Store(b"short", b"1"), Store(b"long", b"2", 60_000))
-        await until_gone(store, b"short")
-        assert await find(store, b"long") == [b"2"]
+        await store_values(store, Store(b"short", b"1"), Store(b"long", b"2", 60_000))
+        await until_expired(store, b"short")
+        assert await look_up(store, b"long") == [b"2"]
     async with make(0.0) as store:
-        await put(store, Store(b"own", b"3", 30), Store(b"ever", b"4"))
-        await until_gone(store, b"own")
-        assert await find(store, b"ever") == [b"4"]
+        await store_values(store, Store(b"own", b"3", 30), Store(b"ever", b"4"))
+        await until_expired(store, b"own")
+        assert await look_up(store, b"ever") == [b"4"]
 
 
 async def test_it_counts(make: MakeStore) -> None:
     async with make(0.0) as store:
-        await put(store, Store(b"a", b"1"))
-        await find(store, b"a", b"b", b"a")
-        store.refresh()
+        await store_values(store, Store(b"a", b"1"))
+        await look_up(store, b"a", b"b", b"a")
+        store.refresh_usage()
         usage = store.usage
         assert (usage.lookups, usage.hits, usage.stores, usage.failures) == (4, 2, 1, 0)
         assert usage.lookup_ns > 0
         assert usage.store_ns > 0
 
 
-async def test_it_tells_which_stores_it_kept(make: MakeStore) -> None:
+async def test_it_reports_which_stores_it_kept(make: MakeStore) -> None:
     async with make(0.0) as store:
         done: asyncio.Future[Sequence[bool]] = asyncio.get_running_loop().create_future()
-        store.exchange([], [Store(b"a", b"1"), Store(b"b", b"2")], refuse, done.set_result)
+        store.exchange(
+            [], [Store(b"a", b"1"), Store(b"b", b"2")], expect_no_lookups, done.set_result
+        )
         async with asyncio.timeout(LIMIT_S):
             assert list(await done) == [True, True]
-        assert await find(store, b"a", b"b") == [b"1", b"2"]
+        assert await look_up(store, b"a", b"b") == [b"1", b"2"]
         await store.close()
-        told: list[Sequence[bool]] = []
-        store.exchange([], [Store(b"a", b"3")], refuse, told.append)
-        assert told == [[False]]
+        reported: list[Sequence[bool]] = []
+        store.exchange([], [Store(b"a", b"3")], expect_no_lookups, reported.append)
+        assert reported == [[False]]
 
 
 async def test_many_exchanges_at_once_each_get_their_own(make: MakeStore) -> None:
     async with make(0.0) as store:
-        await put(store, *(Store(b"%d" % n, b"v%d" % n) for n in range(200)))
-        found = await asyncio.gather(*(find(store, b"%d" % n, b"x") for n in range(200)))
+        await store_values(store, *(Store(b"%d" % n, b"v%d" % n) for n in range(200)))
+        found = await asyncio.gather(*(look_up(store, b"%d" % n, b"x") for n in range(200)))
         assert found == [[b"v%d" % n, None] for n in range(200)]
 
 
 async def test_a_closed_store_misses(make: MakeStore) -> None:
     async with make(0.0) as store:
-        await put(store, Store(b"a", b"1"))
+        await store_values(store, Store(b"a", b"1"))
         await store.close()
-        assert await find(store, b"a") == [None]
+        assert await look_up(store, b"a") == [None]
 
 
-async def test_who_is_responded_may_ask_again_at_once(make: MakeStore) -> None:
+async def test_a_caller_may_look_up_again_at_once(make: MakeStore) -> None:
     async with make(0.0) as store, asyncio.timeout(LIMIT_S):
-        await put(store, Store(b"a", b"1"))
+        await store_values(store, Store(b"a", b"1"))
         for _ in range(20):
-            assert await find(store, b"a") == [b"1"]
+            assert await look_up(store, b"a") == [b"1"]
         assert store.usage.failures == 0

@@ -1,7 +1,7 @@
 """`nereid serve`: the whole mesh on one machine, as child processes over unix sockets.
 
-What children there are and which flags each gets is planned by nereid.cli.serve.plan, in a process
-of its own, since only that knows the services' settings. It checks everything before anything
+nereid.cli.serve.plan decides which children there are and which flags each gets. It runs in a
+process of its own, because it imports all services' settings, and checks everything before anything
 starts.
 """
 
@@ -28,34 +28,35 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-# One package of each service's.
-_NEEDED = ("httptools", "numpy", "xxhash")
+# One package that each service needs.
+_REQUIRED = ("httptools", "numpy", "xxhash")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `python -m nereid.cli.serve.plan` prints, read back."""
+    """What `python -m nereid.cli.serve.plan` prints, parsed."""
 
     children: tuple[ChildSpec, ...]
     exit_timeout_s: float
     http_address: str | None
     grpc_address: str | None
     metrics_address: str | None
-    # "yes", "mutual", or empty for HTTP in clear.
+    # "yes", "mutual", or empty for HTTP without TLS.
     https: str
     log: LogSettings
 
 
 def main(argv: Sequence[str]) -> int:
     """Start the mesh and keep it running until a signal; the exit code."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
-        told = f"{', '.join(missing)} is missing: the extra [serve] brings all that is needed here"
-        print(f"nereid serve: {told}", file=sys.stderr)
+        names = ", ".join(missing)
+        text = f"{names} is missing: the extra [serve] brings all that is needed here"
+        print(f"nereid serve: {text}", file=sys.stderr)
         return 2
     _raise_descriptor_limit()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
+        signal.signal(number, _exit_early)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
         planned = subprocess.run(
             [sys.executable, "-m", "nereid.cli.serve.plan", directory, *argv],
@@ -71,14 +72,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _raise_descriptor_limit() -> None:
-    """Each client costs a descriptor: let the children have all that the system allows."""
+    """Each client costs a descriptor: allow the children all that the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _end(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Nothing is started yet, but the directory and the planning shall not be left behind."""
+def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Before the children start: unwind, so that the directory and the plan process go, too."""
     sys.exit(0)
 
 

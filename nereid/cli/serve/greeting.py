@@ -1,4 +1,4 @@
-"""What `nereid serve` prints once the mesh answers: the models, the URLs and a request to try."""
+"""What `nereid serve` prints once the mesh is ready: models, URLs and a request to try."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from nereid.rpc.net.address import unix_path
 
 _PAUSE_S = 0.1
 _LIMIT_S = 5.0
-# A longer first request is no help to anybody.
+# In characters; a longer first request helps nobody.
 _LONGEST_EXAMPLE = 1024
-# What models that take text are sent.
+# The example for models that take text.
 _TEXT = "A mesh of small services."
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Where the mesh serves its clients; None where it does not."""
+    """The addresses that the mesh serves; None: not served."""
 
     http: str | None
     grpc: str | None
     metrics: str | None
-    # "yes", "mutual", or empty for HTTP in clear.
+    # "yes", "mutual", or empty for HTTP without TLS.
     https: str = ""
 
 
 async def greet(edges: Edges) -> None:
-    """Wait until the mesh serves and its models have settled, then print."""
+    """Wait until the mesh serves and no model is loading any more, then print."""
     if edges.http is None:
         return
     if edges.https == "mutual":
-        # Without a client's certificate there is nobody to ask.
+        # The mesh would refuse our own requests: they have no client certificate.
         _print_addresses(edges)
         return
     http = _Http(_reachable(edges.http), tls=bool(edges.https))
     while True:
         try:
-            models = await asyncio.to_thread(http.ask, "POST", "/v2/repository/index")
+            models = await asyncio.to_thread(http.request, "POST", "/v2/repository/index")
         except (OSError, http_client.HTTPException, ValueError):
             models = None
         if models is not None and not any(model.get("state") == "LOADING" for model in models):
@@ -74,23 +74,23 @@ def _print_addresses(edges: Edges) -> None:
 
 
 def _reachable(address: str) -> str:
-    """An address to try on this machine where a server listens on all interfaces."""
+    """The address to use on this machine if a server listens on all interfaces."""
     host, _, port = address.rpartition(":")
     return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
 
 
 class _Http:
-    """Asks the mesh that was just started here."""
+    """A client of the mesh that was just started here."""
 
     def __init__(self, address: str, *, tls: bool) -> None:
         self._address = address
         self._tls = tls
         path = unix_path(address)
         where = f"{'https' if tls else 'http'}://{address if path is None else 'localhost'}"
-        # How a user begins to ask the same.
+        # The beginning of the same request as a command.
         self.curl = f"curl {'' if path is None else f'--unix-socket {path} '}{where}"
 
-    def ask(self, method: str, path: str) -> Any:
+    def request(self, method: str, path: str) -> Any:
         connection = self._connection()
         try:
             connection.request(method, path)
@@ -106,7 +106,7 @@ class _Http:
         path = unix_path(self._address)
         name = self._address if path is None else "localhost"
         if self._tls:
-            # A child of ours, on this machine; its certificate is for other names than this.
+            # Our own child process, whose certificate is for other names than localhost.
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -116,11 +116,11 @@ class _Http:
         else:
             connection = http_client.HTTPConnection(name, timeout=_LIMIT_S)
         if path is not None:
-            connection.sock = _dial(path, context if self._tls else None)
+            connection.sock = _connect_unix(path, context if self._tls else None)
         return connection
 
 
-def _dial(path: str, context: ssl.SSLContext | None) -> socket.socket:
+def _connect_unix(path: str, context: ssl.SSLContext | None) -> socket.socket:
     plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     plain.settimeout(_LIMIT_S)
     try:
@@ -135,7 +135,7 @@ def _table(models: list[dict[str, str]]) -> str:
     rows = [("MODEL", "VERSION", "STATE")]
     for model in models:
         state = model.get("state", "")
-        # The log has all of it; of a Python model's exception this is the first of many lines.
+        # Of a traceback the first line; the log has all of it.
         reason = model.get("reason", "").partition("\n")[0]
         rows.append(
             (model["name"], model.get("version", "-"), f"{state}: {reason}" if reason else state)
@@ -147,11 +147,11 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 def _example(http: _Http, model: str) -> str:
-    """A curl line that sends the model text and zeros; empty if it takes no such request."""
-    config = http.ask("GET", f"/v2/models/{model}/config")
+    """A curl command that sends the model text or zeros; empty: the model is decoupled."""
+    config = http.request("GET", f"/v2/models/{model}/config")
     if config.get("model_transaction_policy", {}).get("decoupled"):
         return ""
-    metadata = http.ask("GET", f"/v2/models/{model}")
+    metadata = http.request("GET", f"/v2/models/{model}")
     inputs = []
     for tensor in metadata["inputs"]:
         shape = [max(1, int(dim)) for dim in tensor["shape"]]

@@ -1,4 +1,4 @@
-"""Gateway, scheduler and cache in one process, joined in memory: its composition root.
+"""Gateway, scheduler and cache in one process, linked in memory: its composition root.
 
 With nereid.cli.serve.plan the only module that may know several services.
 """
@@ -6,18 +6,15 @@ With nereid.cli.serve.plan the only module that may know several services.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
-import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
-import uvloop
-
 from nereid import rpc
-from nereid.config import flags
-from nereid.observability.logging import set_up_logging
+from nereid.config.settings_reader import read_shared_settings
 from nereid.observability.tracing import open_tracer
+from nereid.service_process import StartError, freeze_started_objects, run_service
 from nereid.services.cache.service import CacheService, make_store
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.gateway.service import GatewayService, joined
@@ -28,31 +25,29 @@ from nereid.services.scheduler.settings import Settings as SchedulerSettings
 if TYPE_CHECKING:
     from nereid.core.cache_messages import FromCache, ToCache
     from nereid.core.messages import FromScheduler, ToScheduler
+    from nereid.service_process import Shutdown
 
 _PROGRAM = "nereid.cli.serve.joined"
 
 
 async def serve(
-    gateway_settings: GatewaySettings,
     scheduler_settings: SchedulerSettings,
     cache_settings: CacheSettings,
+    gateway_settings: GatewaySettings,
+    shutdown: Shutdown,
 ) -> int:
-    """Serve until a signal says to end; the exit code to leave with."""
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.set)
+    """Serve until shutdown is requested or the start failed; the exit code."""
     cache: CacheService | None = None
-    cache_end: rpc.Link[ToCache] | None = None
+    cache_link: rpc.Link[ToCache] | None = None
     if cache_settings.cache_config:
-        asking_end: rpc.Link[FromCache]
-        cache_end, asking_end = rpc.memory_links()
+        scheduler_side: rpc.Link[FromCache]
+        cache_link, scheduler_side = rpc.memory_links()
         cache = CacheService(
             make_store(cache_settings.store_config()), open_tracer(cache_settings, "cache")
         )
-        cache.attach(asking_end)
-    scheduler = SchedulerService(scheduler_settings, cache_end)
-    scheduler.on_failed_start = ending.set
+        cache.attach(scheduler_side)
+    scheduler = SchedulerService(scheduler_settings, cache_link)
+    scheduler.on_failed_start = shutdown.request
     gateway_end: rpc.Link[ToScheduler]
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()
@@ -62,14 +57,13 @@ async def serve(
         await scheduler.start()
         scheduler.attach(scheduler_end)
         await gateway.start()
-        # What was said before the gateway listened is lost.
+        # The gateway has missed the notices sent before it listened.
         scheduler.announce()
     except OSError as error:
-        flags.refuse([f"cannot listen: {error}"], _PROGRAM)
-    # What lives by now lives for good: keep the collector from walking it again and again.
-    gc.collect()
-    gc.freeze()
-    await ending.wait()
+        raise StartError(f"cannot listen: {error}") from error
+    freeze_started_objects()
+    await shutdown.wait()
+    loop = asyncio.get_running_loop()
     deadline = loop.time() + gateway_settings.exit_timeout_secs
     await gateway.drain(gateway_settings.exit_timeout_secs)
     await scheduler.drain(max(0.0, deadline - loop.time()))
@@ -80,12 +74,12 @@ async def serve(
 
 def main() -> int:
     """Run the process."""
-    # The scheduler's come first: of --scheduler-address it is the one that takes several.
-    scheduler, gateway, cache = flags.read_all(
+    # The scheduler's come first: its --scheduler-address is the one that may be repeated.
+    scheduler, gateway, cache = read_shared_settings(
         (SchedulerSettings, GatewaySettings, CacheSettings), sys.argv[1:], os.environ, _PROGRAM
     )
-    set_up_logging(gateway, "gateway+scheduler")
-    return uvloop.run(serve(gateway, scheduler, cache))
+    serve_all = partial(serve, scheduler, cache)
+    return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What `nereid serve` starts: one command line, checked as a whole and split among the services.
 
-Prints the children to run, as JSON, for nereid.cli.serve.command; on faults, prints them all and
+Prints the children to run, as JSON, for nereid.cli.serve.command; on errors, prints them all and
 exits with 2. A composition root: with nereid.cli.serve.joined the only module that may know several
 services.
 """
@@ -12,10 +12,17 @@ import json
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nereid.cli.serve.triton_flags import TritonFlags
 from nereid.config import flags
+from nereid.config.flags import flag
+from nereid.config.settings_reader import (
+    exit_on_errors,
+    read_shared_settings,
+    secret_environ,
+    settings_argv,
+)
 from nereid.observability.logging import LogSettings
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.services.cache.settings import CacheSettings
@@ -30,25 +37,52 @@ if TYPE_CHECKING:
 
 _PROGRAM = "nereid serve"
 
+# What --help shows; --help-all shows all flags.
+COMMON_FLAGS = frozenset(
+    {
+        "model_repository",
+        "model_control_mode",
+        "load_model",
+        "strict_readiness",
+        "backend_config",
+        "http_port",
+        "grpc_port",
+        "metrics_port",
+        "executors",
+        "gpus",
+        "cache_config",
+        "max_queue_size",
+        "exit_timeout_secs",
+        "allow_client_shm",
+        "http_max_input_size",
+        "trace_config",
+        "log_verbose",
+        "log_format",
+        "log_file",
+    }
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class ServeSettings:
     """Start a whole mesh on this machine: gateway, scheduler and executors as child processes."""
 
-    join: str = flags.flag(
+    TOPIC: ClassVar = flags.Topic.PROCESSES
+
+    join: str = flag(
         "all",
         "all: gateway, scheduler and cache share one process; none: each has its own",
         flags.choice("all", "none"),
     )
-    executors: int | None = flags.flag(
+    executors: int | None = flag(
         None,
         "how many executors to start; by default one for each GPU, or one on the CPU",
         flags.integer(0, 64),
     )
-    exit_timeout_secs: float = flags.flag(
-        30.0, "how long requests under way may take to finish after SIGTERM", flags.seconds
+    exit_timeout_secs: float = flag(
+        30.0, "how long pending requests may take to finish after SIGTERM", flags.seconds
     )
-    scheduler_address: tuple[str, ...] = flags.flag(
+    scheduler_address: tuple[str, ...] = flag(
         (),
         "where the scheduler listens for gateways and executors of other machines as well,"
         " host:port or unix:/path; may be given several times",
@@ -66,7 +100,7 @@ class _Mesh:
     cache: CacheSettings
 
     def children(self, directory: str) -> list[dict[str, Any]]:
-        """The processes, all of which find the scheduler by a unix socket in directory."""
+        """The processes to run; the scheduler's unix socket is in directory."""
         address = f"unix:{directory}/scheduler.sock"
         gateway = dataclasses.replace(self.gateway, scheduler_address=address)
         joined = self.serve.join == "all"
@@ -79,25 +113,25 @@ class _Mesh:
         )
         has_cache = bool(self.cache.cache_config)
         if joined:
-            # The scheduler's settings come last: of two flags of one name, its own is meant.
-            argv = _merged(flags.arguments(gateway), flags.arguments(scheduler))
+            # Of two flags of one name, the scheduler's counts: it comes last.
+            argv = _merged(settings_argv(gateway), settings_argv(scheduler))
             if has_cache:
-                argv = _merged(flags.arguments(self.cache), argv)
+                argv = _merged(settings_argv(self.cache), argv)
             children = [
-                _child("nereid.cli.serve.joined", argv, 0, environ=flags.environment(self.cache))
+                _child("nereid.cli.serve.joined", argv, 0, environ=secret_environ(self.cache))
             ]
         else:
-            children = [_child("nereid.services.gateway", flags.arguments(gateway), 0)]
+            children = [_child("nereid.services.gateway", settings_argv(gateway), 0)]
             if has_cache:
                 cache = dataclasses.replace(
                     self.cache, cache_listen=f"unix:{directory}/cache.sock", metrics_port=-1
                 )
                 scheduler = dataclasses.replace(scheduler, cache_address=cache.cache_listen)
-                secrets = flags.environment(cache)
+                secrets = secret_environ(cache)
                 children.append(
-                    _child("nereid.services.cache", flags.arguments(cache), 2, environ=secrets)
+                    _child("nereid.services.cache", settings_argv(cache), 2, environ=secrets)
                 )
-            children.append(_child("nereid.services.scheduler", flags.arguments(scheduler), 1))
+            children.append(_child("nereid.services.scheduler", settings_argv(scheduler), 1))
         gpus = [gpu.id for gpu in offered_gpus(self.executor, BackendRegistry())]
         count = self.serve.executors
         interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
@@ -110,9 +144,7 @@ class _Mesh:
                 metrics_interval_ms=interval_ms,
                 gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
             )
-            children.append(
-                _child("nereid.services.executor", flags.arguments(executor), 2, number)
-            )
+            children.append(_child("nereid.services.executor", settings_argv(executor), 2, number))
         return children
 
     def edges(self) -> dict[str, str | None]:
@@ -124,8 +156,8 @@ class _Mesh:
             "metrics_address": gateway.metrics_at if gateway.allow_metrics else None,
         }
 
-    def shared(self) -> set[str]:
-        """Those of them that other processes may have as well."""
+    def shared_edges(self) -> set[str]:
+        """The edges that other processes may listen at as well."""
         gateway = self.gateway
         http = {gateway.http_at} if gateway.reuse_http_port else set()
         return http | ({gateway.grpc_at} if gateway.reuse_grpc_port else set())
@@ -137,7 +169,9 @@ def main() -> None:
     prepare_environment()
     mesh = _read(argv)
     gateway, edges = mesh.gateway, mesh.edges()
-    flags.refuse(_port_errors([edge for edge in edges.values() if edge], mesh.shared()), _PROGRAM)
+    exit_on_errors(
+        _port_errors([edge for edge in edges.values() if edge], mesh.shared_edges()), _PROGRAM
+    )
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     limit_s = mesh.serve.exit_timeout_secs
@@ -150,19 +184,19 @@ def main() -> None:
 
 def _read(argv: Sequence[str]) -> _Mesh:
     classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
-    serve, gateway, executor, scheduler, cache, triton = flags.read_all(
-        (*classes, TritonFlags), argv, os.environ, _PROGRAM
+    serve, gateway, executor, scheduler, cache, triton = read_shared_settings(
+        (*classes, TritonFlags), argv, os.environ, _PROGRAM, common=COMMON_FLAGS
     )
     if triton.response_cache_byte_size is not None:
         if cache.cache_config:
-            flags.refuse(["--response-cache-byte-size: --cache-config says it all"], _PROGRAM)
+            exit_on_errors(["--response-cache-byte-size: --cache-config says it all"], _PROGRAM)
         size = f"local,size={triton.response_cache_byte_size}"
         cache = dataclasses.replace(cache, cache_config=(size,))
     if cache.cache_config and scheduler.cache_address is not None:
-        flags.refuse(["--cache-config and --cache-address exclude each other"], _PROGRAM)
-    idle = triton.without_effect()
-    if idle:
-        sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(idle)}\n")
+        exit_on_errors(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    ignored = triton.without_effect()
+    if ignored:
+        sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(ignored)}\n")
     return _Mesh(serve, gateway, scheduler, executor, cache)
 
 
@@ -183,7 +217,7 @@ def _child(
 
 
 def _merged(first: list[str], last: list[str]) -> list[str]:
-    """Both, without what of first has its flag in last."""
+    """Both, without the flags in first that last has as well."""
     names = {each.partition("=")[0] for each in last}
     return [each for each in first if each.partition("=")[0] not in names] + last
 
@@ -192,9 +226,7 @@ def _port_errors(addresses: list[str], shared: set[str]) -> list[str]:
     twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
     if twice:
         return [f"cannot listen on {each} twice" for each in sorted(twice)]
-    return [
-        error_status for at in addresses for error_status in _port_error(at, reuse=at in shared)
-    ]
+    return [error for at in addresses for error in _port_error(at, reuse=at in shared)]
 
 
 def _port_error(address: str, *, reuse: bool) -> list[str]:

@@ -1,8 +1,8 @@
 """Keeps a set of child processes running: start, restart with back-off, ordered drain.
 
-Knows processes and signals only, not what they serve. A child is in a session of its own, so that
-a terminal's Ctrl-C reaches it by way of the drain and not behind its back, and dies with the
-supervisor even when that is killed.
+Knows processes and signals only, not what they serve. Each child has a session of its own, so that
+a terminal's Ctrl-C reaches only the supervisor, which drains it; it dies with the supervisor even
+when that is killed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
-# A child that lived this long starts again with the first pause.
+# A child that has run for this long is restarted with the first pause again.
 _SETTLED_S = 10.0
-# A child refused its settings, or ended because a model that must be loaded cannot be: to start it
-# again would not help.
+# A child refused its settings (2), or a model that it must load failed (3): a restart would not
+# help.
 _FINAL_CODES = frozenset({2, 3})
-# Children are given the same time to drain: what they fail at its end must still be told.
-_LAST_WORDS_S = 2.0
+# Children have the same time to drain: what fails when it is over must still reach the clients.
+_FINAL_RESPONSES_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -40,39 +40,39 @@ class ChildSpec:
     name: str
     argv: tuple[str, ...]
     stage: int
-    # Beside the supervisor's own environment; what nobody shall read in argv.
+    # Added to the supervisor's own environment: secrets, which argv would show to everybody.
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Supervisor:
-    """Runs its children until stop() or until one ends for good (exit codes 2 and 3)."""
+    """Runs its children until stop() or until one ends with a final exit code (2 or 3)."""
 
     def __init__(self, specs: Sequence[ChildSpec], exit_timeout_s: float) -> None:
         self._specs = specs
         self._exit_timeout_s = exit_timeout_s
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
-        self._at_once = asyncio.Event()
+        self._kill_now = asyncio.Event()
         self._exit_code = 0
 
     def stop(self) -> None:
-        """Drain and end; called again, end at once."""
+        """Drain and end; a second call ends at once."""
         if self._stopping.is_set():
-            self._at_once.set()
+            self._kill_now.set()
         else:
-            told = "finishing what was accepted, for at most %g s; a second signal ends it now"
-            _log.info(told, self._exit_timeout_s)
+            text = "finishing what was accepted, for at most %g s; a second signal ends it now"
+            _log.info(text, self._exit_timeout_s)
         self._stopping.set()
 
     async def run(self) -> int:
         """Keep the children running until stop(); the exit code to leave with."""
-        keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs]
+        tasks = [asyncio.create_task(self._keep_running(spec)) for spec in self._specs]
         await self._stopping.wait()
         await self._drain()
-        await asyncio.gather(*keepers)
+        await asyncio.gather(*tasks)
         return self._exit_code
 
-    async def _keep(self, spec: ChildSpec) -> None:
+    async def _keep_running(self, spec: ChildSpec) -> None:
         loop = asyncio.get_running_loop()
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
@@ -85,7 +85,7 @@ class Supervisor:
             )
             self._processes[spec.name] = process
             if self._stopping.is_set():
-                # The drain may have begun while this one was on its way.
+                # The drain began while this one was being started, and missed it.
                 _signal(process, signal.SIGKILL)
             code = await process.wait()
             if self._stopping.is_set():
@@ -96,14 +96,14 @@ class Supervisor:
                 return
             if loop.time() - started > _SETTLED_S:
                 pause_s = _FIRST_PAUSE_S
-            _log.warning("%s ended (%s); it starts again in %g s", spec.name, _cause(code), pause_s)
+            _log.warning("%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s)
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def _drain(self) -> None:
         """SIGTERM stage by stage, each once the one before has ended; SIGKILL at the time limit."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._exit_timeout_s + _LAST_WORDS_S
+        deadline = loop.time() + self._exit_timeout_s + _FINAL_RESPONSES_S
         for stage in sorted({spec.stage for spec in self._specs}):
             members = [
                 self._processes[spec.name]
@@ -112,9 +112,9 @@ class Supervisor:
             ]
             for process in members:
                 _signal(process, signal.SIGTERM)
-            # A later stage holds nothing of clients once the ones before it have ended.
-            limit_s = max(_LAST_WORDS_S, deadline - loop.time())
-            await _first_of(_all_ended(members), self._at_once.wait(), timeout_s=limit_s)
+            # Once the earlier stages have ended, a later one has no client's request left.
+            limit_s = max(_FINAL_RESPONSES_S, deadline - loop.time())
+            await _first_of(_all_ended(members), self._kill_now.wait(), timeout_s=limit_s)
             for process in members:
                 _signal(process, signal.SIGKILL)
 

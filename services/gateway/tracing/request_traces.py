@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
+from nereid.observability.trace_config import parse_trace_config
 from nereid.observability.tracing import (
     Span,
     child_of,
     epoch_offset_ns,
     open_tracer,
-    parse_trace_config,
 )
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.infer_chain import InferStep
@@ -28,7 +28,8 @@ from nereid.services.gateway.tracing.sampling import Sampling
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse, TraceRules
-    from nereid.observability.tracing import Tracer, TraceSettings
+    from nereid.observability.trace_config import TraceSettings
+    from nereid.observability.tracing import Tracer
     from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import xxhash
 from nereid.core.digest import Layout, digest, layout_of
 from nereid.core.messages import SharedMemory, payload_bytes
 from nereid.pb import kserve_pb2
-from nereid.shm.segments import LostError, view
+from nereid.shm.mappings import LostError, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

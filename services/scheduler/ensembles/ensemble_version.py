@@ -39,7 +39,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.entry import about, tell
 from nereid.services.scheduler.requests.shared_tensors import inline
-from nereid.shm.segments import LostError, exists
+from nereid.shm.mappings import LostError, exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.observability.metrics import Family, Histogram
+from nereid.observability.metrics_page import Family, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nereid.observability.metrics import Page
+    from nereid.observability.metrics_page import Page
     from nereid.pb import nereid_pb2 as pb
 
 

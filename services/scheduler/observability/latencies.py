@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.observability.metrics import FIRST_RESPONSE, SUMMARIES, Histogram, Quantiles, Summary
+from nereid.observability.metrics import FIRST_RESPONSE, SUMMARIES
+from nereid.observability.metrics_page import Histogram, Quantiles, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

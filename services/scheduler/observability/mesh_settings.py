@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.codecs import write_log_rules
 from nereid.observability.logging import follow_log_rules, rules_of
-from nereid.observability.tracing import parse_trace_config
+from nereid.observability.trace_config import parse_trace_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability import log_settings
 from nereid.services.scheduler.observability.trace_settings import TraceExtensionSettings

@@ -10,12 +10,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability import metrics
+from nereid.observability.metrics_page import Histogram
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sized
 
-    from nereid.observability.metrics import Family, Page
+    from nereid.observability.metrics_page import Family, Page
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.executors.sessions import Session
     from nereid.services.scheduler.models.catalogue import Catalogue
@@ -208,7 +209,7 @@ def _write_cached(page: Page, labels: Labels, statistics: ModelStatistics) -> No
 
 def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     statistics = model.statistics
-    sizes = metrics.Histogram(metrics.BATCH_SIZE_BOUNDS)
+    sizes = Histogram(metrics.BATCH_SIZE_BOUNDS)
     total = 0
     for size, compute in statistics.compute_by_batch_size.items():
         sizes.observe(size, compute.infer.count)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from nereid.observability.trace_config import parse_trace_config
 from nereid.observability.tracing import (
     Span,
     child_of,
     epoch_offset_ns,
     is_sampled,
     open_tracer,
-    parse_trace_config,
 )
 from nereid.services.scheduler.observability.trace_timestamps import TimestampTraces
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.messages import InferRequest, InferResponse
-    from nereid.observability.tracing import Attribute, Tracer, TraceSettings
+    from nereid.observability.trace_config import TraceSettings
+    from nereid.observability.tracing import Attribute, Tracer
     from nereid.services.scheduler.executors.instance import Instance, Running
     from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal, Traces
     from nereid.services.scheduler.requests.entry import Entry

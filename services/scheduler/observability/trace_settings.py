@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.core.messages import TraceRule, TraceRules
-from nereid.observability.tracing import FILE_MODE, LEVELS, SPAN_MODE, trace_rule
+from nereid.observability.trace_config import FILE_MODE, LEVELS, SPAN_MODE, trace_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nereid.observability.tracing import TraceConfig
+    from nereid.observability.trace_config import TraceConfig
 
 _OFF: Final = "OFF"
 _UINT32: Final = (1 << 32) - 1

@@ -21,7 +21,7 @@ from nereid.observability.tracing import (
     outputs_shown,
     shows_tensors,
 )
-from nereid.shm.segments import LostError, read
+from nereid.shm.mappings import LostError, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

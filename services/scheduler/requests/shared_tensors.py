@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferResponse, SharedMemory, error_status_of
 from nereid.pb import nereid_pb2 as pb
-from nereid.shm.segments import LostError, owner_of, read
+from nereid.shm.mappings import LostError, read
+from nereid.shm.segments import owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

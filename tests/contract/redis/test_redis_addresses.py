@@ -1,4 +1,4 @@
-"""How a Redis may be reached, and what is asked of it there. Every test ends in LIMIT_S."""
+"""Addresses, databases and credentials of Redis. Every test ends in LIMIT_S."""
 
 from __future__ import annotations
 
@@ -11,53 +11,64 @@ from nereid.core.cache_messages import Store
 from nereid.services.cache.cache_config import RedisConfig
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.redis_server import Sentinel, redis_server, running
-from tests.support.peers.response_stores import bounded, find, patient, put, store_at, until_found
+from tests.support.peers.response_stores import (
+    look_up,
+    open_store_at,
+    store_until_found,
+    store_values,
+    time_limited,
+    with_long_timeouts,
+)
 
 
-@bounded
+@time_limited
 async def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
         async with (
-            store_at(patient(RedisConfig(url=server.url, namespace="one"))) as one,
-            store_at(patient(RedisConfig(url=server.url, namespace="two"))) as two,
+            open_store_at(with_long_timeouts(RedisConfig(url=server.url, namespace="one"))) as one,
+            open_store_at(with_long_timeouts(RedisConfig(url=server.url, namespace="two"))) as two,
         ):
-            await put(one, Store(b"a", b"1"))
-            assert await find(two, b"a") == [None]
+            await store_values(one, Store(b"a", b"1"))
+            assert await look_up(two, b"a") == [None]
             assert b"one:a" in server.command("KEYS", "*")
 
 
-@bounded
+@time_limited
 async def test_user_and_password(tmp_path: Path) -> None:
     acl = ("--user", "cache", "on", ">geheim", "~*", "+@all", "--requirepass", "another")
     with redis_server(tmp_path, *acl) as server:
         good = RedisConfig(url=server.url, user="cache", password="geheim")
-        async with store_at(good) as store:
-            await until_found(store, b"a", b"1")
-        async with store_at(RedisConfig(url=server.url, user="cache", password="no")) as store:
-            assert await find(store, b"a") == [None]
+        async with open_store_at(good) as store:
+            await store_until_found(store, b"a", b"1")
+        async with open_store_at(RedisConfig(url=server.url, user="cache", password="no")) as store:
+            assert await look_up(store, b"a") == [None]
             assert store.usage.failures == 1
-        async with store_at(RedisConfig(url=server.url)) as store:
-            assert await find(store, b"a") == [None]
+        async with open_store_at(RedisConfig(url=server.url)) as store:
+            assert await look_up(store, b"a") == [None]
 
 
-@bounded
+@time_limited
 async def test_over_tcp_in_another_database(tmp_path: Path) -> None:
     port = free_port()
     with redis_server(tmp_path, "--port", str(port)):
-        async with store_at(patient(RedisConfig(host="127.0.0.1", port=port, db=3))) as store:
-            await put(store, Store(b"a", b"1"))
-            assert await find(store, b"a") == [b"1"]
-        async with store_at(patient(RedisConfig(url=f"redis://127.0.0.1:{port}/3"))) as store:
-            assert await find(store, b"a") == [b"1"]
-        async with store_at(RedisConfig(url=f"redis://127.0.0.1:{port}")) as store:
-            assert await find(store, b"a") == [None]
+        async with open_store_at(
+            with_long_timeouts(RedisConfig(host="127.0.0.1", port=port, db=3))
+        ) as store:
+            await store_values(store, Store(b"a", b"1"))
+            assert await look_up(store, b"a") == [b"1"]
+        async with open_store_at(
+            with_long_timeouts(RedisConfig(url=f"redis://127.0.0.1:{port}/3"))
+        ) as store:
+            assert await look_up(store, b"a") == [b"1"]
+        async with open_store_at(RedisConfig(url=f"redis://127.0.0.1:{port}")) as store:
+            assert await look_up(store, b"a") == [None]
 
 
 @pytest.mark.slow
-@bounded
+@time_limited
 async def test_a_cluster(tmp_path: Path) -> None:
     port = free_port()
-    # Its nodes talk among themselves at 10000 more, which the system shall not give to others.
+    # Nodes use port + 10000 among themselves, which must not be an ephemeral port.
     while port > 22_000:
         port = free_port()
     options = ("--port", str(port), "--cluster-enabled", "yes", "--bind", "127.0.0.1")
@@ -67,14 +78,16 @@ async def test_a_cluster(tmp_path: Path) -> None:
             server.command("CLUSTER", "ADDSLOTS", *map(str, range(first, first + 4096)))
         while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):
             await asyncio.sleep(0.02)
-        async with store_at(patient(RedisConfig(url=f"redis+cluster://127.0.0.1:{port}"))) as store:
-            await until_found(store, b"a", b"1")
-            await put(store, *(Store(b"%d" % n, b"v") for n in range(20)))
-            assert await find(store, *(b"%d" % n for n in range(20))) == [b"v"] * 20
+        async with open_store_at(
+            with_long_timeouts(RedisConfig(url=f"redis+cluster://127.0.0.1:{port}"))
+        ) as store:
+            await store_until_found(store, b"a", b"1")
+            await store_values(store, *(Store(b"%d" % n, b"v") for n in range(20)))
+            assert await look_up(store, *(b"%d" % n for n in range(20))) == [b"v"] * 20
 
 
 @pytest.mark.slow
-@bounded
+@time_limited
 async def test_a_master_by_its_sentinel(tmp_path: Path) -> None:
     port, sentinel_port = free_port(), free_port()
     watcher_path = tmp_path / "watcher"
@@ -84,5 +97,5 @@ async def test_a_master_by_its_sentinel(tmp_path: Path) -> None:
         running(Sentinel(watcher_path, sentinel_port, port)),
     ):
         url = f"redis+sentinel://127.0.0.1:{sentinel_port}/mymaster"
-        async with store_at(RedisConfig(url=url)) as store:
-            await until_found(store, b"a", b"1")
+        async with open_store_at(RedisConfig(url=url)) as store:
+            await store_until_found(store, b"a", b"1")

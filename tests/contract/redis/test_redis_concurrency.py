@@ -1,4 +1,4 @@
-"""What many callers at once see of a Redis that dies, stands still, is full or is emptied."""
+"""Many concurrent callers of a Redis that is killed, paused, full or flushed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,25 @@ from nereid.services.cache.service import CacheService, make_store
 from nereid.services.cache.store import ResponseStore
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.redis_server import RedisServer, Sentinel, redis_server, running
-from tests.support.peers.response_stores import SLACK_S, bounded, find, patient, store_at
+from tests.support.peers.response_stores import (
+    SLACK_S,
+    look_up,
+    open_store_at,
+    time_limited,
+    with_long_timeouts,
+)
 
-OnFindings = Callable[[list[Finding]], None]
+OnFound = Callable[[list[Finding]], None]
 OnStored = Callable[[Sequence[bool]], None]
 _CALLERS = 32
 _TIMES_MS = 100
-# A sentinel takes seconds to be sure and to choose.
+# A sentinel takes seconds to detect a failure and elect a master.
 _FAILOVER_S = 40.0
-# An answer waits at most its time in line, then a pipeline's: a connection's and an answer's.
+# A lookup takes at most its waiting time, then a pipeline's: a connect and a reply.
 _LATEST_S = 3 * _TIMES_MS / 1000
 
 
-def impatient(server: RedisServer, connections: int = 1) -> RedisConfig:
+def with_short_timeouts(server: RedisServer, connections: int = 1) -> RedisConfig:
     return RedisConfig(
         url=server.url,
         connect_timeout=_TIMES_MS,
@@ -43,24 +49,24 @@ def impatient(server: RedisServer, connections: int = 1) -> RedisConfig:
 
 @dataclass(slots=True)
 class Crowd:
-    """What many callers at once have seen so far. Whatever is wrong ends it by an exception."""
+    """What many concurrent callers have seen so far; a wrong value raises in run()."""
 
     hits: int = 0
     misses: int = 0
     latest_s: float = 0.0
 
-    async def come(self, store: ResponseStore) -> None:
+    async def run(self, store: ResponseStore) -> None:
         async with asyncio.TaskGroup() as callers:
             for caller in range(_CALLERS):
-                callers.create_task(self._ask(store, caller))
+                callers.create_task(self._call(store, caller))
 
-    async def _ask(self, store: ResponseStore, caller: int) -> None:
-        # Callers share keys, the value follows from the key, and lengths differ: what belongs to
-        # another key, or begins in the middle, is seen.
+    async def _call(self, store: ResponseStore, caller: int) -> None:
+        # Callers share keys, the value follows from the key, and lengths differ: a mixed-up or
+        # misaligned reply is noticed.
         for turn in itertools.count():
             key = b"%d" % ((caller * 7 + turn) % 50)
             asked_s = time.monotonic()
-            found = await find(store, key, b"never", key)
+            found = await look_up(store, key, b"never", key)
             self.latest_s = max(self.latest_s, time.monotonic() - asked_s)
             assert found[1] is None
             for value in (found[0], found[2]):
@@ -89,27 +95,27 @@ def value_of(key: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def crowd_at(store: ResponseStore) -> AsyncIterator[Crowd]:
-    """Callers at work, who have found what they look for when the block begins and ends."""
+    """Callers that have had hits when the block begins, and again when it ends."""
     crowd = Crowd()
-    coming = asyncio.create_task(crowd.come(store))
+    running_crowd = asyncio.create_task(crowd.run(store))
     me = asyncio.current_task()
     assert me is not None
     # A caller that sees something wrong ends the test, which may be waiting for something else.
-    coming.add_done_callback(lambda task: None if task.cancelled() else me.cancel())
+    running_crowd.add_done_callback(lambda task: None if task.cancelled() else me.cancel())
     try:
         await crowd.until_hits()
         yield crowd
         await crowd.until_hits()
     finally:
-        coming.cancel()
-        await asyncio.wait([coming])
-        if not coming.cancelled():
-            coming.result()
+        running_crowd.cancel()
+        await asyncio.wait([running_crowd])
+        if not running_crowd.cancelled():
+            running_crowd.result()
     assert crowd.latest_s < _LATEST_S + SLACK_S
 
 
 @pytest.mark.slow
-async def test_a_master_that_dies_amid_callers_has_its_replica_follow(tmp_path: Path) -> None:
+async def test_a_replica_replaces_a_master_that_dies_amid_callers(tmp_path: Path) -> None:
     first, second, sentinel_port = free_port(), free_port(), free_port()
     places = [tmp_path / name for name in ("master", "replica", "watcher")]
     for place in places:
@@ -128,24 +134,24 @@ async def test_a_master_that_dies_amid_callers_has_its_replica_follow(tmp_path: 
         running(Sentinel(places[2], sentinel_port, first, *watched)) as watcher,
     ):
         async with asyncio.timeout(_FAILOVER_S):
-            # Only one that it knows, and knows to be in step, can follow.
+            # Only a replica that the sentinel knows to be in sync can be promoted.
             while b"master-link-status\r\n$2\r\nok" not in watcher.command(
                 "SENTINEL", "REPLICAS", "mymaster"
             ):
                 await asyncio.sleep(0.02)
             url = f"redis+sentinel://127.0.0.1:{sentinel_port}/mymaster"
-            config = replace(impatient(master), url=url, password="geheim")
-            async with store_at(config) as store, crowd_at(store) as crowd:
+            config = replace(with_short_timeouts(master), url=url, password="geheim")
+            async with open_store_at(config) as store, crowd_at(store) as crowd:
                 master.kill()
                 await crowd.until_misses()
-                # Nobody else holds what is found from here on.
+                # From here on hits come from the replica.
                 await crowd.until_hits()
-                told = watcher.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
-            assert str(second).encode() in told
+                reply = watcher.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
+            assert str(second).encode() in reply
 
 
 class ThroughService:
-    """An ResponseStore as a scheduler sees it: a link, with the cache service behind."""
+    """A ResponseStore over a link to the cache service, as a scheduler uses it."""
 
     def __init__(self, service: CacheService) -> None:
         near: Link[ToCache]
@@ -155,32 +161,32 @@ class ThroughService:
         service.attach(far)
         self._link = near
         self._numbers = itertools.count()
-        self._asked: dict[int, tuple[int, OnFindings]] = {}
+        self._pending: dict[int, tuple[int, OnFound]] = {}
         self.usage = CacheUsage()
 
     def exchange(
         self,
         lookups: Sequence[Lookup],
         stores: Sequence[Store],
-        on_findings: OnFindings,
+        on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
-        assert on_stored is None, "a link does not tell"
-        together: list[Finding] = []
+        assert on_stored is None, "a link does not report stores"
+        results: list[Finding] = []
 
-        def gather(findings: list[Finding]) -> None:
-            together.extend(findings)
-            if len(together) == len(lookups):
-                on_findings(together)
+        def gather(some: list[Finding]) -> None:
+            results.extend(some)
+            if len(results) == len(lookups):
+                on_found(results)
 
         for lookup in lookups:
             number = next(self._numbers)
-            self._asked[number] = lookup.id, gather
+            self._pending[number] = lookup.id, gather
             self._link.send(Lookup(number, lookup.key))
         for store in stores:
             self._link.send(store)
 
-    def refresh(self) -> None:
+    def refresh_usage(self) -> None:
         pass
 
     async def close(self) -> None:
@@ -191,15 +197,15 @@ class ThroughService:
             if isinstance(item, CacheUsage):
                 self.usage = item
             else:
-                own, gather = self._asked.pop(item.id)
+                own, gather = self._pending.pop(item.id)
                 gather([Finding(own, item.value)])
 
 
 @pytest.mark.slow
-@bounded
+@time_limited
 async def test_the_service_amid_callers(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
-        service = CacheService(make_store(impatient(server)))
+        service = CacheService(make_store(with_short_timeouts(server)))
         try:
             async with crowd_at(ThroughService(service)) as crowd:
                 server.pause()
@@ -217,11 +223,11 @@ async def test_the_service_amid_callers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("connections", [1, 4])
-@bounded
+@time_limited
 async def test_killed_amid_callers(tmp_path: Path, connections: int) -> None:
     with redis_server(tmp_path) as server:
         async with (
-            store_at(impatient(server, connections)) as store,
+            open_store_at(with_short_timeouts(server, connections)) as store,
             crowd_at(store) as crowd,
         ):
             server.kill()
@@ -232,11 +238,11 @@ async def test_killed_amid_callers(tmp_path: Path, connections: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("connections", [1, 4])
-@bounded
+@time_limited
 async def test_paused_amid_callers(tmp_path: Path, connections: int) -> None:
     with redis_server(tmp_path) as server:
         async with (
-            store_at(impatient(server, connections)) as store,
+            open_store_at(with_short_timeouts(server, connections)) as store,
             crowd_at(store) as crowd,
         ):
             for _ in range(2):
@@ -247,15 +253,15 @@ async def test_paused_amid_callers(tmp_path: Path, connections: int) -> None:
 
 
 @pytest.mark.slow
-@bounded
+@time_limited
 async def test_full_amid_callers(tmp_path: Path) -> None:
     with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
-        async with store_at(impatient(server)) as store, crowd_at(store) as crowd:
+        async with open_store_at(with_short_timeouts(server)) as store, crowd_at(store) as crowd:
             server.command("CONFIG", "SET", "maxmemory", "1")
             failures = store.usage.failures
             await crowd.until(lambda: store.usage.failures)
             assert store.usage.failures > failures
-            # What it has, it still gives.
+            # Stored values are still found.
             await crowd.until_hits()
             server.command("FLUSHALL")
             await crowd.until_misses()
@@ -263,11 +269,11 @@ async def test_full_amid_callers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@bounded
+@time_limited
 async def test_flushed_amid_callers(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
-        config = patient(RedisConfig(url=server.url))
-        async with store_at(config) as store, crowd_at(store) as crowd:
+        config = with_long_timeouts(RedisConfig(url=server.url))
+        async with open_store_at(config) as store, crowd_at(store) as crowd:
             for _ in range(5):
                 misses = crowd.misses
                 server.command("FLUSHALL")

@@ -1,4 +1,4 @@
-"""What Redis alone can suffer. Every test ends in LIMIT_S."""
+"""Failures that only a Redis store can have. Every test ends in LIMIT_S."""
 
 from __future__ import annotations
 
@@ -17,83 +17,91 @@ from nereid.services.cache.redis_store import RedisOptions, RedisStore
 from tests.support.peers.redis_server import RedisServer, redis_server
 from tests.support.peers.response_stores import (
     SLACK_S,
-    bounded,
-    find,
-    patient,
-    put,
-    store_at,
-    until_found,
+    look_up,
+    open_store_at,
+    store_until_found,
+    store_values,
+    time_limited,
+    with_long_timeouts,
 )
 
 
-@bounded
+@time_limited
 async def test_killed_it_misses_and_comes_back(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
-        async with store_at(RedisConfig(url=server.url)) as store:
-            await put(store, Store(b"a", b"1"))
+        async with open_store_at(RedisConfig(url=server.url)) as store:
+            await store_values(store, Store(b"a", b"1"))
             server.kill()
-            assert await find(store, b"a") == [None]
+            assert await look_up(store, b"a") == [None]
             assert store.usage.failures >= 1
             Path(server.path).unlink(missing_ok=True)
             server.start()
-            await until_found(store, b"a", b"2")
+            await store_until_found(store, b"a", b"2")
 
 
-@bounded
+@time_limited
 async def test_paused_it_misses_after_the_socket_timeout(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
-        async with store_at(RedisConfig(url=server.url, socket_timeout=50)) as store:
-            await put(store, Store(b"a", b"1"))
+        async with open_store_at(RedisConfig(url=server.url, socket_timeout=50)) as store:
+            await store_values(store, Store(b"a", b"1"))
             server.pause()
-            assert await find(store, b"a", b"b") == [None, None]
+            assert await look_up(store, b"a", b"b") == [None, None]
             server.resume()
-            await until_found(store, b"a", b"1")
+            await store_until_found(store, b"a", b"1")
             assert store.usage.failures >= 2
 
 
-@bounded
-async def test_full_it_refuses_and_still_responses(tmp_path: Path) -> None:
+@time_limited
+async def test_full_it_refuses_stores_and_still_serves_lookups(tmp_path: Path) -> None:
     with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
-        async with store_at(patient(RedisConfig(url=server.url))) as store:
-            await put(store, Store(b"a", b"1"))
+        async with open_store_at(with_long_timeouts(RedisConfig(url=server.url))) as store:
+            await store_values(store, Store(b"a", b"1"))
             server.command("CONFIG", "SET", "maxmemory", "1")
-            await put(store, Store(b"b", b"2"))
-            assert await find(store, b"a", b"b") == [b"1", None]
+            await store_values(store, Store(b"b", b"2"))
+            assert await look_up(store, b"a", b"b") == [b"1", None]
             assert store.usage.failures == 1
 
 
-@bounded
-async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nereid.services.cache.redis_store._MOST_WAITING_LOOKUPS", 3)
-    monkeypatch.setattr("nereid.services.cache.redis_store._MOST_WAITING_BYTES", 10)
+@contextlib.asynccontextmanager
+async def closing(store: RedisStore) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await store.close()
+
+
+@time_limited
+async def test_waiting_exchanges_are_bounded(tmp_path: Path) -> None:
+    options = RedisOptions(max_waiting_lookups=3, max_waiting_bytes=10)
     with redis_server(tmp_path) as server:
-        async with store_at(RedisConfig(url=server.url)) as store:
+        store = RedisStore(make_client(RedisConfig(url=server.url)), options)
+        async with closing(store):
             found: list[list[Finding]] = []
             store.exchange([Lookup(1, b"a"), Lookup(2, b"b")], [], found.append)
             store.exchange([Lookup(3, b"a"), Lookup(4, b"b")], [], found.append)
             assert found == [[Finding(3, None), Finding(4, None)]]
             store.exchange([], [Store(b"a", b"x" * 11)], found.append)
             assert store.usage.failures == 3
-            assert await find(store, b"a") == [None]
+            assert await look_up(store, b"a") == [None]
 
 
-@bounded
-async def test_what_waited_too_long_is_a_miss(tmp_path: Path) -> None:
+@time_limited
+async def test_an_exchange_that_waited_too_long_is_a_miss(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
         client = make_client(RedisConfig(url=server.url))
         store = RedisStore(client, RedisOptions(wait_timeout_s=-1.0))
-        assert await find(store, b"a") == [None]
+        assert await look_up(store, b"a") == [None]
         assert store.usage.failures == 1
         await store.close()
 
 
 @contextlib.asynccontextmanager
 async def dripping(server: RedisServer, path: Path, pause_s: float) -> AsyncIterator[asyncio.Event]:
-    """A way to the server; once the event is set, answers come line by line, each after a pause."""
+    """A proxy of the server; once the event is set, it delays every line of the replies."""
     slow = asyncio.Event()
-    ways: set[asyncio.Task[None]] = set()
+    connections: set[asyncio.Task[None]] = set()
 
-    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
                 sink.write(data)
@@ -106,13 +114,13 @@ async def dripping(server: RedisServer, path: Path, pause_s: float) -> AsyncIter
                         await asyncio.sleep(pause_s)
                     sink.write(line)
 
-    async def open_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        way = asyncio.current_task()
-        assert way is not None
-        ways.add(way)
+    async def open_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.current_task()
+        assert connection is not None
+        connections.add(connection)
         there, back = await asyncio.open_unix_connection(server.path)
         both = [
-            asyncio.create_task(pass_on(reader, back)),
+            asyncio.create_task(forward(reader, back)),
             asyncio.create_task(drip(there, writer)),
         ]
         try:
@@ -124,47 +132,49 @@ async def dripping(server: RedisServer, path: Path, pause_s: float) -> AsyncIter
             back.close()
             writer.close()
 
-    listening = await asyncio.start_unix_server(open_way, path)
+    listening = await asyncio.start_unix_server(open_connection, path)
     try:
         yield slow
     finally:
         listening.close()
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
 
 @pytest.mark.slow
-@bounded
-async def test_responses_that_drip_are_late_as_a_whole(tmp_path: Path) -> None:
+@time_limited
+async def test_dripping_replies_are_timed_out_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "dripping.sock"
     with redis_server(tmp_path) as server:
         config = RedisConfig(url=f"unix://{path}", connect_timeout=100, socket_timeout=100)
-        async with dripping(server, path, 0.06) as slow, store_at(config) as store:
-            await put(store, Store(b"a", b"1"))
+        async with dripping(server, path, 0.06) as slow, open_store_at(config) as store:
+            await store_values(store, Store(b"a", b"1"))
             slow.set()
             asked_s = time.monotonic()
-            # Each answer is in time for the socket, and the last one after twelve seconds.
-            assert await find(store, *[b"nothing"] * 200) == [None] * 200
+            # Each reply is in time for the socket; all of them would take twelve seconds.
+            assert await look_up(store, *[b"nothing"] * 200) == [None] * 200
             assert time.monotonic() - asked_s < 0.2 + SLACK_S
             assert store.usage.failures >= 200
             slow.clear()
-            await until_found(store, b"a", b"1")
+            await store_until_found(store, b"a", b"1")
 
 
-@bounded
-async def test_who_waits_is_told_in_time_while_redis_holds_the_one_before(tmp_path: Path) -> None:
+@time_limited
+async def test_waiting_exchanges_miss_in_time_while_redis_blocks_the_one_before(
+    tmp_path: Path,
+) -> None:
     with redis_server(tmp_path) as server:
         # For ever, as far as the socket is concerned.
-        async with store_at(
+        async with open_store_at(
             RedisConfig(url=server.url, socket_timeout=0, wait_timeout=50)
         ) as store:
-            await put(store, Store(b"a", b"1"))
+            await store_values(store, Store(b"a", b"1"))
             server.pause()
-            held = asyncio.create_task(find(store, b"a"))
+            held = asyncio.create_task(look_up(store, b"a"))
             await asyncio.sleep(0.01)
             asked_s = time.monotonic()
-            assert await asyncio.gather(*(find(store, b"a") for _ in range(5))) == [[None]] * 5
+            assert await asyncio.gather(*(look_up(store, b"a") for _ in range(5))) == [[None]] * 5
             assert time.monotonic() - asked_s < 0.05 + SLACK_S
             assert not held.done()
             server.resume()

@@ -1,4 +1,4 @@
-"""Redis by TLS: who is trusted, by which name, and who is let in."""
+"""Redis over TLS: certificates, names and passwords."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from nereid.core.cache_messages import Store
 from nereid.services.cache.cache_config import RedisConfig, parse_cache_config
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.redis_server import redis_server, tls_binary
-from tests.support.peers.response_stores import bounded, find, patient, put, store_at
+from tests.support.peers.response_stores import (
+    look_up,
+    open_store_at,
+    store_values,
+    time_limited,
+    with_long_timeouts,
+)
 
 
 @dataclass(frozen=True)
 class Site:
-    """A Redis that asks for a password, and in mutual for a certificate as well."""
+    """A Redis that requires a password and, if mutual, a client certificate."""
 
     port: int
-    # The one that signed all certificates, and one that signed none of them.
+    # The authority that signed all certificates, and another one.
     ca: Path
     stranger: Path
     cert: Path
@@ -63,7 +69,7 @@ OWN = ",password=geheim,cacert={ca},cert={cert},key={key}"
 def config_of(site: Site, text: str) -> RedisConfig:
     config = parse_cache_config([text.format(**vars(site))], {})
     assert isinstance(config, RedisConfig)
-    return patient(config)
+    return with_long_timeouts(config)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +83,11 @@ def config_of(site: Site, text: str) -> RedisConfig:
     ],
     ids=["host", "url", "password in the url", "name", "name and url"],
 )
-@bounded
-async def test_who_is_trusted_and_known_gets_responses(site: Site, text: str) -> None:
-    async with store_at(config_of(site, text)) as store:
-        await put(store, Store(text.encode(), b"1"))
-        assert await find(store, text.encode()) == [b"1"]
+@time_limited
+async def test_good_credentials_get_hits(site: Site, text: str) -> None:
+    async with open_store_at(config_of(site, text)) as store:
+        await store_values(store, Store(text.encode(), b"1"))
+        assert await look_up(store, text.encode()) == [b"1"]
         assert store.usage.failures == 0
 
 
@@ -97,18 +103,18 @@ async def test_who_is_trusted_and_known_gets_responses(site: Site, text: str) ->
     ],
     ids=["no TLS", "no CA", "another CA", "another host", "another name", "another password"],
 )
-@bounded
-async def test_whoever_is_not_has_misses(site: Site, text: str) -> None:
-    # TLS and a server that speaks none may wait for each other.
+@time_limited
+async def test_bad_credentials_get_misses(site: Site, text: str) -> None:
+    # A TLS client and a server without TLS may wait for each other.
     config = replace(config_of(site, text), socket_timeout=300, connect_timeout=300)
-    async with store_at(config) as store:
-        assert await find(store, b"a") == [None]
+    async with open_store_at(config) as store:
+        assert await look_up(store, b"a") == [None]
         assert store.usage.failures == 1
 
 
-@bounded
+@time_limited
 async def test_without_a_certificate_of_its_own(site: Site) -> None:
     text = "redis,host=localhost,port={port},tls_enabled=true,password=geheim,cacert={ca}"
-    async with store_at(config_of(site, text)) as store:
-        await find(store, b"a")
+    async with open_store_at(config_of(site, text)) as store:
+        await look_up(store, b"a")
         assert store.usage.failures == site.mutual

@@ -1,4 +1,4 @@
-"""Sentinels and clusters by TLS: what a cache finds there, and who does not get that far."""
+"""Sentinels and clusters over TLS: caches with good credentials get hits, others misses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from nereid.services.cache.cache_config import RedisConfig, parse_cache_config
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.certificates import Authority
 from tests.support.peers.redis_server import RedisServer, Sentinel, running, tls_binary
-from tests.support.peers.response_stores import find, patient, put, store_at, until_found
+from tests.support.peers.response_stores import (
+    look_up,
+    open_store_at,
+    store_until_found,
+    store_values,
+    with_long_timeouts,
+)
 
 pytestmark = pytest.mark.slow
 
-# A sentinel takes seconds to be sure and to choose.
+# A sentinel takes seconds to detect a failure and elect a master.
 LIMIT_S = 40.0
 SECRET = "geheim"
 SENTINELS_SECRET = "still"
@@ -28,7 +34,7 @@ OWN = f",password={SECRET}" + ",cacert={root},cert={cert},key={key}"
 
 @dataclass(frozen=True)
 class Site:
-    """Where to ask, with certificates that are asked for as well."""
+    """An address, and the certificates of a client."""
 
     where: str
     root: str
@@ -39,7 +45,7 @@ class Site:
     def config(self, text: str) -> RedisConfig:
         config = parse_cache_config([text.format(**vars(self))], {})
         assert isinstance(config, RedisConfig)
-        return patient(config)
+        return with_long_timeouts(config)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +63,12 @@ class Certified:
         authority = Authority(folder / "own")
         self._root = authority.root
         self._stranger = Authority(folder / "stranger").root
-        # By number alone: that is what sentinels and clusters call their servers.
+        # By IP address: sentinels and clusters name their servers so.
         self._server = authority.identity("127.0.0.1")
         self._cache = authority.identity("nereid.test", files="cache")
 
     def options(self, port: int) -> list[str]:
-        """For a server that speaks nothing but TLS, also with others of its kind."""
+        """For a server that uses TLS only, also between servers."""
         return [
             "--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1",
             "--tls-replication", "yes", "--tls-auth-clients", "yes",
@@ -92,14 +98,14 @@ class Watched:
     replica_port: int
     watcher: Sentinel
 
-    def in_step(self) -> bool:
-        """Only a replica that the sentinel knows, and knows to be in step, can follow."""
-        told = self.watcher.command("SENTINEL", "REPLICAS", "mymaster")
-        return b"master-link-status\r\n$2\r\nok" in told
+    def in_sync(self) -> bool:
+        """Only a replica that the sentinel knows to be in sync can be promoted."""
+        reply = self.watcher.command("SENTINEL", "REPLICAS", "mymaster")
+        return b"master-link-status\r\n$2\r\nok" in reply
 
-    def followed(self) -> bool:
-        told = self.watcher.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
-        return str(self.replica_port).encode() in told
+    def promoted(self) -> bool:
+        reply = self.watcher.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
+        return str(self.replica_port).encode() in reply
 
 
 @contextlib.contextmanager
@@ -132,17 +138,17 @@ SENTINEL = "redis,url=rediss+sentinel://{where}/mymaster" + OWN
 SENTINEL += f",sentinel_password={SENTINELS_SECRET}"
 
 
-async def test_sentinels_by_tls_name_the_master_and_then_who_follows_it(
+async def test_sentinels_over_tls_name_the_master_and_then_its_replacement(
     binary: str, tmp_path: Path
 ) -> None:
     with watched(tmp_path, binary) as it:
-        await until(it.in_step)
-        async with store_at(it.site.config(SENTINEL)) as store, asyncio.timeout(LIMIT_S):
-            await until_found(store, b"a", b"1")
+        await until(it.in_sync)
+        async with open_store_at(it.site.config(SENTINEL)) as store, asyncio.timeout(LIMIT_S):
+            await store_until_found(store, b"a", b"1")
             it.master.kill()
-            await until(it.followed)
-            await until_found(store, b"b", b"2")
-        # It is kept by the one that was the replica.
+            await until(it.promoted)
+            await store_until_found(store, b"b", b"2")
+        # The former replica has it.
         assert b"nereid:b" in it.replica.command("KEYS", "*")
 
 
@@ -161,7 +167,7 @@ def refused(text: str, why: str) -> str:
     return text
 
 
-async def test_sentinels_by_tls_are_for_those_that_are_trusted(binary: str, tmp_path: Path) -> None:
+async def test_sentinels_over_tls_refuse_bad_credentials(binary: str, tmp_path: Path) -> None:
     also = {SENTINEL.replace("sentinel_password=", "sentinel_password=no")}
     also.add(SENTINEL.replace(f",sentinel_password={SENTINELS_SECRET}", ""))
     with watched(tmp_path, binary) as it:
@@ -169,15 +175,15 @@ async def test_sentinels_by_tls_are_for_those_that_are_trusted(binary: str, tmp_
             assert await misses(it.site.config(text)), text
         # With TLS as an option instead of in the scheme.
         text = SENTINEL.replace("rediss+", "redis+") + ",tls_enabled=true"
-        async with store_at(it.site.config(text)) as store, asyncio.timeout(LIMIT_S):
-            await until_found(store, b"a", b"1")
+        async with open_store_at(it.site.config(text)) as store, asyncio.timeout(LIMIT_S):
+            await store_until_found(store, b"a", b"1")
 
 
 async def misses(config: RedisConfig) -> bool:
-    """Whether a lookup fails that a good configuration would have find something, or nothing."""
-    # TLS and a server that speaks none may wait for each other.
-    async with store_at(replace(config, socket_timeout=300, connect_timeout=300)) as store:
-        return await find(store, b"a") == [None] and store.usage.failures == 1
+    """Whether a lookup fails, as opposed to finding nothing."""
+    # A TLS client and a server without TLS may wait for each other.
+    async with open_store_at(replace(config, socket_timeout=300, connect_timeout=300)) as store:
+        return await look_up(store, b"a") == [None] and store.usage.failures == 1
 
 
 CLUSTER = "redis,url=rediss+cluster://{where}" + OWN
@@ -203,23 +209,23 @@ def cluster(folder: Path, binary: str) -> Iterator[tuple[Site, list[RedisServer]
 
 
 def cluster_port() -> int:
-    """Nodes talk among themselves at 10000 more, which the system shall not give to others."""
+    """Nodes use port + 10000 among themselves, which must not be an ephemeral port."""
     while (port := free_port()) > 22_000:
         pass
     return port
 
 
-async def test_a_cluster_by_tls_is_for_those_that_are_trusted(binary: str, tmp_path: Path) -> None:
+async def test_a_cluster_over_tls_refuses_bad_credentials(binary: str, tmp_path: Path) -> None:
     with cluster(tmp_path, binary) as (site, servers):
         for server in servers:
             await until(lambda s=server: b"cluster_state:ok" in s.command("CLUSTER", "INFO"))  # type: ignore[misc]
         for text in (CLUSTER, CLUSTER.replace("rediss+", "redis+") + ",tls_enabled=true"):
             keys = [b"%d" % number for number in range(50)]
-            async with store_at(site.config(text)) as store, asyncio.timeout(LIMIT_S):
-                await until_found(store, b"a", b"1")
-                await put(store, *(Store(key, key) for key in keys))
-                assert await find(store, *keys) == keys
-        # Each has its part.
+            async with open_store_at(site.config(text)) as store, asyncio.timeout(LIMIT_S):
+                await store_until_found(store, b"a", b"1")
+                await store_values(store, *(Store(key, key) for key in keys))
+                assert await look_up(store, *keys) == keys
+        # Each has some of the keys.
         assert all(b"nereid:" in server.command("KEYS", "*") for server in servers)
         for why in REFUSED:
             assert await misses(site.config(refused(CLUSTER, why))), why

@@ -46,15 +46,15 @@ def test_what_is_served_is_what_was_trained(examples_mesh: Mesh, models: Path, s
     result = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
-    # The script exits with 1 at any difference from the offline answers.
+    # The script exits with 1 at any difference from the offline results.
     assert result.returncode == 0, result.stdout + result.stderr
     accuracies = re.findall(r"accuracy served ([\d.]+), offline ([\d.]+)", result.stdout)
     assert accuracies
     assert all(served == offline and float(served) > 0.9 for served, offline in accuracies)
 
 
-def told_by(mesh: Mesh, models: Path, script: str, *arguments: str) -> tuple[str, str]:
-    """What a client of textgen prints, and what it says of that."""
+def run_client(mesh: Mesh, models: Path, script: str, *arguments: str) -> tuple[str, str]:
+    """The standard output and error of a client of textgen."""
     url = mesh.http if "http" in script else mesh.grpc
     command = [sys.executable, f"examples/{script}", f"--models={models}", f"--url={url}"]
     result = subprocess.run(
@@ -65,7 +65,7 @@ def told_by(mesh: Mesh, models: Path, script: str, *arguments: str) -> tuple[str
 
 
 def tokens_sent(mesh: Mesh) -> tuple[int, int]:
-    """How many requests textgen has finished, and how many answers it has given."""
+    """How many requests textgen has finished, and how many responses it has sent."""
     stats = json.loads(mesh.get("/v2/models/textgen/stats")[1])["model_stats"][0]
     responses = sum(each["success"]["count"] for each in stats["response_stats"].values())
     return stats["inference_count"], responses
@@ -73,37 +73,37 @@ def tokens_sent(mesh: Mesh) -> tuple[int, int]:
 
 @pytest.mark.parametrize("script", ["stream_http.py", "stream_grpc.py"])
 @pytest.mark.parametrize("prompt", ["Once upon a time", "2 + 2 ="])
-def test_a_text_comes_as_the_model_says_it_offline(
+def test_a_streamed_text_is_what_the_model_generates_offline(
     examples_mesh: Mesh, models: Path, script: str, prompt: str
 ) -> None:
     before = tokens_sent(examples_mesh)
-    text, verdict = told_by(examples_mesh, models, script, f"--prompt={prompt}", "--length=32")
+    text, outcome = run_client(examples_mesh, models, script, f"--prompt={prompt}", "--length=32")
     assert text.startswith(prompt)
-    assert "as NumPy says it" in verdict
-    assert "NOT" not in verdict
+    assert "as NumPy says it" in outcome
+    assert "NOT" not in outcome
     requests, tokens = tokens_sent(examples_mesh)
     assert (requests - before[0], tokens - before[1]) == (1, 32)
 
 
 @pytest.mark.parametrize("script", ["stream_http.py", "stream_grpc.py"])
-def test_a_client_that_goes_stops_its_text_within_a_token(
+def test_a_client_that_disconnects_stops_its_text_within_a_token(
     examples_mesh: Mesh, models: Path, script: str
 ) -> None:
     requests, tokens = tokens_sent(examples_mesh)
     # It would take three minutes.
-    text, _ = told_by(examples_mesh, models, script, "--length=200", "--pause=900", "--stop=2")
+    text, _ = run_client(examples_mesh, models, script, "--length=200", "--pause=900", "--stop=2")
     assert len(text) > len("Once upon a time")
     until(
         lambda: "nereid_gateway_pending_requests 0" in examples_mesh.metrics(),
         "the gateway to notice",
     )
-    told = tokens_sent(examples_mesh)[1] - tokens
+    sent = tokens_sent(examples_mesh)[1] - tokens
     until(lambda: tokens_sent(examples_mesh)[0] > requests, "the text to end")
-    assert tokens_sent(examples_mesh)[1] - tokens <= told + 1
-    assert told < 20
+    assert tokens_sent(examples_mesh)[1] - tokens <= sent + 1
+    assert sent < 20
 
 
-def test_the_readmes_curl_line_responses_seven(examples_mesh: Mesh) -> None:
+def test_the_readmes_curl_line_returns_seven(examples_mesh: Mesh) -> None:
     readme = (ROOT / "README.md").read_text()
     line = re.search(r"^curl \S*/v2/models/digits/infer -d '[^']*'", readme, re.MULTILINE)
     assert line

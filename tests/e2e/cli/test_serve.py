@@ -1,4 +1,4 @@
-"""`nereid serve` tells a fault in one line and exits with 2 before anything starts."""
+"""`nereid serve`: errors in one line and exit code 2 before anything starts, help, start, end."""
 
 import contextlib
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tritonclient import http as httpclient
 
+from nereid.cli.serve.plan import COMMON_FLAGS
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 
 pytestmark = pytest.mark.slow
@@ -67,19 +68,39 @@ def test_usage_without_a_command() -> None:
     assert "serve" in result.stdout
 
 
-def test_help_tells_the_flags() -> None:
+def test_help_shows_the_common_flags() -> None:
     result = serve("--help")
     assert result.returncode == 0
     assert "--model-repository" in result.stdout
     assert "--executors" in result.stdout
+    assert "--http-max-pipelined" not in result.stdout
+    assert len(result.stdout.splitlines()) < 80
 
 
-def test_help_tells_of_the_meshs_metrics_rather_than_a_services() -> None:
-    told = " ".join(serve("--help").stdout.split())
-    assert "the metrics port; 0 takes a free one (default: 8002)" in told
+def test_all_flags_are_shown_on_request() -> None:
+    result = serve("--help-all")
+    assert result.returncode == 0
+    for flag in COMMON_FLAGS:
+        assert f"--{flag.replace('_', '-')} " in result.stdout
+    assert "--http-max-pipelined" in result.stdout
+    assert "--pinned-memory-pool-byte-size" in result.stdout
 
 
-def test_a_start_script_of_tritons(repository: Path, tmp_path: Path) -> None:
+def test_help_shows_the_meshs_metrics_port_rather_than_a_services() -> None:
+    text = " ".join(serve("--help").stdout.split())
+    assert "the metrics port; 0 takes a free one (default: 8002)" in text
+
+
+def test_the_version() -> None:
+    nereid = Path(sys.executable).with_name("nereid")
+    result = subprocess.run(
+        [str(nereid), "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert result.returncode == 0
+    assert re.fullmatch(r"nereid \d+\.\d+.*\n", result.stdout)
+
+
+def test_a_start_script_for_triton(repository: Path, tmp_path: Path) -> None:
     log_file = tmp_path / "triton.log"
     flags = (
         f"--log-file={log_file} --log-verbose=1 --reuse-http-port=true --reuse-grpc-port=true"
@@ -95,10 +116,10 @@ def test_a_start_script_of_tritons(repository: Path, tmp_path: Path) -> None:
             lambda: {" nereid.services.executor", " nereid.services.gateway"} <= _loggers(log_file),
             "lines",
         )
-        told = (tmp_path / "log").read_text()
-        assert "to no effect: --pinned-memory-pool-byte-size" in told
+        output = (tmp_path / "log").read_text()
+        assert "to no effect: --pinned-memory-pool-byte-size" in output
         assert not _loggers(tmp_path / "log")
-        # Who shares ports may have them a second time; the last of equal flags counts.
+        # Shared ports may be opened a second time; the last of equal flags counts.
         ports = [f"--http-port={mesh.http_port}", f"--grpc-port={mesh.grpc_port}"]
         other = Mesh(repository, tmp_path / "other", *flags, *ports)
         try:
@@ -151,7 +172,7 @@ def test_a_missing_certificate_is_named(repository: Path, tmp_path: Path) -> Non
     assert_refused(serve(f"--model-repository={repository}", *flags), "/no/such.pem")
 
 
-def test_a_command_that_there_is_none() -> None:
+def test_an_unknown_command() -> None:
     nereid = Path(sys.executable).with_name("nereid")
     result = subprocess.run(
         [str(nereid), "serv"], capture_output=True, text=True, timeout=30, check=False
@@ -164,8 +185,8 @@ def test_a_quiet_end(repository: Path, tmp_path: Path) -> None:
     with running(repository, tmp_path / "log") as mesh:
         mesh.greeting()
         assert mesh.terminate() == 0
-    told = mesh.log.read_text()
-    # Executors outlive their scheduler by a little, which is nothing to warn of.
-    assert "is gone" not in told
-    assert "requests wait" not in told
-    assert "finishing what was accepted" in told
+    output = mesh.log.read_text()
+    # Executors outlive their scheduler by a moment, which must not be logged as a warning.
+    assert "is gone" not in output
+    assert "requests wait" not in output
+    assert "finishing what was accepted" in output

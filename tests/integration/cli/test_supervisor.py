@@ -9,8 +9,8 @@ import pytest
 from nereid.cli.serve.supervisor import ChildSpec, Supervisor
 
 LIMIT_S = 20
-# Notes its start and its SIGTERM in a file, and then lives until SIGTERM.
-FAITHFUL = """
+# Writes a line at its start and at SIGTERM, which ends it.
+ORDERLY = """
 import signal, sys, threading
 name, path = sys.argv[1:]
 def note(text):
@@ -21,15 +21,15 @@ signal.signal(signal.SIGTERM, lambda *_: (note("ended"), ended.set()))
 note("started")
 ended.wait()
 """
-MORTAL = "import sys; open(sys.argv[2], 'a').write('lived\\n'); sys.exit(1)"
-DEAF = """
+FAILING = "import sys; open(sys.argv[2], 'a').write('ran\\n'); sys.exit(1)"
+UNRESPONSIVE = """
 import signal, sys, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-open(sys.argv[2], "a").write("deaf\\n")
+open(sys.argv[2], "a").write("unresponsive\\n")
 threading.Event().wait()
 """
-# Drains for as long as it was told that it may, and tells the end of that.
-PATIENT = """
+# Drains until its time limit, and writes a line at the end.
+SLOW = """
 import signal, sys, threading
 path = sys.argv[2]
 def note(text):
@@ -49,7 +49,7 @@ def child(code: str, name: str, journal: Path, stage: int = 0) -> ChildSpec:
 
 
 async def lines(journal: Path, count: int) -> list[str]:
-    """The journal once it has so many lines; other processes write it, so this has to look."""
+    """The journal once it has so many lines; other processes write it, so this polls."""
     async with asyncio.timeout(LIMIT_S):
         while not journal.exists() or len(journal.read_text().splitlines()) < count:
             await asyncio.sleep(0.01)
@@ -59,21 +59,21 @@ async def lines(journal: Path, count: int) -> list[str]:
 @pytest.mark.slow
 async def test_stages_end_one_after_the_other(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    specs = [child(FAITHFUL, "late", journal, 1), child(FAITHFUL, "early", journal, 0)]
+    specs = [child(ORDERLY, "second", journal, 1), child(ORDERLY, "first", journal, 0)]
     supervisor = Supervisor(specs, exit_timeout_s=LIMIT_S)
     run = asyncio.create_task(supervisor.run())
     await lines(journal, 2)
     supervisor.stop()
     assert await asyncio.wait_for(run, LIMIT_S) == 0
-    assert (await lines(journal, 4))[2:] == ["early ended", "late ended"]
+    assert (await lines(journal, 4))[2:] == ["first ended", "second ended"]
 
 
 @pytest.mark.slow
-async def test_what_dies_starts_again(tmp_path: Path) -> None:
+async def test_a_child_that_ends_is_restarted(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    supervisor = Supervisor([child(MORTAL, "mortal", journal)], exit_timeout_s=LIMIT_S)
+    supervisor = Supervisor([child(FAILING, "failing", journal)], exit_timeout_s=LIMIT_S)
     run = asyncio.create_task(supervisor.run())
-    assert await lines(journal, 3) == ["lived"] * 3
+    assert await lines(journal, 3) == ["ran"] * 3
     supervisor.stop()
     assert await asyncio.wait_for(run, LIMIT_S) == 0
 
@@ -82,14 +82,14 @@ async def test_what_dies_starts_again(tmp_path: Path) -> None:
 async def test_refused_settings_end_everything_with_2(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     refusing = ChildSpec("refusing", (sys.executable, "-c", "raise SystemExit(2)"), 0)
-    supervisor = Supervisor([refusing, child(FAITHFUL, "other", journal)], exit_timeout_s=LIMIT_S)
+    supervisor = Supervisor([refusing, child(ORDERLY, "other", journal)], exit_timeout_s=LIMIT_S)
     assert await asyncio.wait_for(supervisor.run(), LIMIT_S) == 2
 
 
 @pytest.mark.slow
-async def test_who_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+async def test_a_child_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    supervisor = Supervisor([child(DEAF, "deaf", journal)], exit_timeout_s=0)
+    supervisor = Supervisor([child(UNRESPONSIVE, "unresponsive", journal)], exit_timeout_s=0)
     run = asyncio.create_task(supervisor.run())
     await lines(journal, 1)
     supervisor.stop()
@@ -97,9 +97,9 @@ async def test_who_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_who_drains_until_the_limit_still_has_its_last_words(tmp_path: Path) -> None:
+async def test_a_child_that_drains_until_the_limit_may_still_finish(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    supervisor = Supervisor([child(PATIENT, "patient", journal)], exit_timeout_s=1.0)
+    supervisor = Supervisor([child(SLOW, "slow", journal)], exit_timeout_s=1.0)
     run = asyncio.create_task(supervisor.run())
     await lines(journal, 1)
     supervisor.stop()
@@ -110,7 +110,9 @@ async def test_who_drains_until_the_limit_still_has_its_last_words(tmp_path: Pat
 @pytest.mark.slow
 async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    supervisor = Supervisor([child(DEAF, "deaf", journal)], exit_timeout_s=10 * LIMIT_S)
+    supervisor = Supervisor(
+        [child(UNRESPONSIVE, "unresponsive", journal)], exit_timeout_s=10 * LIMIT_S
+    )
     run = asyncio.create_task(supervisor.run())
     await lines(journal, 1)
     supervisor.stop()

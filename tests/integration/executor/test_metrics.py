@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from nereid.observability.metrics import Page
+from nereid.observability.metrics_page import Page
 from nereid.services.executor.service import ExecutorService
 from tests.support.executor.executor_site import running
 from tests.support.executor.executor_world import WAIT_S, request

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nereid.observability.metrics import EXECUTORS, Page
+from nereid.observability.metrics import EXECUTORS
 from nereid.observability.metrics_endpoint import MetricsEndpoint
+from nereid.observability.metrics_page import Page
 
 
 @asynccontextmanager
@@ -41,7 +42,7 @@ def ask(address: str, path: str, method: str = "GET") -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/", "/metrics?x=1"])
-async def test_it_tells_the_services_series_and_the_process(path: str) -> None:
+async def test_it_serves_the_services_series_and_the_processs(path: str) -> None:
     async with serving() as address:
         status, kind, page = await asyncio.to_thread(ask, address, path)
     assert (status, kind) == (200, "text/plain; charset=utf-8")
@@ -49,7 +50,7 @@ async def test_it_tells_the_services_series_and_the_process(path: str) -> None:
     assert "process_cpu_seconds_total" in page
 
 
-async def test_what_else_is_asked() -> None:
+async def test_other_paths_and_methods() -> None:
     async with serving() as address:
         assert (await asyncio.to_thread(ask, address, "/"))[0] == 404
         assert (await asyncio.to_thread(ask, address, "/metrics", "POST"))[:2] == (405, "GET")
@@ -63,7 +64,7 @@ async def test_a_page_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize("data", [b"", b"GET /metr", b"x" * 100_000])
-async def test_clients_that_keep_no_order_are_dropped(data: bytes) -> None:
+async def test_clients_that_break_the_protocol_are_dropped(data: bytes) -> None:
     async with serving() as address:
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

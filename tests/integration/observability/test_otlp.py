@@ -1,4 +1,4 @@
-"""Spans on their way to a real receiver, and to none."""
+"""Spans sent to a real receiver, and to none."""
 
 import logging
 import threading
@@ -7,7 +7,8 @@ import time
 import grpc
 import pytest
 
-from nereid.observability.tracing import Span, Tracer, TraceSettings, child_of, open_tracer
+from nereid.observability.trace_config import TraceSettings
+from nereid.observability.tracing import Span, Tracer, child_of, open_tracer
 from tests.support.peers.otlp_receiver import receiver
 
 
@@ -19,10 +20,10 @@ def tracer_to(url: str, *more: str) -> Tracer:
 
 
 @pytest.fixture
-def dead_end() -> str:
-    """An address that nobody listens at."""
+def closed_address() -> str:
+    """An address at which nothing listens."""
     with receiver() as it:
-        # Gone by the time that a test has it.
+        # Closed by the time that the test uses it.
         return it.url
 
 
@@ -55,19 +56,19 @@ def test_a_span_arrives_as_it_was() -> None:
 
 
 @pytest.mark.slow
-def test_a_receiver_that_is_not_there_costs_spans_and_one_line(
-    dead_end: str, caplog: pytest.LogCaptureFixture
+def test_an_unreachable_receiver_costs_spans_and_one_line(
+    closed_address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     small = ("opentelemetry,bsp_max_queue_size=8", "opentelemetry,bsp_schedule_delay=1")
     with caplog.at_level(logging.WARNING):
-        tracer = tracer_to(dead_end, *small)
+        tracer = tracer_to(closed_address, *small)
         for _ in range(1000):
             tracer.record(Span(name="w", context=child_of(b""), parent=b"", start_ns=1, end_ns=2))
         started_s = time.monotonic()
         tracer.close()
     # Bounded, whatever the exporter's own patience is.
     assert time.monotonic() - started_s < 8
-    # What OpenTelemetry says itself reaches no handler but the tests' own.
+    # OpenTelemetry's own records reach no handler but ours.
     assert not logging.getLogger("opentelemetry").propagate
     assert (
         len([record for record in caplog.records if record.name == "nereid.observability.otlp"])
@@ -79,7 +80,7 @@ def test_a_receiver_that_is_not_there_costs_spans_and_one_line(
 @pytest.mark.parametrize(
     "refusal", [None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
 )
-def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_holds_up_nobody(
+def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_blocks_nothing(
     refusal: grpc.StatusCode | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     small = ("opentelemetry,bsp_max_queue_size=8", "opentelemetry,bsp_schedule_delay=1")
@@ -90,11 +91,11 @@ def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_holds_up_nobody(
         for _ in range(1000):
             tracer.record(Span(name="w", context=child_of(b""), parent=b"", start_ns=1, end_ns=2))
         assert it.called.wait(20)
-        # Comes back, though whoever is called has still said nothing, or nothing else.
+        # Returns although the receiver has not replied, or only with refusals.
         tracer.close()
         it.refusal = None
         it.responses.set()
-    # Those of the call under way, at most: no others were kept for later.
+    # At most those of the pending call: no others were kept.
     assert len(it.trees()) <= 8
     assert (
         len([record for record in caplog.records if record.name == "nereid.observability.otlp"])
@@ -102,7 +103,7 @@ def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_holds_up_nobody(
     )
 
 
-def test_a_span_that_makes_no_sense_is_logged_and_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_span_is_logged_and_dropped(caplog: pytest.LogCaptureFixture) -> None:
     with receiver() as it:
         tracer = tracer_to(it.url)
         tracer.record(Span(name="w", context=b"", parent=b"", start_ns=1, end_ns=2))
@@ -110,7 +111,7 @@ def test_a_span_that_makes_no_sense_is_logged_and_lost(caplog: pytest.LogCapture
     assert "a span could not be recorded" in caplog.text
 
 
-def test_an_ended_tracer_leaves_no_thread(dead_end: str) -> None:
+def test_an_ended_tracer_leaves_no_thread(closed_address: str) -> None:
     with receiver() as it:
         tracer = tracer_to(it.url)
         tracer.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.observability.metrics import Page
+from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.scheduler_world import (
     CONFIG,

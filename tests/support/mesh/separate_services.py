@@ -1,4 +1,4 @@
-"""Services started each for itself, and the processes below them."""
+"""Services started one by one, and their child processes."""
 
 import contextlib
 import http.client
@@ -37,10 +37,10 @@ def ready(port: int, model: str) -> bool:
 
 
 def workers(executor: int) -> list[int]:
-    """Its workers, those that have not been buried yet among them."""
+    """The process ids of its workers, including zombies."""
     pids: list[int] = []
     for each in Path(f"/proc/{executor}/task").glob("*/children"):
-        # Threads come and go.
+        # A thread may have ended.
         with contextlib.suppress(OSError):
             pids += map(int, each.read_text().split())
     return sorted(pids)

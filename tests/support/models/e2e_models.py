@@ -84,7 +84,7 @@ def _save(
     onnx.checker.check_model(model)
     directory = root / name / str(version)
     directory.mkdir(parents=True, exist_ok=True)
-    # At once, as whoever deploys would: a reader sees the old file or the new one.
+    # Atomically, as in a deployment: a reader sees the old file or the new one.
     onnx.save(model, directory / "model.new")
     (directory / "model.new").rename(directory / "model.onnx")
     if config is not None:
@@ -114,7 +114,7 @@ def _add_sub() -> onnx.GraphProto:
 
 
 def save_scaler(root: Path, name: str, factor: int, config: str, version: int = 1) -> None:
-    """OUTPUT0 = factor * INPUT0, FP32 [8]; a file that is there already is replaced."""
+    """OUTPUT0 = factor * INPUT0, FP32 [8]; an existing file is replaced."""
     _save(root, name, _scaler(factor), config, version)
 
 

@@ -1,4 +1,4 @@
-"""A model that multiplies, whose factor tells which load of it answers."""
+"""A model that multiplies, whose factor shows which load of it responds."""
 
 from __future__ import annotations
 

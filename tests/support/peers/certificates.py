@@ -1,4 +1,4 @@
-"""Certificates of an authority made up for a test, as the PEM files that flags name."""
+"""Certificates of a test's own authority, as PEM files for flags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.root)
 
     def identity(self, *names: str, files: str = "server") -> Identity:
-        """Written to files of this name; written again, it replaces the one before."""
+        """A certificate in files of this name, which are replaced if they exist."""
         leaf = self._authority.issue_cert(*(names or ("localhost", "127.0.0.1")))
         identity = Identity(
             str(self._folder / f"{files}.pem"), str(self._folder / f"{files}-key.pem")
@@ -41,7 +41,7 @@ class Authority:
 
 
 def settle(identity: Identity, age_s: float = 60.0) -> None:
-    """Make the files look as if their writer had been done for a while."""
+    """Backdate the files, as if they had been written a while ago."""
     then = time.time() - age_s
     for path in (identity.cert, identity.key):
         os.utime(path, (then, then))

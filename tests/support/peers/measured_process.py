@@ -15,13 +15,13 @@ _START_S = 60
 
 @dataclass
 class Measured:
-    """The process, and the addresses that it told."""
+    """The process, and the addresses that it printed."""
 
     addresses: list[str]
     process: asyncio.subprocess.Process
 
     def peak_mib(self) -> float:
-        """The most memory that it ever held."""
+        """The peak of its resident memory."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -31,7 +31,7 @@ class Measured:
 
 @contextlib.asynccontextmanager
 async def measured(module: str) -> AsyncIterator[Measured]:
-    """Run a module that tells its addresses on a line, and ends with its standard input."""
+    """Run a module that prints its addresses on one line and ends when its standard input does."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module),
         cwd=ROOT,

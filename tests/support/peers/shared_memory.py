@@ -1,4 +1,4 @@
-"""POSIX shared memory objects of a test, gone when it ends."""
+"""POSIX shared memory objects of a test, removed when it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOLDER = Path("/dev/shm")
 
 
 class Objects:
-    """Makes objects with names of their own; a key is a name after a slash."""
+    """Makes objects with unique names; a key is a slash and a name."""
 
     def __init__(self) -> None:
         self._paths: list[Path] = []

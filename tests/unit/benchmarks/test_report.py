@@ -1,4 +1,4 @@
-"""Medians, paired ratios, and verdicts against the aims."""
+"""Medians, paired ratios, and outcomes against the aims."""
 
 import json
 
@@ -34,9 +34,9 @@ def test_ratios_are_paired_by_round() -> None:
     ratio = found["grpc", 64]
     rates = (ratio.infer_per_s, ratio.lowest_infer_per_s, ratio.highest_infer_per_s)
     assert rates == (1.8, 1.0, 3.0)
-    assert ratio.verdict == "rate >= 1.50 met"
-    assert found["grpc", 1].verdict == "p50 <= 1.00 MISSED"
-    assert found["http", 2].verdict == ""
+    assert ratio.outcome == "rate >= 1.50 met"
+    assert found["grpc", 1].outcome == "p50 <= 1.00 MISSED"
+    assert found["http", 2].outcome == ""
 
 
 def test_a_peer_without_figures_gives_no_ratio() -> None:
@@ -56,4 +56,4 @@ def test_document_is_json() -> None:
     assert found["about"] == {"cores": 2}
     assert len(found["cells"]) == len(SAMPLES)
     assert found["cells"][0]["peer"] == "nereid"
-    assert found["ratios"][0]["verdict"] == "rate >= 1.50 met"
+    assert found["ratios"][0]["outcome"] == "rate >= 1.50 met"

@@ -47,8 +47,8 @@ def test_texts_of_a_batch_do_not_see_each_other(
 ) -> None:
     tokens = np.random.default_rng(2).integers(0, SHAPE.vocabulary, (3, 6))
     (logits,) = session.run(["logits"], {"input_ids": tokens.astype(np.int64), "past": past(3)})
-    for row, told in zip(tokens, logits, strict=True):
-        np.testing.assert_allclose(told, gpt.logits(SHAPE, weights, row.tolist()), atol=1e-4)
+    for row, generated in zip(tokens, logits, strict=True):
+        np.testing.assert_allclose(generated, gpt.logits(SHAPE, weights, row.tolist()), atol=1e-4)
 
 
 def test_every_character_of_a_prompt_is_a_token() -> None:

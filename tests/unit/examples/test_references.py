@@ -1,4 +1,4 @@
-"""The clients' verdicts: right answers pass, and each kind of wrong one does not."""
+"""The clients' checks: right responses pass, and each kind of wrong one does not."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ def test_digits_served_as_offline_pass_even_where_the_model_is_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert references.check_digits(DIGITS, np.array([[3], [1], [4], [7]]))
-    assert "accuracy served 0.7500, offline 0.7500, 0 answers differ" in capsys.readouterr().out
+    assert "accuracy served 0.7500, offline 0.7500, 0 labels differ" in capsys.readouterr().out
 
 
 def test_digits_of_equal_accuracy_but_other_responses_fail(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert not references.check_digits(DIGITS, np.array([3, 1, 9, 1]))
-    assert "served 0.7500, offline 0.7500, 2 answers differ" in capsys.readouterr().out
+    assert "served 0.7500, offline 0.7500, 2 labels differ" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("response", "right"), [(0.001, True), (0.00101, False), (np.nan, False)])

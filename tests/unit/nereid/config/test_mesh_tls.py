@@ -45,14 +45,14 @@ def test_all_given_is_mutual_over_tcp_alone(given: MeshTlsSettings) -> None:
     assert given.mesh_tls_server(UNIX) is None
 
 
-def test_without_a_root_clients_stay_unknown(given: MeshTlsSettings) -> None:
+def test_without_a_root_clients_need_no_certificate(given: MeshTlsSettings) -> None:
     server = replace(given, mesh_tls_root="").mesh_tls_server(TCP)
     assert server is not None
     assert not server.mutual
 
 
 @pytest.mark.parametrize(
-    ("without", "listening", "told"),
+    ("without", "listening", "expected"),
     [
         (["key"], [], "only of use together"),
         (["cert"], [], "only of use together"),
@@ -62,15 +62,15 @@ def test_without_a_root_clients_stay_unknown(given: MeshTlsSettings) -> None:
         (["cert", "key", "root"], [TCP], "of no use without --mesh-tls-root"),
     ],
 )
-def test_what_is_missing_is_told(
-    given: MeshTlsSettings, without: list[str], listening: list[str], told: str
+def test_missing_flags_are_reported(
+    given: MeshTlsSettings, without: list[str], listening: list[str], expected: str
 ) -> None:
     settings = replace(given, **{f"mesh_tls_{name}": "" for name in without})
     errors = settings.mesh_tls_errors(listening)
-    assert len(errors) == bool(told)
-    assert told in "".join(errors)
+    assert len(errors) == bool(expected)
+    assert expected in "".join(errors)
 
 
-def test_files_that_cannot_be_read_are_told(given: MeshTlsSettings, tmp_path: Path) -> None:
-    (error_status,) = replace(given, mesh_tls_root=str(tmp_path / "none")).mesh_tls_errors()
-    assert "cannot be used: [Errno 2]" in error_status
+def test_unreadable_files_are_reported(given: MeshTlsSettings, tmp_path: Path) -> None:
+    (error,) = replace(given, mesh_tls_root=str(tmp_path / "none")).mesh_tls_errors()
+    assert "cannot be used: [Errno 2]" in error

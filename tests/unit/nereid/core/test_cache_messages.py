@@ -1,4 +1,4 @@
-"""Lookups, stores and findings over the wire."""
+"""Lookups, stores and results as frames."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,24 +17,26 @@ from nereid.core.cache_messages import (
 numbers = st.integers(0, 2**64 - 1)
 lookups = st.builds(Lookup, numbers, st.binary(), st.binary())
 stores = st.builds(Store, st.binary(), st.binary(), numbers, st.binary())
-findings = st.builds(Finding, numbers, st.none() | st.binary())
+results = st.builds(Finding, numbers, st.none() | st.binary())
 
 
 @given(st.lists(lookups), st.lists(stores))
-def test_what_is_asked_survives_the_wire(asked: list[ToCache], told: list[ToCache]) -> None:
+def test_lookups_and_stores_survive_the_wire(
+    looked_up: list[ToCache], stored: list[ToCache]
+) -> None:
     codec = ToCacheCodec()
-    assert codec.decode(codec.encode([*told, *asked])) == [*asked, *told]
+    assert codec.decode(codec.encode([*stored, *looked_up])) == [*looked_up, *stored]
 
 
-@given(st.lists(findings))
-def test_what_is_found_survives_the_wire(found: list[FromCache]) -> None:
+@given(st.lists(results))
+def test_results_survive_the_wire(found: list[FromCache]) -> None:
     codec = FromCacheCodec()
     usage = CacheUsage(entries=1, used_bytes=2, lookup_ns=3, failures=2**40)
     assert codec.decode(codec.encode([usage, *found])) == [*found, usage]
     assert codec.decode(codec.encode(found)) == found
 
 
-def test_sizes_count_what_may_be_large() -> None:
+def test_sizes_count_keys_and_values() -> None:
     assert ToCacheCodec().size_bytes(Store(b"k", b"value")) == 6
     assert ToCacheCodec().size_bytes(Lookup(1, b"key")) == 3
     assert FromCacheCodec().size_bytes(Finding(1, b"value")) == 5

@@ -1,4 +1,4 @@
-"""What heads say of classes, and files of labels."""
+"""Classification parameters in heads, and label files."""
 
 from pathlib import Path
 
@@ -21,13 +21,13 @@ from nereid.pb import kserve_pb2, model_config_pb2
         Classification(2, ("é",), beside=True),
     ],
 )
-def test_what_is_asked_for_is_what_is_read(wanted: Classification) -> None:
+def test_a_classification_survives_the_head(wanted: Classification) -> None:
     request = kserve_pb2.ModelInferRequest()
     classify_output(request.outputs.add(name="y"), wanted)
     request.outputs.add(name="z")
-    # No labels at all are one that is empty.
-    told = wanted._replace(labels=("",)) if wanted.labels == () else wanted
-    assert classifications(request.outputs) == {"y": told}
+    # An empty list of labels is read as one empty label.
+    expected = wanted._replace(labels=("",)) if wanted.labels == () else wanted
+    assert classifications(request.outputs) == {"y": expected}
 
 
 def test_the_first_mention_of_an_output_counts() -> None:

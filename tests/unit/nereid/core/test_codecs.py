@@ -1,4 +1,4 @@
-"""Requests and answers as frames."""
+"""Requests and responses as frames."""
 
 import dataclasses
 
@@ -67,9 +67,9 @@ responses = st.one_of(
 )
 
 
-def test_of_what_a_frame_says_of_a_clients_pace_the_last_word_counts() -> None:
+def test_of_several_flow_controls_in_a_frame_the_last_one_counts() -> None:
     codec = RequestCodec()
-    said: list[ToScheduler] = [
+    items: list[ToScheduler] = [
         FlowControl(1, paused=True),
         FlowControl(2, paused=True),
         Cancel(3),
@@ -77,7 +77,7 @@ def test_of_what_a_frame_says_of_a_clients_pace_the_last_word_counts() -> None:
         FlowControl(4, paused=False),
         FlowControl(4, paused=True),
     ]
-    assert codec.decode(codec.encode(said)) == [
+    assert codec.decode(codec.encode(items)) == [
         Cancel(3),
         FlowControl(2, paused=True),
         FlowControl(4, paused=True),
@@ -99,7 +99,7 @@ def test_requests_survive_the_wire(items: list[InferRequest], cancels: list[Canc
         assert deadline is None or abs(deadline - seen) < 1e-5
 
 
-def test_a_deadline_in_the_past_stays_a_deadline() -> None:
+def test_a_deadline_in_the_past_is_still_a_deadline() -> None:
     codec = RequestCodec(clock=lambda: 10.0)
     (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], deadline=3.0)]))
     assert isinstance(back, InferRequest)
@@ -116,7 +116,7 @@ def test_responses_survive_the_wire(items: list[InferResponse]) -> None:
     ]
 
 
-def test_an_response_in_shared_memory_names_its_segment() -> None:
+def test_a_response_in_shared_memory_names_its_segment() -> None:
     codec = ResponseCodec()
     payloads: list[Payload] = [SharedMemory("1.2.3", 0, 5), SharedMemory("1.2.3", 64, 7)]
     (back,) = codec.decode(codec.encode([InferResponse(1, b"head", payloads)]))
@@ -144,7 +144,7 @@ def test_a_parameter_without_a_value_is_left_out() -> None:
     assert read_parameters({"empty": kserve_pb2.InferParameter()}) == {}
 
 
-def test_a_request_that_cannot_be_written_travels_as_a_error() -> None:
+def test_a_request_that_cannot_be_encoded_is_sent_as_an_error() -> None:
     codec = RequestCodec()
     good, bad = InferRequest(1, b"good", [b"x"]), InferRequest(2, b"bad", [b"x"], priority=1 << 64)
     worse = InferRequest(3, b"head" * (1 << 20), [], timeout_us=-1)
@@ -156,7 +156,7 @@ def test_a_request_that_cannot_be_written_travels_as_a_error() -> None:
     assert back[3] == Cancel(9)
 
 
-def test_an_response_that_cannot_be_written_travels_as_a_error() -> None:
+def test_a_response_that_cannot_be_encoded_is_sent_as_an_error() -> None:
     codec = ResponseCodec()
     bad = InferResponse(2, error=ErrorStatus(1 << 40, "a code that no field holds"))
     first, second = codec.decode(codec.encode([InferResponse(1, b"head", [b"x"]), bad]))
@@ -168,25 +168,25 @@ def test_an_response_that_cannot_be_written_travels_as_a_error() -> None:
     assert second.error.code == 13
 
 
-def test_sizes_count_what_may_be_large() -> None:
+def test_sizes_count_heads_and_payloads() -> None:
     payloads: list[Payload] = [b"12345", b"123"]
     assert RequestCodec().size_bytes(InferRequest(1, b"head", payloads)) == 12
     assert RequestCodec().size_bytes(Cancel(1)) == 0
     assert ResponseCodec().size_bytes(InferResponse(1, b"head", payloads)) == 12
 
 
-def test_the_cached_models_travel_beside_responses() -> None:
+def test_cached_models_share_a_frame_with_responses() -> None:
     codec = ResponseCodec()
     back = codec.decode(codec.encode([CachedModels(("m", "n")), InferResponse(1, b"head")]))
     assert [item.id for item in back] == [1, 0]
     assert back[1] == CachedModels(("m", "n"))
     assert codec.decode(codec.encode([CachedModels(())])) == [CachedModels(())]
-    told = CachedModels(("m",), "kernel/1/2")
-    assert codec.decode(codec.encode([told])) == [told]
+    notice = CachedModels(("m",), "kernel/1/2")
+    assert codec.decode(codec.encode([notice])) == [notice]
     assert codec.size_bytes(CachedModels(("m", "no"))) == 0
 
 
-def test_what_clients_changed_travels_beside_responses() -> None:
+def test_trace_and_log_rules_share_a_frame_with_responses() -> None:
     codec = ResponseCodec()
     own = TraceRule(False, 0, 5, log_frequency=7, times=False, tensors=True, turn=4)
     rules = TraceRules(TraceRule(on=True, rate=2**32 - 1, limit=-1), (("m", own),))
@@ -196,7 +196,7 @@ def test_what_clients_changed_travels_beside_responses() -> None:
     assert back[1:] == [rules, logs]
 
 
-def test_times_travel_with_last_responses() -> None:
+def test_traces_come_with_last_responses() -> None:
     codec = ResponseCodec()
     times = (("REQUEST_START", 1), ("REQUEST_END", 2**63))
     tensors = (
@@ -207,14 +207,14 @@ def test_times_travel_with_last_responses() -> None:
     traced = TracedModel(bytes(26), b"p", "m", 3, "id", times, tensors)
     plain, first = InferResponse(1, b"head"), InferResponse(2, b"head", more=True)
     last = InferResponse(2, b"head", trace=(traced, traced._replace(times=())))
-    # Frames are filled by what answers weigh.
+    # The size of a trace counts when frames are filled.
     assert codec.size_bytes(last) == codec.size_bytes(plain) + 2 * 2
     *back, notice = codec.decode(codec.encode([plain, first, last, CachedModels(("m",))]))
     assert [each.trace for each in back if isinstance(each, InferResponse)] == [(), (), last.trace]
     assert notice == CachedModels(("m",))
 
 
-def test_a_digest_travels_with_its_request() -> None:
+def test_a_digest_is_sent_with_its_request() -> None:
     codec = RequestCodec()
     (back,) = codec.decode(codec.encode([InferRequest(1, b"", [], digest=bytes(range(16)))]))
     assert isinstance(back, InferRequest)

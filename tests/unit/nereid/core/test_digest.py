@@ -12,7 +12,7 @@ Input = tuple[str, str, list[int]]
 FIRST, SECOND = ("I", "FP32", [1, 4]), ("J", "UINT8", [2])
 
 
-def told(
+def digest_of(
     inputs: tuple[Input, ...] = (FIRST, SECOND),
     payloads: tuple[bytes, ...] = (b"abcd", b"ef"),
     parameters: dict[str, Any] | None = None,
@@ -42,14 +42,14 @@ def told(
         {"parameters": {"a": 1}},
     ],
 )
-def test_what_an_response_depends_on_tells_requests_apart(more: dict[str, Any]) -> None:
-    assert len(told(**more)) == 16
-    assert told(**more) != told()
+def test_what_affects_the_response_changes_the_digest(more: dict[str, Any]) -> None:
+    assert len(digest_of(**more)) == 16
+    assert digest_of(**more) != digest_of()
 
 
-def test_parameters_are_told_apart_by_their_kinds() -> None:
+def test_parameters_of_different_types_differ() -> None:
     values = (1, 1.0, True, "1", -1)
-    assert len({told(parameters={"a": value}) for value in values}) == len(values)
+    assert len({digest_of(parameters={"a": value}) for value in values}) == len(values)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_parameters_are_told_apart_by_their_kinds() -> None:
         {"name": "n"},
     ],
 )
-def test_what_is_no_part_of_it(more: dict[str, Any]) -> None:
-    assert told(**more) == told()
+def test_what_does_not_affect_the_response_is_left_out(more: dict[str, Any]) -> None:
+    assert digest_of(**more) == digest_of()
 
 
 def test_the_order_of_parameters_does_not_count() -> None:
-    assert told(parameters={"a": 1, "b": 2}) == told(parameters={"b": 2, "a": 1})
+    assert digest_of(parameters={"a": 1, "b": 2}) == digest_of(parameters={"b": 2, "a": 1})
 
 
 def test_views_count_as_their_bytes() -> None:

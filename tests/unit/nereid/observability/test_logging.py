@@ -1,4 +1,4 @@
-"""Log lines in each format, and whose request they are about."""
+"""Log lines in each format, with the ids of their requests."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def logged(settings: LogSettings, level: int = logging.INFO, **how: object) -> s
     return stream.getvalue()
 
 
-def test_text_ends_with_whose_request_it_is() -> None:
+def test_text_ends_with_the_ids_of_the_request() -> None:
     line = logged(LogSettings(), extra=about("seven", CONTEXT))
     assert line.endswith(f" INFO some.where: it happened [request_id=seven trace_id={'ab' * 16}]\n")
 
@@ -89,5 +89,5 @@ def test_tritons_forms() -> None:
 )
 def test_levels_by_flag(settings: LogSettings, levels: str) -> None:
     names = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-    told = [name for name, level in names.items() if logged(settings, level)]
-    assert told == levels.split()
+    written = [name for name, level in names.items() if logged(settings, level)]
+    assert written == levels.split()

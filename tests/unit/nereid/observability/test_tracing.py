@@ -1,18 +1,7 @@
-"""--trace-config, contexts, and which requests are traced."""
+"""Contexts, and which requests are traced."""
 
-import pytest
-
-from nereid.config.flags import arguments, read
-from nereid.core.messages import TraceRule
-from nereid.observability.tracing import (
-    Sampler,
-    TraceConfig,
-    TraceSettings,
-    child_of,
-    is_sampled,
-    open_tracer,
-    parse_trace_config,
-)
+from nereid.observability.trace_config import TraceConfig
+from nereid.observability.tracing import Sampler, child_of, is_sampled
 
 TRACE, SPAN = bytes(range(1, 17)), bytes(range(1, 9))
 SAMPLED = b"\0" + TRACE + SPAN + b"\1"
@@ -39,141 +28,6 @@ def test_a_child_keeps_the_trace_and_is_sampled() -> None:
     assert root[1:17] != other[1:17]
 
 
-def test_defaults_trace_nothing() -> None:
-    config = parse_trace_config(())
-    assert config == TraceConfig()
-    assert not config.on
-    assert open_tracer(TraceSettings(), "gateway") is None
-
-
-def test_tritons_form_is_understood() -> None:
-    config = parse_trace_config(
-        (
-            "rate=5",
-            "level=TENSORS",
-            "level=TIMESTAMPS",
-            "count=7",
-            "mode=opentelemetry",
-            "opentelemetry,url=collector:4317/",
-            "opentelemetry,resource=service.name=mine",
-            "opentelemetry,resource=a=b=c",
-            "opentelemetry,bsp_max_queue_size=9",
-            "opentelemetry,bsp_schedule_delay=8",
-            "opentelemetry,bsp_max_export_batch_size=6",
-        )
-    )
-    assert config == TraceConfig(
-        rate=5,
-        levels=("TIMESTAMPS", "TENSORS"),
-        count=7,
-        mode="opentelemetry",
-        url="http://collector:4317",
-        resource=(("service.name", "mine"), ("a", "b=c")),
-        max_queue_size=9,
-        schedule_delay_ms=8,
-        max_export_batch_size=6,
-    )
-    assert config.on
-
-
-@pytest.mark.parametrize(
-    ("texts", "on"),
-    [
-        (("rate=1",), False),
-        (("level=TIMESTAMPS",), True),
-        (("level=TIMESTAMPS", "level=OFF"), False),
-        (("level=OFF", "level=TIMESTAMPS"), True),
-        (("mode=opentelemetry",), True),
-        (("opentelemetry,url=https://a:1",), False),
-        (("mode=triton", "level=TIMESTAMPS"), False),
-        (("triton,file=f", "mode=opentelemetry"), True),
-    ],
-)
-def test_level_or_mode_switch_it_on(texts: tuple[str, ...], on: bool) -> None:
-    config = parse_trace_config(texts)
-    assert config.on is config.to_spans is on
-    assert not config.to_file
-
-
-def test_the_name_of_a_file_switches_files_on() -> None:
-    config = parse_trace_config(("triton,file=/f", "triton, log-frequency=3", "rate=2"))
-    assert config == TraceConfig(rate=2, file="/f", log_frequency=3)
-    assert config.on
-    assert config.to_file
-    # There are no spans to tell: gateways write the file.
-    assert (
-        open_tracer(TraceSettings(trace_config=("triton,file=/f", "level=TENSORS")), "executor")
-        is None
-    )
-    both = parse_trace_config(("level=TENSORS", "mode=triton", "triton,file=/f", "count=4"))
-    assert both.to_file
-    assert both.rule == TraceRule(
-        on=True, rate=1000, limit=4, log_frequency=0, times=False, tensors=True
-    )
-
-
-@pytest.mark.parametrize(
-    ("argv", "config"),
-    [
-        (
-            "--trace-file=/f --trace-level=TENSORS --trace-rate 3 --trace-count=7",
-            TraceConfig(3, ("TENSORS",), 7, file="/f"),
-        ),
-        (
-            "--trace-log-frequency=2 --trace-level=TENSORS --trace-level TIMESTAMPS",
-            TraceConfig(levels=("TIMESTAMPS", "TENSORS"), log_frequency=2),
-        ),
-        ("--trace-level=MIN", TraceConfig(levels=("TIMESTAMPS",))),
-        ("--trace-level=max", TraceConfig(levels=("TIMESTAMPS",))),
-        (
-            "--trace-config=rate=5 --trace-config triton,file=/g --trace-rate=3 --trace-file=/f",
-            TraceConfig(5, file="/g"),
-        ),
-    ],
-)
-def test_flags_of_older_versions_say_the_same(argv: str, config: TraceConfig) -> None:
-    settings = read(TraceSettings, argv.split(), {}, "example")
-    assert parse_trace_config(settings.trace_config) == config
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("rate", "expected setting=value"),
-        ("rate=x", "whole number"),
-        ("rate=-1", "from 0 to 4294967295"),
-        ("count=-2", "at least -1"),
-        ("level=LOUD", "OFF, TIMESTAMPS, TENSORS"),
-        ("mode=jaeger", "expected mode=triton or mode=opentelemetry"),
-        ("triton,url=http://a:1", "unknown setting 'url', there are file, log-frequency"),
-        ("triton,log-frequency=-1", "from 0 to 4294967295"),
-        ("speed=1", "unknown setting 'speed'"),
-        ("opentelemetry,rate=1", "unknown setting 'rate'"),
-        ("opentelemetry,url=http://collector:4318/v1/traces", "OTLP over gRPC"),
-        ("opentelemetry,url=ftp://collector", "expected http://"),
-        ("opentelemetry,url=", "expected http://"),
-        ("opentelemetry,resource=x", "resource=key=value"),
-        ("opentelemetry,bsp_max_queue_size=0", "at least 1"),
-    ],
-)
-def test_errors_are_told_with_the_flag(
-    text: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        read(TraceSettings, [f"--trace-config={text}"], {}, "service")
-    assert ended.value.code == 2
-    line = capsys.readouterr().err
-    assert line.startswith(f"service: --trace-config: '{text}': ")
-    assert told in line
-
-
-def test_settings_survive_being_passed_on() -> None:
-    settings = TraceSettings(trace_config=("rate=1", "opentelemetry,resource=a=b"))
-    assert read(TraceSettings, arguments(settings), {}, "service") == settings
-    given = {"NEREID_TRACE_CONFIG": "rate=1;opentelemetry,resource=a=b"}
-    assert read(TraceSettings, [], given, "service") == settings
-
-
 def wanted(config: TraceConfig, contexts: list[bytes]) -> list[int]:
     sampler = Sampler(config.rule)
     return [number for number, context in enumerate(contexts) if sampler.wants(context)]
@@ -187,9 +41,9 @@ def test_every_rate_th_while_count_lasts() -> None:
     assert wanted(TraceConfig(rate=2, levels=levels), [UNSAMPLED] * 4) == [1, 3]
 
 
-def test_who_asks_is_always_traced_and_not_counted() -> None:
-    asked = [SAMPLED, b"", SAMPLED, b"", b""]
-    assert wanted(TraceConfig(rate=1, levels=("TIMESTAMPS",), count=1), asked) == [0, 1, 2]
-    # Without a level, or at rate 0, nothing of its own accord.
-    assert wanted(TraceConfig(rate=1, mode="opentelemetry"), asked) == [0, 2]
-    assert wanted(TraceConfig(rate=0, levels=("TIMESTAMPS",)), asked) == [0, 2]
+def test_sampled_requests_are_always_traced_and_not_counted() -> None:
+    contexts = [SAMPLED, b"", SAMPLED, b"", b""]
+    assert wanted(TraceConfig(rate=1, levels=("TIMESTAMPS",), count=1), contexts) == [0, 1, 2]
+    # Without a level, or at rate 0, only sampled requests.
+    assert wanted(TraceConfig(rate=1, mode="opentelemetry"), contexts) == [0, 2]
+    assert wanted(TraceConfig(rate=0, levels=("TIMESTAMPS",)), contexts) == [0, 2]

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nereid.services.cache.cache_config import LocalConfig, RedisConfig, parse_cache_config, setting
+from nereid.services.cache.cache_config import (
+    LocalConfig,
+    RedisConfig,
+    checked_option,
+    parse_cache_config,
+)
 
 
 def test_the_store_in_memory_is_the_default() -> None:
@@ -75,12 +80,12 @@ def test_the_addresses_of_a_url_may_be_several() -> None:
         (["redis,host=h,port=x"], "redis,port=x: expected a whole number"),
     ],
 )
-def test_what_is_refused(texts: list[str], words: str) -> None:
+def test_bad_options_are_refused(texts: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_cache_config(texts, {})
 
 
-def test_all_errors_are_told_at_once_and_no_password() -> None:
+def test_all_errors_are_reported_at_once_and_no_password() -> None:
     with pytest.raises(ValueError) as caught:
         parse_cache_config(["redis,db=-1,pool_size=0,password=geheim"], {})
     assert len(str(caught.value).splitlines()) == 3
@@ -88,8 +93,8 @@ def test_all_errors_are_told_at_once_and_no_password() -> None:
 
 
 @pytest.mark.parametrize("text", ["disk,size=1", "local,1", "redis,=h"])
-def test_the_form_alone(text: str) -> None:
+def test_the_form_of_one_option(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
-        setting(text)
-    assert setting("local,size=1") == "local,size=1"
-    assert setting("local") == "local"
+        checked_option(text)
+    assert checked_option("local,size=1") == "local,size=1"
+    assert checked_option("local") == "local"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from nereid.config.flags import arguments
+from nereid.config.settings_reader import settings_argv
 from nereid.services.executor import settings as settings_module
 from nereid.services.executor.settings import ExecutorSettings, read
 
@@ -40,7 +40,7 @@ def test_the_longest_mapping_of_a_path_counts() -> None:
     assert settings.local_path("/models/a/1") == "/mnt/m/a/1"
     assert settings.local_path("/models/big/1") == "/fast/1"
     assert settings.local_path("/modelsx/1") == "/modelsx/1"
-    assert read(arguments(settings), {}) == settings
+    assert read(settings_argv(settings), {}) == settings
 
 
 def test_every_error_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ from nereid.core.messages import SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.shared_tensors import Lender, SharedTensors
-from nereid.shm.segments import Segments, read
+from nereid.shm.mappings import read
+from nereid.shm.segments import Segments
 from tests.support.executor.doubler import Doubler
 from tests.support.models.onnx_models import head, identity_config, member
 

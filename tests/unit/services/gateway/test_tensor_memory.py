@@ -19,7 +19,8 @@ from nereid.core.messages import (
 )
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 from nereid.services.gateway.upstream import Limits, Upstream
-from nereid.shm.segments import Segments, read
+from nereid.shm.mappings import read
+from nereid.shm.segments import Segments
 
 MIB = 1 << 20
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nereid.config.flags import arguments, read
+from nereid.config.settings_reader import read_settings, settings_argv
 from nereid.services.scheduler.settings import Settings
 
 
 def settings(*argv: str) -> Settings:
-    return read(Settings, argv, {}, "scheduler")
+    return read_settings(Settings, argv, {}, "scheduler")
 
 
 def test_tritons_names(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_tritons_names(tmp_path: Path) -> None:
         "default-max-batch-size": "2",
         "shm-region-prefix-name": "a=b",
     }
-    assert settings(*arguments(got)) == got
+    assert settings(*settings_argv(got)) == got
 
 
 EXPLICIT = ("--model-repository=/", "--model-control-mode=explicit")

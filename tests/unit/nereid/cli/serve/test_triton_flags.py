@@ -1,12 +1,12 @@
-"""Flags of Triton's start scripts that no service of ours has a use for."""
+"""Triton's flags that have no equivalent here."""
 
 import pytest
 
 from nereid.cli.serve.triton_flags import TritonFlags
-from nereid.config.flags import read
+from nereid.config.settings_reader import read_settings
 
-# Flags, and which of them are told to change nothing.
-TAKEN = [
+# Flags, and which of them are listed as changing nothing.
+ACCEPTED = [
     ("", ""),
     ("--rate-limit=off --model-namespacing=0 --allow-sagemaker false --allow-vertex-ai=False", ""),
     ("--response-cache-byte-size=1048576", ""),
@@ -18,9 +18,9 @@ TAKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("argv", "idle"), TAKEN)
-def test_what_tunes_nothing_here_is_taken_and_told(argv: str, idle: str) -> None:
-    assert read(TritonFlags, argv.split(), {}, "serve").without_effect() == idle.split()
+@pytest.mark.parametrize(("argv", "ignored"), ACCEPTED)
+def test_flags_without_effect_are_accepted_and_listed(argv: str, ignored: str) -> None:
+    assert read_settings(TritonFlags, argv.split(), {}, "serve").without_effect() == ignored.split()
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ def test_what_tunes_nothing_here_is_taken_and_told(argv: str, idle: str) -> None
         ("--response-cache-byte-size=0", "at least 1"),
     ],
 )
-def test_what_is_not_offered_is_refused_with_what_to_do(
+def test_features_that_are_not_offered_are_refused_with_an_alternative(
     argv: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        read(TritonFlags, argv.split(), {}, "serve")
+        read_settings(TritonFlags, argv.split(), {}, "serve")
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert text in line

@@ -16,7 +16,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.shared_tensors import Lender, SharedTensors
-from nereid.shm.segments import Mappings
+from nereid.shm.mappings import Mappings
 from tests.support.executor.scripted_model import (
     SPEC,
     Model,

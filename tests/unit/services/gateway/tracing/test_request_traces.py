@@ -5,7 +5,8 @@ from time import monotonic_ns
 import pytest
 
 from nereid.core.messages import Arrival, ErrorStatus, InferRequest, InferResponse
-from nereid.observability.tracing import TraceConfig, TraceSettings, is_sampled
+from nereid.observability.trace_config import TraceConfig, TraceSettings
+from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tracing.request_traces import SpanTracing, open_tracing

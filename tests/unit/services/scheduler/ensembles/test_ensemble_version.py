@@ -20,7 +20,7 @@ from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.requests.shared_tensors import SharedTensors
-from nereid.shm.segments import read
+from nereid.shm.mappings import read
 from tests.support.scheduler.cache_site import FakeLink
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config
 from tests.support.scheduler.fake_executors import Executor, Stream, turn

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nereid.observability.metrics import Page
+from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 

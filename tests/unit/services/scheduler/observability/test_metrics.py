@@ -1,6 +1,6 @@
 """Hosts and GPUs on the metrics page, from the reports of executors."""
 
-from nereid.observability.metrics import Page
+from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.observability.metrics import write_cpus, write_gpus

@@ -4,7 +4,7 @@ import pytest
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
 from nereid.core.messages import TraceRule, TraceRules
-from nereid.observability.tracing import TraceConfig
+from nereid.observability.trace_config import TraceConfig
 from nereid.services.scheduler.observability.trace_settings import TraceExtensionSettings
 
 ON = TraceConfig(levels=("TIMESTAMPS",), rate=2, mode="opentelemetry", resource=(("a", "b"),))

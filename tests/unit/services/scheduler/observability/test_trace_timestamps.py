@@ -5,12 +5,8 @@ from typing import Any
 import pytest
 
 from nereid.core.messages import ErrorStatus, InferResponse, Payload, TracedModel, TracedTensor
-from nereid.observability.tracing import (
-    LARGEST_TENSOR_BYTES,
-    TraceSettings,
-    is_sampled,
-    with_tensors,
-)
+from nereid.observability.trace_config import TraceSettings
+from nereid.observability.tracing import LARGEST_TENSOR_BYTES, is_sampled, with_tensors
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal
 from nereid.services.scheduler.observability.execution import Execution

@@ -14,7 +14,7 @@ from nereid.core.messages import SharedMemory
 from nereid.services.executor.backends.python.worker_site.nereid_worker import api, link, mesh, wire
 from nereid.services.executor.backends.python.worker_site.nereid_worker.channel import Channel
 from nereid.services.executor.backends.python.worker_site.nereid_worker.segments import Segments
-from nereid.shm.segments import Mappings, exists
+from nereid.shm.mappings import Mappings, exists
 from nereid.shm.segments import Segment as ExecutorsSegment
 from nereid.shm.segments import Segments as ExecutorsSegments
 

@@ -14,7 +14,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.segments
     Lease,
     Segments,
 )
-from nereid.shm.segments import LostError, Mappings, exists
+from nereid.shm.mappings import LostError, Mappings, exists
 
 MIB = 1 << 20
 

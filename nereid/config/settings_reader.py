@@ -1,0 +1,210 @@
+"""Reads settings from a command line and the environment, and writes them back for a child.
+
+All errors are reported at once, one line each, with exit code 2, before a port opens. A flag wins
+over its environment variable. Knows no service's settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import difflib
+import json
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from nereid.config.flags import DeclaredFlag, declared_flags, flag_name, flag_text
+from nereid.config.help_text import help_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+Settings = TypeVar("Settings")
+
+# How similar an unknown flag must be to a known one to be taken for a typing error.
+_SIMILARITY = 0.75
+
+
+def read_settings(
+    settings: type[Settings], argv: Sequence[str], environ: Mapping[str, str], program: str
+) -> Settings:
+    """The settings that argv and environ ask for; on errors, print them all and exit with 2.
+
+    Settings may have a method `errors()`: what is wrong with them as a whole, a line each.
+    """
+    (result,) = read_shared_settings((settings,), argv, environ, program)
+    return cast("Settings", result)
+
+
+def read_shared_settings(
+    classes: Sequence[type[Any]],
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    program: str,
+    *,
+    common: Collection[str] = (),
+) -> list[Any]:
+    """As read_settings(), for several settings that share one command line.
+
+    Equal names are one flag, declared by the first class that has it. common: the fields that
+    --help shows; empty: all of them. --help-all always shows all.
+    """
+    flags = declared_flags(*classes)
+    parser = _parser(flags, program)
+    given, surplus = parser.parse_known_args(argv)
+    if given.help or given.help_all:
+        shown = () if given.help_all else common
+        print(help_text(flags, classes[0].__doc__ or "", program, shown))  # noqa: T201
+        sys.exit(0)
+    _warn_of_deprecated(given, flags, program)
+    errors = _unknown_arguments(surplus, flags)
+    values: dict[str, Any] = {}
+    for flag in flags:
+        texts, source = _texts(flag, _texts_in_argv(given, flag), environ)
+        if texts is not None:
+            values |= _parsed(flag, texts, source, errors)
+        elif flag.required:
+            errors.append(f"{flag.name} is required")
+    exit_on_errors(errors, program)
+    results = [
+        cls(**{f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values})
+        for cls in classes
+    ]
+    for result in results:
+        errors += getattr(result, "errors", list)()
+    exit_on_errors(errors, program)
+    return results
+
+
+def exit_on_errors(errors: Sequence[str], program: str) -> None:
+    """If there are errors, print a line for each and exit with code 2."""
+    # Services that share a flag find the same error in it.
+    for error in dict.fromkeys(errors):
+        sys.stderr.write(f"{program}: {error}\n")
+    if errors:
+        sys.exit(2)
+
+
+def settings_argv(settings: Any) -> list[str]:
+    """The argv that read_settings() turns back into these settings, whatever the environment says.
+
+    Secret ones are left out: anybody on the machine can see a process's argv.
+    """
+    argv: list[str] = []
+    for flag in declared_flags(type(settings)):
+        value = getattr(settings, flag.field.name)
+        if value is None or flag.option.secret:
+            continue
+        each = value if flag.option.repeated else (value,)
+        argv.extend(f"{flag.name}={flag_text(one)}" for one in each)
+    return argv
+
+
+def secret_environ(settings: Any) -> dict[str, str]:
+    """The variables that read_settings() turns back into the secret ones of these settings."""
+    variables: dict[str, str] = {}
+    for flag in declared_flags(type(settings)):
+        value = getattr(settings, flag.field.name)
+        if flag.option.secret and value:
+            # An element of a list may itself contain a ;
+            text = json.dumps(value) if flag.option.repeated else flag_text(value)
+            variables[flag.variable] = text
+    return variables
+
+
+def _parser(flags: Iterable[DeclaredFlag], program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        program, usage=f"{program} [FLAGS]", allow_abbrev=False, add_help=False
+    )
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--help-all", action="store_true")
+    for flag in flags:
+        option = flag.option
+        parser.add_argument(
+            flag.name,
+            *option.aliases,
+            dest=flag.field.name,
+            action="append",
+            nargs=None if option.bare is None else "?",
+            const=option.bare,
+        )
+        for name, prefix in option.deprecated.items():
+            parser.add_argument(
+                name, dest=_deprecated_dest(flag), action="append", type=prefix.__add__
+            )
+    return parser
+
+
+def _deprecated_dest(flag: DeclaredFlag) -> str:
+    # The space keeps it apart from every field's name.
+    return f"deprecated {flag.field.name}"
+
+
+def _warn_of_deprecated(
+    given: argparse.Namespace, flags: Iterable[DeclaredFlag], program: str
+) -> None:
+    for flag in flags:
+        for text in vars(given).get(_deprecated_dest(flag)) or ():
+            newer = f"{flag_name(flag.field)} {text}"
+            sys.stderr.write(f"{program}: warning: a flag of older versions, read as {newer}\n")
+
+
+def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] | None:
+    """What the command line says of a flag, its deprecated forms first; None: nothing."""
+    values = vars(given)
+    return [*(values.get(_deprecated_dest(flag)) or ()), *(values[flag.field.name] or ())] or None
+
+
+def _unknown_arguments(surplus: Sequence[str], flags: Iterable[DeclaredFlag]) -> list[str]:
+    """An error for each unknown flag, with a similar known one; none for the value after it."""
+    names = ["--help", "--help-all"]
+    for flag in flags:
+        names += (flag.name, *flag.option.aliases, *flag.option.deprecated)
+    errors: list[str] = []
+    expects_value = False
+    for text in surplus:
+        name, equals, _ = text.partition("=")
+        if name.startswith("-"):
+            near = difflib.get_close_matches(name, names, 1, _SIMILARITY)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            errors.append(f"unknown argument '{name}'{hint}")
+        elif not expects_value:
+            errors.append(f"unknown argument '{text}'")
+        expects_value = name.startswith("-") and not equals
+    return errors
+
+
+def _parsed(
+    flag: DeclaredFlag, texts: Sequence[str], source: str, errors: list[str]
+) -> dict[str, Any]:
+    values = []
+    for text in texts:
+        try:
+            values.append(flag.option.parse(text))
+        except ValueError as error:
+            shown = source if flag.option.secret else f"{source}: '{text}'"
+            errors.append(f"{shown}: {error}")
+    if len(values) < len(texts):
+        return {}
+    return {flag.field.name: tuple(values) if flag.option.repeated else values[-1]}
+
+
+def _texts(
+    flag: DeclaredFlag, in_argv: list[str] | None, environ: Mapping[str, str]
+) -> tuple[list[str] | None, str]:
+    """The texts given for a flag, and the flag or variable that gave them."""
+    if in_argv is not None:
+        return in_argv, flag.name
+    text = environ.get(flag.variable)
+    if text is None:
+        return None, flag.variable
+    return (_split_list(text) if flag.option.repeated else [text]), flag.variable
+
+
+def _split_list(text: str) -> list[str]:
+    """a;b or, as secret_environ() writes it, ["a", "b"]."""
+    if text.startswith('["'):
+        with contextlib.suppress(ValueError):
+            return [str(each) for each in json.loads(text)]
+    return text.split(";")

@@ -1,0 +1,133 @@
+"""A metrics page in Prometheus' text format, version 0.0.4, and the values that it can show.
+
+Not Prometheus' own library, because that appends _total to names, which Triton's names lack. Knows
+no metric.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+CONTENT_TYPE: Final = "text/plain; charset=utf-8"
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Family(NamedTuple):
+    """One metric: its name, type and meaning, and the labels of its series."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+class Page:
+    """Series by family, in the order in which families were added."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Family, list[str]] = {}
+
+    def add(self, family: Family, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add the value of one series."""
+        self._write(family, family.name, value, _label_text(labels or {}))
+
+    def histogram(
+        self, family: Family, labels: Mapping[str, str], observed: Histogram, total: float
+    ) -> None:
+        """Add a histogram; total is the sum of all observed values."""
+        cumulative = 0
+        for bound, count in zip((*observed.bounds, float("inf")), observed.counts, strict=True):
+            cumulative += count
+            text = _label_text({**labels, "le": _number(bound)})
+            self._write(family, family.name + "_bucket", cumulative, text)
+        self._write(family, family.name + "_sum", total, _label_text(labels))
+        self._write(family, family.name + "_count", cumulative, _label_text(labels))
+
+    def summary(
+        self, family: Family, labels: Mapping[str, str], observed: Summary, quantiles: Quantiles
+    ) -> None:
+        """Add a summary; the quantiles are of the latest values."""
+        for quantile, value in zip(quantiles, observed.at(quantiles), strict=True):
+            text = _label_text({**labels, "quantile": _number(quantile)})
+            self._write(family, family.name, value, text)
+        self._write(family, family.name + "_sum", observed.total, _label_text(labels))
+        self._write(family, family.name + "_count", observed.count, _label_text(labels))
+
+    def encode(self) -> bytes:
+        """The page as it is served."""
+        lines = []
+        for family, series in self._lines.items():
+            lines.append(f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}")
+            lines += series
+        return "".join(line + "\n" for line in lines).encode()
+
+    def _write(self, family: Family, name: str, value: float, labels: str) -> None:
+        line = f"{name}{{{labels}}} {_number(value)}" if labels else f"{name} {_number(value)}"
+        self._lines.setdefault(family, []).append(line)
+
+
+Quantiles = tuple[float, ...]
+
+
+class Histogram:
+    """Counts of values between bounds; a value equal to a bound counts below it."""
+
+    __slots__ = ("bounds", "counts")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        # The last one is for values above all bounds.
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+
+
+class Summary:
+    """The latest values, for quantiles, and the sum and count of all values."""
+
+    __slots__ = ("_latest", "count", "total")
+
+    # Enough for a 0.999 quantile.
+    WINDOW: Final = 4096
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self._latest: deque[float] = deque(maxlen=self.WINDOW)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.count += times
+        self.total += value * times
+        self._latest.extend(repeat(value, min(times, self.WINDOW)))
+
+    def observe_all(self, values: Collection[float]) -> None:
+        self.count += len(values)
+        self.total += sum(values)
+        self._latest.extend(values)
+
+    def at(self, quantiles: Quantiles) -> list[float]:
+        """The values at these quantiles; NaN, as in Prometheus, if there are no values."""
+        ordered = sorted(self._latest)
+        if not ordered:
+            return [float("nan")] * len(quantiles)
+        last = len(ordered) - 1
+        return [ordered[round(quantile * last)] for quantile in quantiles]
+
+
+def _label_text(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+
+
+def _number(value: float) -> str:
+    if value == float("inf"):
+        return "+Inf"
+    if value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return "NaN"
+    return str(int(value)) if value == int(value) else repr(value)

@@ -1,0 +1,185 @@
+"""--trace-config: its settings, their parsing, and the rule for sampling that they describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from nereid.config.flags import Topic, flag, integer
+from nereid.core.messages import TraceRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+_OFF: Final = "OFF"
+TIMESTAMPS: Final = "TIMESTAMPS"
+TENSORS: Final = "TENSORS"
+LEVELS: Final = (TIMESTAMPS, TENSORS)
+_OLDER_LEVELS: Final = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
+FILE_MODE: Final = "triton"
+SPAN_MODE: Final = "opentelemetry"
+_LARGEST_RATE: Final = (1 << 32) - 1
+_PATHS: Final = ("", "/")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """What --trace-config says. count and rate apply to requests that arrive unsampled."""
+
+    rate: int = 1000
+    # Some of LEVELS, in that order; none: off.
+    levels: tuple[str, ...] = ()
+    count: int = -1
+    # None: not given.
+    mode: str | None = None
+    # Where traces are written, and how many to one file; 0: all.
+    file: str = ""
+    log_frequency: int = 0
+    url: str | None = None
+    resource: tuple[tuple[str, str], ...] = ()
+    max_queue_size: int = 2048
+    schedule_delay_ms: int = 5000
+    max_export_batch_size: int = 512
+
+    @property
+    def to_file(self) -> bool:
+        """Whether traces are written to files."""
+        return bool(self.file) and self.mode in (None, FILE_MODE)
+
+    @property
+    def to_spans(self) -> bool:
+        """Whether spans are exported; without a level, only for requests that arrive sampled."""
+        if self.to_file or self.mode == FILE_MODE:
+            return False
+        return bool(self.levels) or self.mode == SPAN_MODE
+
+    @property
+    def on(self) -> bool:
+        """Whether any request may be traced."""
+        return self.to_file or self.to_spans
+
+    @property
+    def rule(self) -> TraceRule:
+        """Which requests are traced that arrive unsampled."""
+        return trace_rule(self.levels, self.rate, self.count, self.log_frequency)
+
+
+def trace_rule(levels: Sequence[str], rate: int, count: int, log_frequency: int) -> TraceRule:
+    """The rule that settings describe; without levels, nothing is traced."""
+    tensors = TENSORS in levels
+    times = TIMESTAMPS in levels or not tensors
+    return TraceRule(bool(levels), rate, count, log_frequency, times, tensors)
+
+
+def _level(text: str) -> str:
+    level = _OLDER_LEVELS.get(text.upper(), text.upper())
+    if level not in (_OFF, *LEVELS):
+        raise ValueError(f"expected a level: {', '.join((_OFF, *LEVELS))}")
+    return level
+
+
+def _mode(text: str) -> str:
+    if text not in (FILE_MODE, SPAN_MODE):
+        raise ValueError(f"expected mode={FILE_MODE} or mode={SPAN_MODE}")
+    return text
+
+
+def _url(text: str) -> str:
+    """host:port, http://host:port or https://host:port."""
+    scheme, colon, rest = text.partition("://")
+    if not colon:
+        scheme, rest = "http", text
+    host, slash, path = rest.partition("/")
+    if scheme not in ("http", "https") or not host:
+        raise ValueError("expected http://host:4317 or https://host:4317")
+    if slash + path not in _PATHS:
+        raise ValueError(
+            "traces leave by OTLP over gRPC, whose URL has no path: expected http://host:4317"
+        )
+    return f"{scheme}://{host}"
+
+
+def _resource(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ValueError("expected opentelemetry,resource=key=value")
+    return key, value
+
+
+_GENERAL: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "rate": ("rate", integer(0, _LARGEST_RATE)),
+    "level": ("levels", _level),
+    "count": ("count", integer(-1)),
+    "mode": ("mode", _mode),
+}
+_FILE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "file": ("file", str),
+    "log-frequency": ("log_frequency", integer(0, _LARGEST_RATE)),
+}
+_EXPORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "url": ("url", _url),
+    "resource": ("resource", _resource),
+    "bsp_max_queue_size": ("max_queue_size", integer(1)),
+    "bsp_schedule_delay": ("schedule_delay_ms", integer(1)),
+    "bsp_max_export_batch_size": ("max_export_batch_size", integer(1)),
+}
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """The field of TraceConfig that one --trace-config sets, and its value."""
+    key, equals, value = text.partition("=")
+    mode, comma, option = (part.strip() for part in key.partition(","))
+    if not equals:
+        raise ValueError("expected setting=value, triton,setting=value or opentelemetry,...")
+    table, name = _GENERAL, mode
+    if comma:
+        table, name = _FILE if _mode(mode) == FILE_MODE else _EXPORT, option
+    if name not in table:
+        raise ValueError(f"unknown setting '{name}', there are {', '.join(table)}")
+    field_name, parse = table[name]
+    return field_name, parse(value.strip())
+
+
+def _checked_setting(text: str) -> str:
+    _setting(text)
+    return text
+
+
+def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
+    """All --trace-config flags together; the last of each setting counts, resources add up."""
+    values: dict[str, Any] = {}
+    resource: dict[str, str] = {}
+    for text in texts:
+        name, value = _setting(text)
+        if name == "resource":
+            resource[value[0]] = value[1]
+        elif name == "levels":
+            # Each flag adds one level.
+            given = {*values.get(name, ()), value} if value != _OFF else ()
+            values[name] = tuple(level for level in LEVELS if level in given)
+        else:
+            values[name] = value
+    return TraceConfig(**values, resource=tuple(resource.items()))
+
+
+_DEPRECATED: Final = {
+    "--trace-file": "triton,file=",
+    "--trace-level": "level=",
+    "--trace-rate": "rate=",
+    "--trace-count": "count=",
+    "--trace-log-frequency": "triton,log-frequency=",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSettings:
+    """The flag for traces; every service's settings have it."""
+
+    TOPIC: ClassVar = Topic.TRACING
+
+    trace_config: tuple[str, ...] = flag(
+        (), "setting=value (rate, level, count, mode), triton,setting=value (file,"
+        " log-frequency) or opentelemetry,setting=value (url, resource, bsp_...); may be given"
+        " several times", _checked_setting, deprecated=_DEPRECATED, repeated=True,
+    )  # fmt: skip

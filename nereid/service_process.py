@@ -1,0 +1,112 @@
+"""A service's process: logging, event loop, signals, exit code.
+
+Each entry point (`services/*/__main__.py`, `nereid.cli.serve.joined`) passes a coroutine function
+that starts its service, awaits `Shutdown.wait()` and drains. Knows no service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import uvloop
+
+from nereid.observability.logging import set_up_logging
+from nereid.observability.metrics_endpoint import MetricsEndpoint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from nereid.observability.logging import LogSettings
+    from nereid.observability.metrics_page import Page
+
+    Settings = TypeVar("Settings", bound=LogSettings)
+
+_START_ERROR_CODE = 2
+_INTERRUPTED_CODE = 130
+
+
+class StartError(Exception):
+    """The service cannot start; the text says why."""
+
+
+class MetricsPortSettings(Protocol):
+    """The flags of a service that can serve metrics of its own; port -1: it does not."""
+
+    @property
+    def metrics_port(self) -> int: ...
+    @property
+    def metrics_address(self) -> str: ...
+
+
+class Shutdown:
+    """Requested by SIGTERM, SIGINT or request(). Create it inside the event loop."""
+
+    def __init__(self) -> None:
+        self._requested = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.request)
+
+    def request(self) -> None:
+        self._requested.set()
+
+    async def wait(self) -> None:
+        await self._requested.wait()
+
+
+def run_service(
+    settings: Settings,
+    serve: Callable[[Settings, Shutdown], Awaitable[int]],
+    *,
+    name: str,
+    program: str,
+) -> int:
+    """Run `serve` in an event loop; the exit code. name: of the service, for its log."""
+
+    async def run() -> int:
+        return await serve(settings, Shutdown())
+
+    set_up_logging(settings, name)
+    try:
+        return uvloop.run(run())
+    except StartError as error:
+        sys.stderr.write(f"{program}: {error}\n")
+        return _START_ERROR_CODE
+    except KeyboardInterrupt:
+        # Before there was a handler for it.
+        return _INTERRUPTED_CODE
+
+
+def freeze_started_objects() -> None:
+    """Objects that live by now live for good: spare the collector from walking them again."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def listening_for(flag: str) -> Iterator[None]:
+    """Turn an OSError of a listen call into a StartError that names its flag."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"{flag}: {error.strerror or error}") from error
+
+
+@asynccontextmanager
+async def metrics_port(
+    settings: MetricsPortSettings, write: Callable[[Page], None]
+) -> AsyncIterator[None]:
+    """Serve the service's own metrics meanwhile, if its settings ask for it."""
+    endpoint = MetricsEndpoint(write)
+    if settings.metrics_port >= 0:
+        with listening_for("--metrics-port"):
+            await endpoint.listen(settings.metrics_address, settings.metrics_port)
+    try:
+        yield
+    finally:
+        await endpoint.close()

@@ -1,0 +1,117 @@
+"""The reader's side of shared memory: other processes' segments, mapped into this one.
+
+A reference (nereid.core.messages.SharedMemory) may be stale or forged: what it names is checked
+before it is mapped. Knows no service.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from nereid.shm.segments import SIZE_SEALS
+
+if TYPE_CHECKING:
+    from nereid.core.messages import SharedMemory
+
+# Mappings that a reader keeps; a writer uses the same few segments again and again.
+_MAX_MAPPINGS: Final = 64
+# Python 3.11 has no name for it (linux/fcntl.h).
+_GET_SEALS: Final = 1034
+
+
+class LostError(Exception):
+    """The memory that a reference names does not exist any more, or never did."""
+
+
+class Mappings:
+    """The segments that this process has mapped. May be used from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, memoryview] = OrderedDict()
+
+    def view(self, reference: SharedMemory) -> memoryview:
+        """The bytes that it names, in place; they stay valid for as long as the view is held.
+
+        Raises:
+            LostError: they are gone, or were never there.
+        """
+        return part(self.segment(reference.segment_name), reference)
+
+    def segment(self, segment_name: str) -> memoryview:
+        """All of a segment; raises LostError as view()."""
+        with self._lock:
+            view = self._open.get(segment_name)
+            if view is None:
+                view = self._open[segment_name] = _map(segment_name)
+                if len(self._open) > _MAX_MAPPINGS:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(segment_name)
+        return view
+
+    def sweep(self) -> None:
+        """Close the mappings of segments whose owner has closed them or has ended."""
+        with self._lock:
+            for name in [each for each in self._open if not exists(each)]:
+                del self._open[name]
+
+
+def read(reference: SharedMemory) -> bytes:
+    """A copy of the bytes that a reference names; raises LostError as Mappings.view()."""
+    return bytes(view(reference))
+
+
+def view(reference: SharedMemory) -> memoryview:
+    """As Mappings.view(), but the mapping is not kept for the next reference."""
+    return part(_map(reference.segment_name), reference)
+
+
+def part(view: memoryview, reference: SharedMemory) -> memoryview:
+    """The range of a reference in its segment; raises LostError if it lies outside."""
+    end = reference.offset + reference.size_bytes
+    if not 0 <= reference.offset <= end <= len(view):
+        raise LostError(f"{reference} lies outside its segment of {len(view)} bytes")
+    return view[reference.offset : end]
+
+
+def exists(segment_name: str) -> bool:
+    """Whether the owner of a segment still has it open."""
+    path, inode = _path_and_inode(segment_name)
+    try:
+        return os.stat(path).st_ino == inode  # noqa: PTH116 (no object for a path as text)
+    except OSError:
+        return False
+
+
+def _path_and_inode(segment_name: str) -> tuple[str, int]:
+    try:
+        process, descriptor, inode = map(int, segment_name.split("."))
+    except ValueError as error:
+        raise LostError(f"{segment_name!r} names no segment") from error
+    return f"/proc/{process}/fd/{descriptor}", inode
+
+
+def _map(segment_name: str) -> memoryview:
+    path, inode = _path_and_inode(segment_name)
+    try:
+        # The descriptor may be a pipe or a terminal by now.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        raise LostError(f"segment {segment_name} cannot be opened: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        # Only memory files have seals; an unsealed one could shrink under its readers.
+        sealed = fcntl.fcntl(descriptor, _GET_SEALS) & SIZE_SEALS == SIZE_SEALS
+        if status.st_ino != inode or not sealed:
+            raise LostError(f"segment {segment_name} is gone")
+        return memoryview(mmap.mmap(descriptor, status.st_size, prot=mmap.PROT_READ))
+    except (OSError, ValueError) as error:
+        raise LostError(f"segment {segment_name} cannot be mapped: {error}") from error
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+"""Writes docs/reference/flags.md from the settings classes; --check: exits with 1 if it differs.
+
+usage: flag_reference.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from nereid.cli.serve.plan import ServeSettings
+from nereid.cli.serve.triton_flags import TritonFlags
+from nereid.config.flags import DeclaredFlag, declared_flags, flags_by_topic
+from nereid.services.cache.settings import CacheSettings
+from nereid.services.executor.settings import ExecutorSettings
+from nereid.services.gateway.settings import GatewaySettings
+from nereid.services.scheduler.settings import Settings as SchedulerSettings
+from scripts.reference_page import table, write_or_check
+
+_SERVICES = {
+    "nereid serve": (ServeSettings, TritonFlags),
+    "gateway": (GatewaySettings,),
+    "scheduler": (SchedulerSettings,),
+    "executor": (ExecutorSettings,),
+    "cache": (CacheSettings,),
+}
+_INTRODUCTION = """\
+# Flags
+
+<!-- Written by scripts/flag_reference.py from the settings classes. -->
+
+`nereid serve` takes all of these; a service that is started alone (`python -m
+nereid.services.gateway`) takes those of its column. A flag wins over its environment variable, and
+the last of equal flags counts, unless it may be repeated: then the values add up, and are separated
+by `;` in the variable. `nereid serve` chooses the addresses between its own services itself.
+"""
+_HEADER = ("Flag", "Environment variable", "Default", "Services", "Meaning")
+
+
+def page() -> str:
+    # Services declare some flags alike: one row for those that do.
+    flags: dict[tuple[str, str, str], DeclaredFlag] = {}
+    services: dict[tuple[str, str, str], list[str]] = {}
+    for service, classes in _SERVICES.items():
+        for flag in declared_flags(*classes):
+            key = (flag.name, flag.default_text, flag.option.help)
+            flags.setdefault(key, flag)
+            services.setdefault(key, []).append(service)
+    parts = [_INTRODUCTION]
+    keys = {id(flag): key for key, flag in flags.items()}
+    for topic, members in flags_by_topic(flags.values()):
+        rows = [_row(flag, services[keys[id(flag)]]) for flag in members]
+        parts.append(f"\n## {topic.value if topic else 'Other'}\n\n{table(_HEADER, rows)}")
+    return "".join(parts)
+
+
+def _row(flag: DeclaredFlag, services: list[str]) -> tuple[str, ...]:
+    names = [f"`{name}`" for name in (flag.name, *flag.option.aliases)]
+    notes = [flag.option.help]
+    if flag.option.repeated and "several times" not in flag.option.help:
+        notes.append("may be given several times")
+    older = ", ".join(f"`{name}`" for name in flag.option.deprecated)
+    if older:
+        notes.append(f"older forms: {older}")
+    default = (
+        "(required)" if flag.required else f"`{flag.default_text}`" if flag.default_text else ""
+    )
+    return ", ".join(names), f"`{flag.variable}`", default, ", ".join(services), "; ".join(notes)
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check("flags.md", page(), __doc__.partition("\n")[0]))

@@ -1,0 +1,37 @@
+"""Shared by the generators of docs/reference: write a page, or check that it is current."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+
+
+def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    for mark in "|*<":
+        cell = cell.replace(mark, f"\\{mark}")
+    return cell
+
+
+def write_or_check(name: str, text: str, description: str) -> int:
+    """Write docs/reference/<name>; with --check only compare. The exit code."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if the page is not current"
+    )
+    path = _ROOT / "docs" / "reference" / name
+    if not parser.parse_args().check:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return 0
+    if path.exists() and path.read_text() == text:
+        return 0
+    print(f"{path.relative_to(_ROOT)} is not current: run {sys.argv[0]}", file=sys.stderr)
+    return 1

@@ -1,0 +1,85 @@
+"""The metrics page, its histograms and summaries."""
+
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from nereid.observability import metrics
+from nereid.observability.metrics_page import Family, Histogram, Page, Summary
+
+LOOKUPS = Family("nv_lookups", "counter", "How many.", ("model",))
+SIZES = Family("nereid_sizes", "histogram", "How large.", ("model",))
+TIMES = Family("nereid_times", "summary", "How long.")
+
+
+def test_series_stand_below_their_family_in_any_order() -> None:
+    page = Page()
+    page.add(LOOKUPS, 3, {"model": "a"})
+    page.add(metrics.EXECUTORS, 1)
+    page.add(LOOKUPS, 0.5, {"model": "b"})
+    assert page.encode().decode().splitlines() == [
+        "# HELP nv_lookups How many.",
+        "# TYPE nv_lookups counter",
+        'nv_lookups{model="a"} 3',
+        'nv_lookups{model="b"} 0.5',
+        "# HELP nereid_executors Executors that have joined",
+        "# TYPE nereid_executors gauge",
+        "nereid_executors 1",
+    ]
+
+
+@pytest.mark.parametrize("name", ['quo"te', "back\\slash", "new\nline", "grün"])
+def test_labels_are_escaped(name: str) -> None:
+    page = Page()
+    page.add(LOOKUPS, 1, {"model": name})
+    (family,) = text_string_to_metric_families(page.encode().decode())
+    assert family.samples[0].labels == {"model": name}
+
+
+def test_a_histogram_counts_upwards() -> None:
+    observed = Histogram((1, 4))
+    for value, times in ((1, 2), (3, 1), (9, 1)):
+        observed.observe(value, times)
+    page = Page()
+    page.histogram(SIZES, {"model": "a"}, observed, 14)
+    (family,) = text_string_to_metric_families(page.encode().decode())
+    samples = [(sample.name, sample.labels.get("le"), sample.value) for sample in family.samples]
+    assert samples == [
+        ("nereid_sizes_bucket", "1", 2),
+        ("nereid_sizes_bucket", "4", 3),
+        ("nereid_sizes_bucket", "+Inf", 4),
+        ("nereid_sizes_sum", None, 14),
+        ("nereid_sizes_count", None, 4),
+    ]
+
+
+def test_a_summary_has_the_quantiles_of_what_it_saw_lately_and_the_sum_of_all() -> None:
+    observed = Summary()
+    for value in range(101):
+        observed.observe(value)
+    page = Page()
+    page.summary(TIMES, {}, observed, (0.0, 0.5, 0.99, 1.0))
+    assert page.encode().decode().splitlines()[2:] == [
+        'nereid_times{quantile="0"} 0',
+        'nereid_times{quantile="0.5"} 50',
+        'nereid_times{quantile="0.99"} 99',
+        'nereid_times{quantile="1"} 100',
+        "nereid_times_sum 5050",
+        "nereid_times_count 101",
+    ]
+
+
+def test_a_summary_forgets_old_values() -> None:
+    observed = Summary()
+    for value in (*[1000.0] * 100, *[1.0] * Summary.WINDOW):
+        observed.observe(value)
+    assert observed.at((0.0, 1.0)) == [1.0, 1.0]
+    assert observed.count == 100 + Summary.WINDOW
+
+
+def test_an_empty_summary_has_no_quantiles() -> None:
+    assert all(map(math.isnan, Summary().at((0.5, 0.9))))
+    page = Page()
+    page.summary(TIMES, {}, Summary(), (0.5,))
+    assert 'nereid_times{quantile="0.5"} NaN' in page.encode().decode()
