@@ -1,13 +1,14 @@
 """Nereid's gRPC engine: HTTP/2 and gRPC on the wire, server and clients, and links on top.
 
-Knows nothing of serving, models or tensors. `grpcio_server.GrpcioServer` is apart, as it alone
+Knows nothing of serving, models or tensors. `grpc.grpcio_engine` is not imported here, as it alone
 needs grpcio.
 """
 
 from nereid.rpc.grpc.blocking_stream import BlockingStream
-from nereid.rpc.grpc.call import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
+from nereid.rpc.grpc.call import Call
 from nereid.rpc.grpc.channel import Channel, ChannelOptions, SocketChannel, StreamHandle
 from nereid.rpc.grpc.client_connection import ClientStream
+from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Handlers, StreamHandler, UnaryHandler
 from nereid.rpc.grpc.in_process_channel import LocalChannel
 from nereid.rpc.grpc.server import Server, ServerOptions
 from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status

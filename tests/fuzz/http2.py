@@ -8,8 +8,8 @@ import struct
 
 import hpack
 
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import PREFACE
+from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.http2_frames import (
     ACK,
     CONTINUATION,
@@ -108,7 +108,7 @@ WORDS = [_BLOCK, b"\x83", b"\x86", struct.pack(">I", 1 << 31), b"\x7f\xff\xff\xf
 def _drive(pieces: list[bytes], used: int) -> list[Frame]:
     """used: so much of the connection's window that is not given back yet."""
     side = Side(_LIMITS)
-    side.connection._unacked = used
+    side.http2.receiver.unacknowledged_bytes = used
     for piece in pieces:
         side.give(piece)
     frames = side.take()
@@ -117,13 +117,13 @@ def _drive(pieces: list[bytes], used: int) -> list[Frame]:
         call.reply(b"late") if call.path == "/test/Hold" else call.finish()
     connection = side.connection
     for now in (1, 2):
-        connection.tick(now)
-        connection.end_untaken(now)
-        connection.end_unsent(now)
+        side.http2.on_timer(now)
+        connection.end_unread_responses(now)
+        connection.end_incomplete_requests(now)
     frames += side.take()
     assert len(connection.streams) <= _LIMITS.max_concurrent_streams
     assert sum(len(each.payload) for each in frames) < 1 << 20
-    connection.lost_calls()
+    connection.connection_lost()
     assert not connection.streams
     assert not side.deadlines.expire(1e12)
     assert all(call.done for call in side.calls)
@@ -142,4 +142,4 @@ def run(data: bytes) -> None:
     assert _drive(pieces, used) == whole
     greeting = Side(_LIMITS, greet=False)
     greeting.give(PREFACE[: step % 25], data)
-    greeting.connection.lost_calls()
+    greeting.connection.connection_lost()

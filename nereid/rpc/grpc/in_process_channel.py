@@ -11,14 +11,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nereid.rpc.grpc.call import SLOTS, Call
-from nereid.rpc.grpc.dispatch import Route, Tasks, guarded, routes_of
+from nereid.rpc.grpc.call import CALL_SLOTS, Call
+from nereid.rpc.grpc.handlers import HandlerTasks, Route, routes_of
 from nereid.rpc.grpc.status import RpcError, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.rpc.grpc.call import Handlers
+    from nereid.rpc.grpc.handlers import Handlers
 
 
 class _Pipe:
@@ -40,7 +40,7 @@ class _Pipe:
     def waiting_bytes(self) -> int:
         return self._bytes
 
-    def put(self, item: bytes | None) -> None:
+    def push(self, item: bytes | None) -> None:
         self._items.append(item)
         self._bytes += len(item) if item is not None else 0
         self._schedule()
@@ -75,7 +75,7 @@ class _Pipe:
 class LocalCall(Call):
     """The server's end of a call within the process."""
 
-    __slots__ = (*SLOTS, "_accepted", "_down", "_handle", "_message", "_route", "_up")
+    __slots__ = (*CALL_SLOTS, "_accepted", "_down", "_handle", "_message", "_route", "_up")
 
     def __init__(self, path: str, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
         super().__init__(path, "local", metadata)
@@ -95,33 +95,33 @@ class LocalCall(Call):
         return self._down.waiting_bytes
 
     def open(self) -> None:
-        """The request's head has arrived."""
+        """The request's headers have arrived."""
         if self.done:
             return
         if self._route is None:
             self.fail(Status.UNIMPLEMENTED, f"unknown method {self.path}")
         elif self._route.stream is not None:
-            guarded(self, self._route.stream, self)
+            self.run_callback(self._route.stream, self)
 
-    def arrived(self, item: bytes | None, spawn: Tasks) -> None:
+    def on_item(self, item: bytes | None, tasks: HandlerTasks) -> None:
         """A message of the client, or its end."""
         if self.done or self._route is None:
             return
         if self._route.stream is not None:
             if item is None:
                 if self.on_half_close is not None:
-                    guarded(self, self.on_half_close)
+                    self.run_callback(self.on_half_close)
             elif self.on_message is not None:
-                guarded(self, self.on_message, item)
+                self.run_callback(self.on_message, item)
             return
         if item is not None:
             self._message = item
         elif self._message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")
         elif self._route.unary is not None:
-            guarded(self, self._route.unary, self, self._message)
+            self.run_callback(self._route.unary, self, self._message)
         elif self._route.coroutine is not None:
-            spawn.spawn(self, self._route.coroutine, self._message)
+            tasks.spawn(self, self._route.coroutine, self._message)
 
     def reply(self, message: bytes) -> None:
         self.send(message)
@@ -130,12 +130,12 @@ class LocalCall(Call):
     def accept(self) -> None:
         if not self.done and not self._accepted:
             self._accepted = True
-            self._handle.accepted()
+            self._handle.on_accepted()
 
     def send(self, message: bytes) -> None:
         if not self.done:
             self.accept()
-            self._down.put(message)
+            self._down.push(message)
 
     def finish(
         self,
@@ -144,11 +144,11 @@ class LocalCall(Call):
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
         if not self.done:
-            self.settle()
-            self._handle.ending(
+            self.mark_done()
+            self._handle.set_outcome(
                 None if status == Status.OK else RpcError(status, message, trailers)
             )
-            self._down.put(None)
+            self._down.push(None)
 
     def pause(self) -> None:
         self._up.pause()
@@ -158,7 +158,7 @@ class LocalCall(Call):
 
     def _drained(self) -> None:
         if self.on_writable is not None:
-            guarded(self, self.on_writable)
+            self.run_callback(self.on_writable)
 
 
 class LocalStream:
@@ -203,12 +203,12 @@ class LocalStream:
 
     def send(self, message: bytes) -> None:
         if not self._done and not self._half_closed:
-            self._up.put(message)
+            self._up.push(message)
 
     def half_close(self) -> None:
         if not self._done and not self._half_closed:
             self._half_closed = True
-            self._up.put(None)
+            self._up.push(None)
 
     def cancel(self) -> None:
         if not self._done:
@@ -223,14 +223,14 @@ class LocalStream:
 
     # --- for the other end
 
-    def accepted(self) -> None:
+    def on_accepted(self) -> None:
         if self.on_open is not None and not self._done:
             asyncio.get_running_loop().call_soon(self._opened)
 
-    def ending(self, outcome: RpcError | None) -> None:
+    def set_outcome(self, outcome: RpcError | None) -> None:
         self._outcome = outcome
 
-    def arrived(self, item: bytes | None) -> None:
+    def on_item(self, item: bytes | None) -> None:
         if self._done:
             return
         if item is not None:
@@ -260,7 +260,7 @@ class LocalChannel:
 
     def __init__(self, handlers: Handlers) -> None:
         self._routes = routes_of(handlers)
-        self._tasks = Tasks()
+        self._tasks = HandlerTasks()
         self._streams: set[LocalStream] = set()
         self._closed = False
 
@@ -309,8 +309,8 @@ class LocalChannel:
     async def close(self) -> None:
         self._closed = True
         for stream in list(self._streams):
-            stream.ending(RpcError(Status.UNAVAILABLE, "the channel is closed"))
-            stream.arrived(None)
+            stream.set_outcome(RpcError(Status.UNAVAILABLE, "the channel is closed"))
+            stream.on_item(None)
         await self._tasks.close()
 
     def _open(
@@ -328,10 +328,10 @@ class LocalChannel:
             on_close(error)
 
         def arrived(item: bytes | None) -> None:
-            call.arrived(item, self._tasks)
+            call.on_item(item, self._tasks)
 
         stream = LocalStream(call, on_message, closed)
-        up, down = _Pipe(arrived), _Pipe(stream.arrived)
+        up, down = _Pipe(arrived), _Pipe(stream.on_item)
         stream.join(up, down)
         call.join(stream, self._routes.get(path), up, down)
         if self._closed:

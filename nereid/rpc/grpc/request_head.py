@@ -172,7 +172,7 @@ class HeadReader:
             if self._decoder.generation != before:
                 self._blocks.clear()
 
-    def trailers(self, block: bytes) -> None:
+    def check_trailers(self, block: bytes) -> None:
         """A request's trailers say nothing to gRPC, but must be well formed."""
         decoded = self._decoder.decode(block)
         self._blocks.clear()

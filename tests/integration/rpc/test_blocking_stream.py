@@ -151,7 +151,7 @@ async def test_blocking_dials_in_vain(tmp_path: Path) -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(RpcError, match="does not answer"):
+        with pytest.raises(RpcError, match="does not respond"):
             BlockingStream(address, "/test/Chat", timeout_s=0.05)
 
 

@@ -116,7 +116,7 @@ async def test_who_is_refused_and_why(
     site: Site, ours: Authority, theirs: Authority, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(nereid.rpc.net.listener, "_TELL_S", 0.0)
+    monkeypatch.setattr(nereid.rpc.net.listener, "_LOG_INTERVAL_S", 0.0)
     server = side(ours.identity(), ours.root, server=True)
     stranger = theirs.identity("client", files="client")
     known = side(ours.identity("client", files="client"), ours.root)

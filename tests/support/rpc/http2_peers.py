@@ -7,15 +7,14 @@ from typing import Any, Generic, Self, TypeVar
 
 import hpack
 
-from nereid.rpc.grpc.call import Call, Handlers
+from nereid.rpc.grpc.call import Call
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.deadlines import Deadlines
-from nereid.rpc.grpc.dispatch import routes_of
-from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection
-from nereid.rpc.grpc.server_context import Service
+from nereid.rpc.grpc.handlers import Handlers, routes_of
+from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
 from nereid.rpc.grpc.status import RpcError
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import PREFACE, Code
+from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.http2_frames import (
     DATA,
     END_HEADERS,
@@ -41,17 +40,18 @@ class Peer(Generic[Role]):
 
     def __init__(self, connection: Role) -> None:
         self.connection = connection
+        self.http2 = connection.http2
         self.encoder = hpack.Encoder()
         self.reader = Reader()
 
     def give(self, *parts: bytes) -> Self:
         for part in parts:
-            self.connection.receive(part)
+            self.http2.receive_data(part)
         return self
 
     def take(self) -> list[Frame]:
         data = b""
-        while out := self.connection.take():
+        while out := self.http2.data_to_send():
             data += b"".join(out)
         return self.reader.read(data)
 
@@ -69,14 +69,22 @@ class Side(Peer[ServerConnection]):
         self.now = 1000.0
         self.calls: list[Call] = []
         self.events: list[Any] = []
+        # When the timer of deadlines was set, and for which time.
+        self.timers: list[float | None] = []
         handlers = Handlers(
             unary={"/test/Echo": self.echo, "/test/Hold": self.hold, "/test/Fail": self.broken},
             async_unary={"/test/Later": self.later},
             stream={"/test/Chat": self.chat, "/test/Raw": self.raw},
         )
         self.deadlines: Deadlines[ServerCall] = Deadlines()
-        self.service = Service(routes_of(handlers), self.deadlines, lambda: self.now, self.spawn)
-        super().__init__(ServerConnection(limits or Limits(), self.service, "peer"))
+        context = ServerContext(
+            routes_of(handlers),
+            self.deadlines,
+            now=lambda: self.now,
+            spawn=self.spawn,
+            on_earlier_deadline=lambda: self.timers.append(self.deadlines.next_due()),
+        )
+        super().__init__(ServerConnection(limits or Limits(), context, "peer", wake=lambda: None))
         if greet:
             self.give(PREFACE + settings())
             self.take()
@@ -125,20 +133,25 @@ class Ends(Peer[ClientConnection]):
     """A client connection and the streams opened on it."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        super().__init__(ClientConnection(limits or Limits(trusting=True)))
-        self.freed = 0
-        self.connection.freed = self._freed
+        self.slots = 0
+        super().__init__(
+            ClientConnection(
+                limits or Limits(trusts_peer=True),
+                wake=lambda: None,
+                on_stream_slot=self._on_stream_slot,
+            )
+        )
         self.messages: list[bytes] = []
         self.closes: list[RpcError | None] = []
         self.opens = 0
-        opening = b"".join(self.connection.take())
+        opening = b"".join(self.http2.data_to_send())
         assert opening.startswith(PREFACE)
         self.opening = self.reader.read(opening[len(PREFACE) :])
         self.give(settings())
         self.take()
 
-    def _freed(self) -> None:
-        self.freed += 1
+    def _on_stream_slot(self) -> None:
+        self.slots += 1
 
     def headers(self, fields: list[tuple[str, str]], flags: int = END_HEADERS) -> bytes:
         return frame(HEADERS, flags, 1, self.encoder.encode(fields))
@@ -180,7 +193,7 @@ def response_of(side: Side, stream: int = 1) -> bytes:
 def failed(side: Side) -> Code:
     """The connection gave up with this code, and says nothing more."""
     last = side.one(GOAWAY)
-    assert side.connection.dead is not None
+    assert side.http2.error is not None
     side.give(frame(PING, payload=bytes(8)))
     assert side.take() == []
     return Code(last.code)

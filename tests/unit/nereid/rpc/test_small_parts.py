@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nereid.rpc.grpc.compression import decompress
 from nereid.rpc.grpc.deadlines import Deadlines
-from nereid.rpc.grpc.message_reader import Assembly, check_head
+from nereid.rpc.grpc.messages import PartialMessage, check_message_head
 from nereid.rpc.grpc.status import RpcError, Status, status_of_http, status_of_reset
 from nereid.rpc.http2.frames import header_frames
 from nereid.rpc.net.address import host_and_port, text_of, unix_path
@@ -24,7 +24,7 @@ from tests.support.rpc.http2_frames import message
 @given(st.lists(st.binary(max_size=3000), max_size=4), st.lists(st.integers(1, 4000), min_size=1))
 def test_messages_survive_any_cut(bodies: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(message(body) for body in bodies)
-    got, assembly, at, turn = [], Assembly(1 << 20), 0, 0
+    got, assembly, at, turn = [], PartialMessage(1 << 20), 0, 0
     while at < len(stream):
         data = stream[at : at + cuts[turn % len(cuts)]]
         at, turn, start = at + len(data), turn + 1, 0
@@ -32,18 +32,18 @@ def test_messages_survive_any_cut(bodies: list[bytes], cuts: list[int]) -> None:
             start = assembly.feed(data, start, len(data))
             if assembly.complete:
                 got.append(assembly.message())
-                assembly = Assembly(1 << 20)
+                assembly = PartialMessage(1 << 20)
     assert got == bodies
 
 
 def test_heads_are_refused_before_the_body_is_there() -> None:
     with pytest.raises(RpcError) as caught:
-        Assembly(99).feed(message(bytes(100))[:5], 0, 5)
+        PartialMessage(99).feed(message(bytes(100))[:5], 0, 5)
     assert caught.value.status == Status.RESOURCE_EXHAUSTED
     with pytest.raises(RpcError) as caught:
-        check_head(2, 0, 100)
+        check_message_head(2, 0, 100)
     assert caught.value.status == Status.INTERNAL
-    check_head(1, 100, 100)
+    check_message_head(1, 100, 100)
 
 
 # --- compression

@@ -10,8 +10,8 @@ import pytest
 
 from nereid.rpc.grpc.client_connection import ClientStream, outcome_of, request_block
 from nereid.rpc.grpc.status import NotProcessedError, Status
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import Code
+from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.http2_frames import (
     ACK,
     DATA,
@@ -93,7 +93,7 @@ def test_a_stream_used_before_its_connection(ends: Ends) -> None:
 def test_a_stream_cancelled_before_its_connection(ends: Ends) -> None:
     stream = ends.stream()
     left: list[ClientStream] = []
-    stream.leave = left.append
+    stream.leave_queue = left.append
     stream.cancel()
     stream.cancel()
     assert left == [stream]
@@ -110,8 +110,8 @@ def test_cancelling(ends: Ends) -> None:
     ends.give(ends.headers(OPEN), frame(DATA, END_STREAM, 1, message(b"late")))
     assert ends.messages == []
     assert ends.closes == []
-    assert ends.connection.dead is None
-    assert ends.freed >= 1
+    assert ends.http2.error is None
+    assert ends.slots >= 1
 
 
 def test_trailers_only(ends: Ends) -> None:
@@ -196,18 +196,18 @@ def test_goaway_tells_what_was_not_processed(ends: Ends) -> None:
 
 def test_the_connection_is_lost(ends: Ends) -> None:
     ends.start()
-    ends.connection.lost_streams()
+    ends.connection.connection_lost()
     assert ends.error.status == Status.UNAVAILABLE
     assert not ends.connection.usable
 
 
 def test_the_servers_limit(ends: Ends) -> None:
-    assert ends.connection.has_room
+    assert ends.connection.has_stream_slot
     ends.start()
     ends.give(settings(streams=1))
-    assert not ends.connection.has_room
+    assert not ends.connection.has_stream_slot
     ends.give(settings(streams=2))
-    assert ends.connection.has_room
+    assert ends.connection.has_stream_slot
 
 
 def test_bad_messages(ends: Ends) -> None:
@@ -241,7 +241,7 @@ def test_an_owner_that_fails(ends: Ends, caplog: pytest.LogCaptureFixture) -> No
     ends.give(ends.headers(OPEN), frame(DATA, 0, 1, message(b"x")))
     assert ends.error.status == Status.INTERNAL
     assert "mine" in caplog.text
-    assert ends.connection.dead is None
+    assert ends.http2.error is None
 
 
 def test_stream_errors_of_the_server(ends: Ends) -> None:
@@ -249,11 +249,11 @@ def test_stream_errors_of_the_server(ends: Ends) -> None:
     ends.give(ends.headers(OPEN), ends.headers([("a", "b")]))
     assert ends.error.status == Status.INTERNAL
     ends.give(ends.headers(OPEN))
-    assert ends.connection.dead is None
+    assert ends.http2.error is None
 
 
 def test_a_head_too_large() -> None:
-    ends = Ends(Limits(trusting=True, max_header_list_bytes=200))
+    ends = Ends(Limits(trusts_peer=True, max_header_list_bytes=200))
     ends.start()
     ends.give(ends.headers([*OPEN, ("a", "x" * 200)]))
     assert ends.error.status == Status.INTERNAL
@@ -278,13 +278,13 @@ def test_encodings_of_the_response(ends: Ends) -> None:
 def test_connection_errors(ends: Ends, attack: bytes, code: Code) -> None:
     ends.start()
     ends.give(attack)
-    assert ends.connection.dead is not None
-    assert ends.connection.dead.code == code
+    assert ends.http2.error is not None
+    assert ends.http2.error.code == code
 
 
 def test_a_server_is_trusted_with_pings(ends: Ends) -> None:
     ends.give(frame(PING, 0, 0, bytes(8)) * 5000)
-    assert ends.connection.dead is None
+    assert ends.http2.error is None
 
 
 def test_padding_and_windows(ends: Ends) -> None:
@@ -306,7 +306,7 @@ def test_padding_and_windows(ends: Ends) -> None:
 def test_writable(ends: Ends) -> None:
     stream = ends.start()
     events: list[str] = []
-    stream.writable()
+    stream.notify_writable()
     stream.on_writable = lambda: events.append("writable")
     stream.send(bytes(200_000))
     ends.take()

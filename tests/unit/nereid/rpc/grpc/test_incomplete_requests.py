@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nereid.rpc.grpc.status import Status
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import Code
+from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.http2_frames import (
     DATA,
     END_HEADERS,
@@ -26,7 +26,7 @@ PIECE = frame(DATA, 0, 1, message(bytes(100))[:50])
 def looked(side: Side, *times: float) -> list[Frame]:
     """What it says when it is looked at, at these times."""
     for now in times:
-        side.connection.end_unsent(now)
+        side.connection.end_incomplete_requests(now)
     return side.take()
 
 
@@ -62,7 +62,7 @@ def test_the_rest_of_a_frame_that_was_given_up_is_passed_over() -> None:
     side.take()
     (stream,) = side.connection.streams.values()
     assert refused(looked(side, 100, 110), 1)
-    assert stream.assembly is None
+    assert stream.partial_message is None
     side.give(cut[60:], side.request(3))
     assert [each.stream for each in side.take() if each.kind == DATA] == [3]
 
@@ -107,7 +107,7 @@ def test_who_may_not_send_is_not_waited_for() -> None:
     side.give(frame(DATA, 0, 3, message(bytes(90_000))[:52_000]))
     assert looked(side, 0, 100) == []
     side.give(frame(RST, 0, 1, bytes(4)))
-    side.connection.tick(100)
+    side.http2.on_timer(100)
     side.take()
     assert looked(side, 109, 118) == []
     assert refused(looked(side, 119), 3)

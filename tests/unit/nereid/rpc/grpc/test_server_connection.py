@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from nereid.rpc import RpcError, Status
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import PREFACE, Code
+from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.http2_frames import (
     ACK,
     CONTINUATION,
@@ -45,9 +45,9 @@ def test_the_opening() -> None:
     assert values == {3: 7, 4: 1 << 20, 5: 1 << 18, 6: 16_384}
     assert (second.kind, second.number) == (WINDOW, 100_000 - 65_535)
     side.give(PREFACE[:5], PREFACE[5:] + settings(streams=5, list=9)[:3])
-    assert not side.connection.settled
+    assert not side.http2.control.settled
     side.give(settings(streams=5, list=9)[3:])
-    assert side.connection.settled
+    assert side.http2.control.settled
     assert side.one(SETTINGS).flags == ACK
     side.give(frame(SETTINGS, ACK))
     assert side.take() == []
@@ -167,7 +167,7 @@ def test_an_response_before_the_request_is_complete(side: Side) -> None:
     assert side.take() == []
     assert side.events == []
     side.give(side.headers(1, [("late", "trailers")], END_HEADERS | END_STREAM))
-    assert side.connection.dead is None
+    assert side.http2.error is None
 
 
 def test_coroutines_are_handed_on(side: Side) -> None:
@@ -257,15 +257,13 @@ def test_responses_after_the_response_are_silent(side: Side) -> None:
 
 
 def test_a_deadline_responses_and_cancels(side: Side) -> None:
-    armed: list[float | None] = []
-    side.service.arm = lambda: armed.append(side.deadlines.next_due())
     side.give(
         side.headers(1, to("/test/Hold", ("grpc-timeout", "2S"))),
         frame(DATA, END_STREAM, 1, message(b"")),
     )
     call = side.calls[0]
     assert call.deadline == 1002.0
-    assert armed == [pytest.approx(1002.01)]
+    assert side.timers == [pytest.approx(1002.01)]
     for each in side.deadlines.expire(1003):
         each.expire()
         each.expire()
@@ -292,7 +290,7 @@ def test_the_peer_resets(side: Side) -> None:
 
 def test_the_connection_is_lost(side: Side) -> None:
     side.give(side.request(1, path="/test/Hold"), side.headers(3, to("/test/Raw")))
-    side.connection.lost_calls()
+    side.connection.connection_lost()
     assert side.events == ["cancelled", "cancelled"]
     assert side.take() == []
     side.give(side.request(5))
@@ -316,8 +314,8 @@ def test_a_failing_on_cancel_harms_nobody(side: Side, caplog: pytest.LogCaptureF
 
 def test_drain_in_two_steps(side: Side) -> None:
     side.give(side.request(1, path="/test/Hold"))
-    side.connection.start_drain()
-    side.connection.start_drain()
+    side.http2.control.start_drain()
+    side.http2.control.start_drain()
     goaway, ping = side.take()
     assert int.from_bytes(goaway.payload[:4]) == (1 << 31) - 1
     side.give(side.request(3))
@@ -327,7 +325,7 @@ def test_drain_in_two_steps(side: Side) -> None:
     assert int.from_bytes(last.payload[:4]) == 3
     side.give(side.request(5))
     assert side.one(RST).number == Code.REFUSED_STREAM
-    side.connection.finish_drain()
+    side.http2.control.finish_drain()
     side.calls[0].reply(b"done")
     assert response_of(side, 1) == b"done"
 

@@ -37,7 +37,7 @@ from tests.support.rpc.http2_peers import Side, failed, response_of, statuses
 
 def reset_of(side: Side) -> Code:
     reset = side.one(RST)
-    assert side.connection.dead is None
+    assert side.http2.error is None
     side.give(side.request(99))
     assert response_of(side, 99) == b"hi"
     return Code(reset.number)
@@ -114,7 +114,7 @@ def test_messages_after_the_end_of_the_handlers_side_wait_for_nobody(side: Side)
 
 def test_window_updates_for_closed_streams_are_late_not_wrong(side: Side) -> None:
     side.give(side.request(1), window(1, 5), frame(RST, 0, 1, bytes(4)), side.request(3))
-    assert side.connection.dead is None
+    assert side.http2.error is None
 
 
 # --- errors of connections
@@ -226,4 +226,4 @@ def test_an_response_in_the_middle_of_the_input(side: Side) -> None:
         side.give(frame(DATA, PADDED | END_STREAM, stream, b"\x00"))
     assert statuses(side) == ["0", "0"]
     assert side.events == []
-    assert side.connection.dead is None
+    assert side.http2.error is None

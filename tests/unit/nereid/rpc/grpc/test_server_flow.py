@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import PREFACE, Code
+from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.http2_frames import (
     DATA,
     END_STREAM,
@@ -47,7 +47,7 @@ def test_responses_wait_for_the_connections_window_and_take_turns(side: Side) ->
         call.reply(bytes(100_000))
     sent = [each.stream for each in side.take() if each.kind == DATA]
     assert sent[:4] == [1, 3, 1, 3]
-    assert side.connection.send_window == 0
+    assert side.http2.sender.send_window == 0
     side.give(window(0, 300_000))
     frames = side.take()
     assert [each.fields["grpc-status"] for each in frames if each.kind == HEADERS] == ["0", "0"]
@@ -85,12 +85,12 @@ def test_writable_comes_at_the_low_water_mark(side: Side) -> None:
 
 def test_a_blocked_socket_holds_messages_back(side: Side) -> None:
     side.give(side.headers(1, to("/test/Raw")))
-    side.connection.set_blocked(True)
+    side.http2.sender.set_blocked(True)
     side.calls[0].send(b"x")
     assert [each.kind for each in side.take()] == [HEADERS]
     woken: list[int] = []
-    side.connection.wake = lambda: woken.append(1)
-    side.connection.set_blocked(False)
+    side.http2.sender.wake = lambda: woken.append(1)
+    side.http2.sender.set_blocked(False)
     assert woken
     assert side.one(DATA).payload == message(b"x")
 
@@ -98,7 +98,7 @@ def test_a_blocked_socket_holds_messages_back(side: Side) -> None:
 def test_one_take_is_bounded(side: Side) -> None:
     side.give(settings(window=1 << 30), window(0, 1 << 30), side.headers(1, to("/test/Raw")))
     side.calls[0].send(bytes(5_000_000))
-    assert sum(map(len, side.connection.take())) < 400_000
+    assert sum(map(len, side.http2.data_to_send())) < 400_000
 
 
 def test_windows_are_given_back_when_half_used() -> None:
@@ -155,7 +155,7 @@ def test_a_peer_without_a_table(side: Side) -> None:
     frames = side.take()
     heads = [each for each in frames if each.kind == HEADERS]
     assert [each.payload[:1] == b"\x20" for each in heads] == [True] + [False] * (len(heads) - 1)
-    assert side.connection.quick_bytes > 0
+    assert side.http2.sender.quick_bytes > 0
 
 
 def test_larger_frames(side: Side) -> None:

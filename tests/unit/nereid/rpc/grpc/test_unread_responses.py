@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import Code
+from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.http2_frames import (
     DATA,
     GOAWAY,
@@ -25,14 +25,14 @@ def test_a_unary_response_that_gets_no_window_is_given_up() -> None:
     side.calls[-1].send(b"more than three bytes")
     side.take()
     for now in (1, 9):
-        side.connection.end_untaken(now)
+        side.connection.end_unread_responses(now)
     assert side.take() == []
     side.give(window(1, 1))
     assert side.one(DATA).payload == message(b"hi")[3:4]
     for now in (10, 19):
-        side.connection.end_untaken(now)
+        side.connection.end_unread_responses(now)
     assert side.take() == []
-    side.connection.end_untaken(20)
+    side.connection.end_unread_responses(20)
     reset = side.one(RST)
     # What waits in a stream is its owner's affair.
     assert (reset.stream, reset.number) == (1, Code.CANCEL)
@@ -76,7 +76,7 @@ def test_a_reset_brings_the_window_back_at_the_next_tick() -> None:
     assert side.take() == []
     side.give(frame(RST, 0, 1, bytes(4)))
     assert side.take() == []
-    side.connection.tick(1)
+    side.http2.on_timer(1)
     assert side.one(WINDOW).number == 52_005
 
 
