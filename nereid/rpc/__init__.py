@@ -13,7 +13,9 @@ from nereid.rpc.grpc.in_process_channel import LocalChannel
 from nereid.rpc.grpc.server import Server, ServerOptions
 from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
 from nereid.rpc.http2.sender import LOW_WATER_BYTES
-from nereid.rpc.links.link import Codec, Link, accept_link, dial_link, memory_links
+from nereid.rpc.links.link import Link
+from nereid.rpc.links.memory_link import memory_links
+from nereid.rpc.links.stream_link import Codec, accept_link, dial_link
 from nereid.rpc.net.backoff import BackoffOptions
 
 __all__ = [

@@ -75,7 +75,7 @@ class Call:
 
     @property
     def buffered_bytes(self) -> int:
-        """Sent, but not yet taken by the peer's window or the socket. Sending never blocks."""
+        """Sent, but still waiting for the peer's window or the socket. Sending never blocks."""
         raise NotImplementedError
 
     def get(self, key: str) -> str | bytes | None:

@@ -46,13 +46,13 @@ class GrpcioServer:
         self._routes = routes_of(handlers)
         self._options = options
         self._tasks = HandlerTasks()
-        # grpc takes no new port once a server has started: one server for each address.
+        # grpc adds no port to a server that has started: one server for each address.
         self._servers: list[grpc.aio.Server] = []
         self._claims: list[UnixClaim] = []
 
     async def listen(self, address: str, tls: Tls | None = None) -> str:
         path = unix_path(address)
-        # grpc would take a live server's socket away.
+        # grpc would take the socket of a live server.
         claim = UnixClaim(path) if path is not None else None
         server = grpc.aio.server(options=_arguments(self._options))
         server.add_generic_rpc_handlers((_Methods(self._routes, self._tasks),))
@@ -141,7 +141,7 @@ def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
 
 
 class _Methods(grpc.GenericRpcHandler):
-    """Our routes as grpc's handlers; messages stay bytes."""
+    """Our routes as grpc's handlers; messages are bytes."""
 
     def __init__(self, routes: dict[str, Route], tasks: HandlerTasks) -> None:
         self._routes = routes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _TIMER_S = 1.0
-# A client that has not acknowledged the first GOAWAY's ping by then is taken to have received it.
+# A client that has not acknowledged the first GOAWAY's ping by then is assumed to have received it.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
 # A connection that has not spoken HTTP/2 by then is of no use.

@@ -135,7 +135,7 @@ class ServerCall(MessageStream, Call):
         self.done = True
         self.state = AFTER_END_SENT[state]
         if self.deadline is not None:
-            connection.context.deadlines.discard(self, self.deadline)
+            connection.context.deadlines.discard_deadline(self, self.deadline)
         sender.send_window -= size
         stream_id = self.id
         del connection.streams[stream_id]
@@ -210,7 +210,7 @@ class ServerCall(MessageStream, Call):
         self.done = True
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         if self.deadline is not None:
-            self.connection.context.deadlines.discard(self, self.deadline)
+            self.connection.context.deadlines.discard_deadline(self, self.deadline)
 
     def expire(self) -> None:
         """The deadline passed."""
@@ -467,5 +467,5 @@ class ServerConnection:
     def _set_deadline(self, call: ServerCall, timeout_s: float) -> None:
         context = self.context
         call.deadline = context.now() + timeout_s
-        if context.deadlines.add(call, call.deadline):
+        if context.deadlines.add_deadline(call, call.deadline):
             context.on_earlier_deadline()

@@ -60,14 +60,14 @@ class Http2Connection(Generic[S]):
         control = self.control
         if control.error is not None:
             return
-        control.keepalive.heard = True
+        control.keepalive.received = True
         try:
             self.receiver.feed(data)
         except Http2ConnectionError as error:
             control.fail(error)
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """What to write now; call again until it is empty or the socket takes no more."""
+        """What to write now; call again until it is empty or the socket is full."""
         sender = self.sender
         if sender.ready and not sender.blocked:
             sender.pump()

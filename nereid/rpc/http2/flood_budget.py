@@ -1,4 +1,5 @@
-"""How many cheap but annoying things a peer may do: pings, settings, resets, empty frames.
+"""Flood protection: a budget for what is cheap to send and useless (pings, settings, resets, empty
+frames).
 
 Pure: time comes in as gaps.
 """

@@ -1,4 +1,4 @@
-"""What an HTTP/2 connection reports, and to whom: the two interfaces of its owner."""
+"""What an HTTP/2 connection reports, and to whom: the interfaces that its owner implements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ConnectionHandler(Protocol[S_contra]):
         """The peer's first settings came."""
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """The peer takes no streams beyond this one."""
+        """The peer processes no streams above this one."""
 
     def may_reopen_window(self) -> bool:
         """Whether the peer may send more on this connection as a whole."""

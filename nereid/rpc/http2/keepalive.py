@@ -1,4 +1,4 @@
-"""Whether a silent peer is still there: when to ping it, and when to give it up.
+"""Keepalive pings: when to ping a silent peer, and when to give it up.
 
 Pure: decides on a timer that its owner runs at least twice in a keepalive timeout.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-# A gap between two timers that is a larger share of the timeout than this is no timer's doing.
+# A gap between two timers that is a larger share of the timeout than this means that the process
+# was suspended.
 _SUSPENDED = 0.75
 
 
@@ -20,13 +21,13 @@ class KeepaliveAction(Enum):
 
 
 class Keepalive:
-    """One peer's signs of life. The connection sets `heard` whenever anything arrives."""
+    """One peer's signs of life. The connection sets `received` whenever anything arrives."""
 
     def __init__(self, interval_s: float | None, timeout_s: float, *, when_idle: bool) -> None:
         """interval_s: the silence after which to ping; None: never. when_idle: also without calls
         in flight.
         """
-        self.heard = False
+        self.received = False
         self.enabled = interval_s is not None
         self._interval_s = interval_s or 0.0
         self._timeout_s = timeout_s
@@ -38,8 +39,8 @@ class Keepalive:
         """gap_s: since the last timer. in_use: calls are in flight."""
         if not self.enabled:
             return KeepaliveAction.NONE
-        if self.heard or self._quiet_since == 0.0:
-            self.heard = False
+        if self.received or self._quiet_since == 0.0:
+            self.received = False
             self._quiet_since = now
             self._pinged_at = None
         elif self._pinged_at is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.stream import StreamTable
 
 LOW_WATER_BYTES = 65_536
-# Moved to `out` in one go: enough to keep a socket busy, little enough to stay fair and bounded.
+# Moved to `out` in one go: enough to keep a socket busy, little enough to be fair.
 _PUMP_BYTES = 262_144
 # Larger content is queued in parts rather than joined; also what DATA_HEAD's 16-bit size can say.
 LARGEST_QUICK_BYTES = 65_535
@@ -137,7 +137,7 @@ class Sender(Generic[S]):
     # --- what the socket and the peer allow
 
     def set_blocked(self, blocked: bool) -> None:
-        """The socket takes no more, or takes more again."""
+        """The socket's buffer is full, or no longer so."""
         self.blocked = blocked
         self._unread_bytes = 0
         self._update_quick_bytes()

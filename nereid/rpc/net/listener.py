@@ -79,7 +79,7 @@ class Listener:
         self._servers.append(server)
 
     def close(self) -> None:
-        """Accept no more; open connections stay open."""
+        """Accept no more; leave open connections alone."""
         for server in self._servers:
             server.close()
         self._servers.clear()

@@ -2,8 +2,8 @@
 
 Every handshake uses the files as they are by then, so a certificate is renewed by replacing its
 files, and no open connection is affected. Files that were written within the last second are not
-read yet, as their writer may not be done. Unusable files are logged once, and the old ones stay in
-use. Knows no sockets.
+read yet, as their writer may not be done. Unusable files are logged once, and the old ones are
+kept. Knows no sockets.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Tls:
                     self._loaded = self._load()
                     _log.info("TLS files were read again: %s", paths)
                 except OSError as error:
-                    text = "TLS files changed and cannot be used, the old stay: %s: %s"
+                    text = "TLS files changed and cannot be used, keeping the old: %s: %s"
                     _log.warning(text, paths, reason(error))
             return self._loaded
 

@@ -24,7 +24,7 @@ from nereid.rpc import (
     Status,
 )
 from nereid.rpc.grpc.grpcio_engine import GrpcioCall
-from tests.support.rpc.rpc_site import BIG, Site, serving, soon, until
+from tests.support.rpc.echo_service import BIG, Site, serving, soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
 
@@ -48,17 +48,17 @@ async def channel(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[C
 
 
 class Ends:
-    """What a client's stream heard."""
+    """What a client's stream received."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.error: RpcError | None = None
         self.closed = asyncio.Event()
-        self.heard = asyncio.Event()
+        self.received = asyncio.Event()
 
     def on_message(self, message: bytes) -> None:
         self.messages.append(message)
-        self.heard.set()
+        self.received.set()
 
     def on_close(self, error: RpcError | None) -> None:
         assert not self.closed.is_set()
@@ -198,7 +198,7 @@ async def test_a_client_holds_its_server_back(channel: Channel, site: Site) -> N
     stream.cancel()
 
 
-async def test_closing_a_channel_fails_what_is_under_way(channel: Channel, site: Site) -> None:
+async def test_closing_a_channel_fails_calls_in_flight(channel: Channel, site: Site) -> None:
     ends = Ends()
     channel.stream("/test/Open", on_message=ends.on_message, on_close=ends.on_close)
     await soon(site.seen)
@@ -215,7 +215,7 @@ async def test_closing_a_channel_fails_what_is_under_way(channel: Channel, site:
 # --- what only sockets have
 
 
-async def test_nobody_listens(tmp_path: Path) -> None:
+async def test_no_server_listens(tmp_path: Path) -> None:
     channel = SocketChannel(f"unix:{tmp_path}/none")
     # The second finds that dialling has just failed.
     for _ in range(2):
@@ -294,7 +294,7 @@ async def test_a_leaving_server_loses_no_call(tmp_path: Path, site: Site) -> Non
 
 
 async def test_keepalive_notices_a_peer_that_hangs() -> None:
-    """The peer accepts and never says a word."""
+    """The peer accepts and sends nothing."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -307,7 +307,7 @@ async def test_keepalive_notices_a_peer_that_hangs() -> None:
         await channel.close()
 
 
-async def test_the_servers_keepalive_spares_the_living_and_drops_the_stopped(site: Site) -> None:
+async def test_the_servers_keepalive_drops_stopped_clients_only(site: Site) -> None:
     options = ServerOptions(keepalive_interval_s=0.05, keepalive_timeout_s=1.5)
     async with serving("own", site, options=options) as (_, address):
         ends = Ends()

@@ -1,4 +1,4 @@
-"""When files count as written, and how a failure is told."""
+"""When files count as written, and how a failure is described."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_file_is_settled_a_second_after_it_was_written(
     assert _FileVersion.of(str(path)).settled() is settled
 
 
-def test_a_file_that_went_is_a_change(tmp_path: Path) -> None:
+def test_a_removed_file_is_a_change(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x")
     before = _FileVersion.of(str(path))
@@ -35,7 +35,7 @@ def test_a_file_that_went_is_a_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "text"),
     [
         (ssl.SSLError(1, "[SSL: X] what happened (_ssl.c:1006)"), "[SSL: X] what happened"),
         (OSError(2, "No such file"), "[Errno 2] No such file"),
@@ -43,6 +43,6 @@ def test_a_file_that_went_is_a_change(tmp_path: Path) -> None:
         (TimeoutError("timed out"), "timed out"),
     ],
 )
-def test_reasons_are_for_people(error: Exception, told: str) -> None:
-    assert told in reason(error)
+def test_reasons_have_no_source_lines(error: Exception, text: str) -> None:
+    assert text in reason(error)
     assert "_ssl.c" not in reason(error)
