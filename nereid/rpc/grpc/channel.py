@@ -33,9 +33,6 @@ _CACHED_BLOCKS = 256
 class StreamHandle(Protocol):
     """The client's end of a stream, whichever channel carries it."""
 
-    on_open: Callable[[], None] | None
-    on_writable: Callable[[], None] | None
-
     @property
     def buffered_bytes(self) -> int: ...
     def send(self, message: bytes) -> None: ...
@@ -57,14 +54,21 @@ class Channel(Protocol):
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes: ...
 
-    def stream(
+    def stream(  # noqa: PLR0913 (by keyword)
         self,
         path: str,
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
-    ) -> StreamHandle: ...
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
+    ) -> StreamHandle:
+        """on_close: called once, with None for OK, and never before this returns. on_open: the
+        server accepted the stream. on_writable: `buffered_bytes` fell below the low-water mark
+        after it was above, or to nothing.
+        """
+        ...
 
     async def close(self) -> None: ...
 
@@ -124,16 +128,18 @@ class SocketChannel:
         except TimeoutError:
             raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
 
-    def stream(
+    def stream(  # noqa: PLR0913 (by keyword)
         self,
         path: str,
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
     ) -> ClientStream:
-        """Open a stream. `on_close` never runs before this returns."""
-        stream = ClientStream(self._block(path, metadata, None), on_message, on_close)
+        block = self._block(path, metadata, None)
+        stream = ClientStream(block, on_message, on_close, on_open, on_writable)
         self._submit(stream)
         return stream
 

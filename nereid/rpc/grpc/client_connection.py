@@ -101,6 +101,8 @@ class ClientStream(MessageStream):
         block: bytes,
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(0, 0)
         self.encoding = "identity"
@@ -108,8 +110,8 @@ class ClientStream(MessageStream):
         self.block = block
         self.on_message = on_message
         self.on_close = on_close
-        self.on_open: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
+        self.on_open = on_open
+        self.on_writable = on_writable
         # Set by a channel that holds the stream in its queue.
         self.leave_queue: Callable[[ClientStream], None] | None = None
         self.opened = False

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class _Pipe:
     """One direction of a stream: messages, then an end."""
 
-    __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_paused", "_scheduled", "drained")
+    __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_paused", "_scheduled", "on_drained")
 
     def __init__(self, deliver: Callable[[bytes | None], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -34,7 +34,7 @@ class _Pipe:
         self._bytes = 0
         self._paused = False
         self._scheduled = False
-        self.drained: Callable[[], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -55,7 +55,7 @@ class _Pipe:
     def clear(self) -> None:
         self._items.clear()
         self._bytes = 0
-        self.drained = None
+        self.on_drained = None
 
     def _schedule(self) -> None:
         if self._items and not self._scheduled and not self._paused:
@@ -68,8 +68,8 @@ class _Pipe:
             item = self._items.popleft()
             self._bytes -= len(item) if item is not None else 0
             self._deliver(item)
-        if not self._items and self.drained is not None:
-            self.drained()
+        if not self._items and self.on_drained is not None:
+            self.on_drained()
 
 
 class LocalCall(Call):
@@ -77,18 +77,23 @@ class LocalCall(Call):
 
     __slots__ = (*CALL_SLOTS, "_accepted", "_down", "_handle", "_message", "_route", "_up")
 
-    def __init__(self, path: str, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
-        super().__init__(path, "local", metadata)
+    def __init__(
+        self,
+        path: str,
+        metadata: tuple[tuple[str, str | bytes], ...],
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(path, "local", metadata, deadline)
         self._accepted = False
         self._message: bytes | None = None
         self._route: Route | None = None
 
-    def join(self, handle: LocalStream, route: Route | None, up: _Pipe, down: _Pipe) -> None:
+    def connect(self, handle: LocalStream, route: Route | None, up: _Pipe, down: _Pipe) -> None:
         self._handle = handle
         self._route = route
         self._up = up
         self._down = down
-        down.drained = self._drained
+        down.on_drained = self._on_drained
 
     @property
     def buffered_bytes(self) -> int:
@@ -156,7 +161,7 @@ class LocalCall(Call):
     def resume(self) -> None:
         self._up.resume()
 
-    def _drained(self) -> None:
+    def _on_drained(self) -> None:
         if self.on_writable is not None:
             self.run_callback(self.on_writable)
 
@@ -171,10 +176,10 @@ class LocalStream:
         "_half_closed",
         "_on_close",
         "_on_message",
+        "_on_open",
+        "_on_writable",
         "_outcome",
         "_up",
-        "on_open",
-        "on_writable",
     )
 
     def __init__(
@@ -182,9 +187,11 @@ class LocalStream:
         call: LocalCall,
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
+        on_open: Callable[[], None] | None,
+        on_writable: Callable[[], None] | None,
     ) -> None:
-        self.on_open: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
+        self._on_open = on_open
+        self._on_writable = on_writable
         self._call = call
         self._on_message = on_message
         self._on_close = on_close
@@ -192,10 +199,10 @@ class LocalStream:
         self._done = False
         self._half_closed = False
 
-    def join(self, up: _Pipe, down: _Pipe) -> None:
+    def connect(self, up: _Pipe, down: _Pipe) -> None:
         self._up = up
         self._down = down
-        up.drained = self._drained
+        up.on_drained = self._on_drained
 
     @property
     def buffered_bytes(self) -> int:
@@ -224,7 +231,7 @@ class LocalStream:
     # --- for the other end
 
     def on_accepted(self) -> None:
-        if self.on_open is not None and not self._done:
+        if self._on_open is not None and not self._done:
             asyncio.get_running_loop().call_soon(self._opened)
 
     def set_outcome(self, outcome: RpcError | None) -> None:
@@ -241,18 +248,18 @@ class LocalStream:
         on_close(outcome)
 
     def _opened(self) -> None:
-        if self.on_open is not None and not self._done:
-            self.on_open()
+        if self._on_open is not None and not self._done:
+            self._on_open()
 
     def _finish(self) -> None:
         self._done = True
         self._up.clear()
         self._down.clear()
-        self.on_open = self.on_writable = None
+        self._on_open = self._on_writable = None
 
-    def _drained(self) -> None:
-        if self.on_writable is not None:
-            self.on_writable()
+    def _on_drained(self) -> None:
+        if self._on_writable is not None:
+            self._on_writable()
 
 
 class LocalChannel:
@@ -283,9 +290,9 @@ class LocalChannel:
             else:
                 response.set_result(b"".join(received))
 
-        call, stream = self._open(path, tuple(metadata), received.append, closed)
-        if timeout_s is not None:
-            call.deadline = time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        call = LocalCall(path, tuple(metadata), deadline)
+        stream = self._open(call, received.append, closed)
         stream.send(message)
         stream.half_close()
         try:
@@ -296,15 +303,18 @@ class LocalChannel:
         finally:
             stream.cancel()
 
-    def stream(
+    def stream(  # noqa: PLR0913 (by keyword)
         self,
         path: str,
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
     ) -> LocalStream:
-        return self._open(path, tuple(metadata), on_message, on_close)[1]
+        call = LocalCall(path, tuple(metadata))
+        return self._open(call, on_message, on_close, on_open, on_writable)
 
     async def close(self) -> None:
         self._closed = True
@@ -315,13 +325,12 @@ class LocalChannel:
 
     def _open(
         self,
-        path: str,
-        metadata: tuple[tuple[str, str | bytes], ...],
+        call: LocalCall,
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
-    ) -> tuple[LocalCall, LocalStream]:
-        call = LocalCall(path, metadata)
-
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
+    ) -> LocalStream:
         def closed(error: RpcError | None) -> None:
             self._streams.discard(stream)
             call.cancel()
@@ -330,13 +339,13 @@ class LocalChannel:
         def arrived(item: bytes | None) -> None:
             call.on_item(item, self._tasks)
 
-        stream = LocalStream(call, on_message, closed)
+        stream = LocalStream(call, on_message, closed, on_open, on_writable)
         up, down = _Pipe(arrived), _Pipe(stream.on_item)
-        stream.join(up, down)
-        call.join(stream, self._routes.get(path), up, down)
+        stream.connect(up, down)
+        call.connect(stream, self._routes.get(call.path), up, down)
         if self._closed:
             call.fail(Status.UNAVAILABLE, "the channel is closed")
         else:
             self._streams.add(stream)
             asyncio.get_running_loop().call_soon(call.open)
-        return call, stream
+        return stream

@@ -28,8 +28,6 @@ _TIMER_S = 1.0
 # A client that has not acknowledged the first GOAWAY's ping by then is assumed to have received it.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
-# A connection that has not spoken HTTP/2 by then is of no use.
-_GREETING_S = 10.0
 _FULL_LOG_INTERVAL_S = 10.0
 
 
@@ -37,6 +35,8 @@ _FULL_LOG_INTERVAL_S = 10.0
 class ServerOptions(Limits):
     """Limits of each connection, and what the server does with connections."""
 
+    # How long a client may take until its first SETTINGS.
+    greeting_timeout_s: float = 10.0
     max_connection_age_s: float | None = None
     # What calls in flight on an old connection get before they are cut; None: all their time.
     max_connection_age_grace_s: float | None = None
@@ -196,7 +196,7 @@ class _ServerProtocol(Http2Protocol):
         self._server = server
         self._context = context
         self._options = options
-        self._greet_by = time.monotonic() + _GREETING_S
+        self._greet_by = time.monotonic() + options.greeting_timeout_s
         self._stall = StallWatch(options.write_timeout_s)
         self._retire_at: float | None = None
         self._cut_at: float | None = None

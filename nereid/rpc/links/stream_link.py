@@ -156,9 +156,9 @@ class _DialledLink(_StreamLink[Out]):
             metadata=self._metadata,
             on_message=self._on_frame,
             on_close=self._on_close,
+            on_open=self._on_open,
+            on_writable=self._flush,
         )
-        self._stream.on_open = self._on_open
-        self._stream.on_writable = self._flush
 
     def _on_open(self) -> None:
         if self._closed:

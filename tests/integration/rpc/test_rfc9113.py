@@ -116,7 +116,7 @@ class Speaker:
                 data = await self.reader.read(65536)
                 assert data, "the server ended the connection"
                 for event in self.h2.receive_data(data):
-                    self._take(event)
+                    self._on_event(event)
 
     def _found(self, kind: type[Any]) -> Iterator[Any]:
         for event in self.events:
@@ -124,7 +124,7 @@ class Speaker:
                 self.events.remove(event)
                 yield event
 
-    def _take(self, event: Any) -> None:
+    def _on_event(self, event: Any) -> None:
         self.events.append(event)
         if isinstance(event, h2.events.DataReceived):
             self.data[event.stream_id] = self.data.get(event.stream_id, b"") + event.data

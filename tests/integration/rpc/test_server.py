@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import nereid.rpc.grpc.server
 from nereid.rpc import BlockingStream, RpcError, ServerOptions, SocketChannel
 from tests.support.rpc.echo_service import Site, serving, soon, until
 
@@ -49,11 +48,8 @@ async def test_calls_on_an_aged_connection_are_cut_when_their_grace_is_over(site
         await channel.close()
 
 
-async def test_a_client_that_never_sends_is_cut_off(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nereid.rpc.grpc.server, "_GREETING_S", 0.05)
-    options = ServerOptions(keepalive_interval_s=0.05)
+async def test_a_client_that_never_sends_is_cut_off(site: Site) -> None:
+    options = ServerOptions(keepalive_interval_s=0.05, greeting_timeout_s=0.05)
     async with serving("own", site, options=options) as (_, address):
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -147,6 +147,7 @@ class ClientHarness(_Harness[ClientConnection]):
         self.messages: list[bytes] = []
         self.closes: list[RpcError | None] = []
         self.opens = 0
+        self.writable = 0
         opening = b"".join(self.http2.data_to_send())
         assert opening.startswith(PREFACE)
         self.opening = self.reader.read(opening[len(PREFACE) :])
@@ -161,11 +162,14 @@ class ClientHarness(_Harness[ClientConnection]):
 
     def stream(self) -> ClientStream:
         block = request_block("/test/Echo", "host", (("a", "b"),), timeout_s=2)
-        stream = ClientStream(block, self.messages.append, self.closes.append)
-        stream.on_open = self._opened
-        return stream
+        return ClientStream(
+            block, self.messages.append, self.closes.append, self._on_open, self._on_writable
+        )
 
-    def _opened(self) -> None:
+    def _on_writable(self) -> None:
+        self.writable += 1
+
+    def _on_open(self) -> None:
         self.opens += 1
 
     def start(self) -> ClientStream:
