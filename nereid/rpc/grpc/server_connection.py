@@ -237,7 +237,7 @@ class ServerCall(MessageStream, Call):
 class CompressingCall(ServerCall):
     """A call whose client accepts compressed responses, and is to get them where that helps.
 
-    Compression runs in the event loop: who asks for it accepts that other calls wait meanwhile.
+    Compression runs in the event loop, and delays other calls.
     """
 
     __slots__ = ("_reply_encoding",)
@@ -394,7 +394,7 @@ class ServerConnection:
         stream.cancel()
 
     def on_half_closed(self, stream: ServerCall) -> None:
-        """Completed before the request was: its rest is not wanted."""
+        """The call ended before its request was complete: the rest is not needed."""
         self.sender.reset_stream(stream, Code.NO_ERROR)
 
     def on_settings(self) -> None:

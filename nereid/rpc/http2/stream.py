@@ -14,8 +14,8 @@ _REMEMBERED_RESETS = 512
 
 
 class StreamState(IntEnum):
-    """Of the RFC's states those that a record can have: idle streams have none yet, nothing is ever
-    reserved as push is off. One bit for each side that has ended, so that either is one test.
+    """The RFC's states, without idle (no record yet) and reserved (push is off). One bit for each
+    side that has ended.
     """
 
     OPEN = 0
@@ -38,7 +38,7 @@ HALF_CLOSED_LOCAL = StreamState.HALF_CLOSED_LOCAL
 HALF_CLOSED_REMOTE = StreamState.HALF_CLOSED_REMOTE
 CLOSED = StreamState.CLOSED
 
-# A call may still be completed while its connection is torn down: END_SENT is no error when CLOSED.
+# END_SENT is no error when CLOSED: a call may be completed while its connection is torn down.
 TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
     StreamEvent.END_SENT: {
         OPEN: HALF_CLOSED_LOCAL,

@@ -81,7 +81,7 @@ class Link(Generic[Out]):
         raise NotImplementedError
 
     def _wake_drainers(self) -> None:
-        """They check by themselves whether they are done."""
+        """Each checks by itself whether it is done."""
         waiting, self._drained = self._drained, []
         for done in waiting:
             if not done.done():

@@ -1,5 +1,5 @@
 """Detects peers that read nothing of what is queued for them, or send nothing of what they have
-begun; a slow peer is no stalled one.
+begun. A slow peer is not stalled.
 
 Pure: the time and the progress are passed in at every check.
 """
