@@ -1,4 +1,4 @@
-"""HTTP/2 frames: no input ends in an exception, what is answered is well formed and does not depend
+"""HTTP/2 frames: no input ends in an exception, what is sent is well formed and does not depend
 on how the bytes are cut, and nothing is left behind.
 """
 
@@ -8,8 +8,9 @@ import struct
 
 import hpack
 
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import PREFACE
+from nereid.rpc.http2.limits import Limits
+from tests.support.rpc.connection_harness import ServerHarness
 from tests.support.rpc.http2_frames import (
     ACK,
     CONTINUATION,
@@ -33,7 +34,6 @@ from tests.support.rpc.http2_frames import (
     to,
     window,
 )
-from tests.support.rpc.http2_peers import Side
 
 LONGEST_BYTES = 2048
 _LIMITS = Limits(
@@ -107,26 +107,26 @@ WORDS = [_BLOCK, b"\x83", b"\x86", struct.pack(">I", 1 << 31), b"\x7f\xff\xff\xf
 
 def _drive(pieces: list[bytes], used: int) -> list[Frame]:
     """used: so much of the connection's window that is not given back yet."""
-    side = Side(_LIMITS)
-    side.connection._unacked = used
+    server = ServerHarness(_LIMITS)
+    server.http2.receiver.unacknowledged_bytes = used
     for piece in pieces:
-        side.give(piece)
-    frames = side.take()
-    for call in side.calls[:1]:
-        # An owner that answers late, whatever became of the call.
+        server.feed(piece)
+    frames = server.sent_frames()
+    for call in server.calls[:1]:
+        # An owner that replies after whatever became of the call.
         call.reply(b"late") if call.path == "/test/Hold" else call.finish()
-    connection = side.connection
+    connection = server.connection
     for now in (1, 2):
-        connection.tick(now)
-        connection.end_untaken(now)
-        connection.end_unsent(now)
-    frames += side.take()
+        server.http2.on_timer(now)
+        connection.end_unread_responses(now)
+        connection.end_incomplete_requests(now)
+    frames += server.sent_frames()
     assert len(connection.streams) <= _LIMITS.max_concurrent_streams
     assert sum(len(each.payload) for each in frames) < 1 << 20
-    connection.lost_calls()
+    connection.connection_lost()
     assert not connection.streams
-    assert not side.deadlines.expire(1e12)
-    assert all(call.done for call in side.calls)
+    assert not server.deadlines.expire(1e12)
+    assert all(call.done for call in server.calls)
     return frames
 
 
@@ -140,6 +140,6 @@ def run(data: bytes) -> None:
     whole = _drive([frames], used)
     pieces = [frames[at : at + step] for at in range(0, len(frames), step)]
     assert _drive(pieces, used) == whole
-    greeting = Side(_LIMITS, greet=False)
-    greeting.give(PREFACE[: step % 25], data)
-    greeting.connection.lost_calls()
+    greeting = ServerHarness(_LIMITS, greet=False)
+    greeting.feed(PREFACE[: step % 25], data)
+    greeting.connection.connection_lost()

@@ -1,8 +1,8 @@
 """A blocking client: one connection with one bidirectional stream, for a thread of its own.
 
-The owner's thread reads and writes the socket itself, with no event loop between. Only while it is
-busy elsewhere does the process's attendant thread look after the connection, so that a peer's
-keepalive pings are answered during a long computation; a process that is stopped answers none.
+The owner's thread reads and writes the socket itself, with no event loop between. While it is busy
+elsewhere, one background thread of the process reads for it, so that a peer's keepalive pings get
+their replies during a long computation. A process that is stopped replies to none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.status import RpcError, Status
-from nereid.rpc.http2.control_frames import Limits
+from nereid.rpc.http2.limits import Limits
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.rpc.net.tls_files import REFUSED, reason
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from nereid.rpc.net.tls_files import Tls
 
 _READ_BYTES = 1 << 18
-_ATTEND_S = 0.5
+_BACKGROUND_READ_S = 0.5
 _CLOSE_S = 1.0
-_LIMITS = Limits(trusting=True)
+_LIMITS = Limits(trusts_peer=True)
 
 
 class BlockingStream:
     """Used by one thread at a time; only `close` and `glance` may come from any."""
 
-    def __init__(  # noqa: PLR0913 - each is somebody's need
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
         address: str,
         path: str,
@@ -48,7 +48,7 @@ class BlockingStream:
     ) -> None:
         """Dial and open; `timeout_s` bounds both. Raises RpcError.
 
-        attended=False: the owner waits for the socket itself and is never away for long.
+        attended=False: no background reads, as the owner polls the socket itself all the time.
         """
         self._closed = False
         self._ended = False
@@ -56,8 +56,10 @@ class BlockingStream:
         self._messages: deque[bytes] = deque()
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
-        self._connection = ClientConnection(_LIMITS)
-        # Held by whoever touches the connection: the owner, or the attendant while the owner is
+        # What there is to send is flushed after every use: nothing has to be woken.
+        self._connection = ClientConnection(_LIMITS, wake=_nothing, on_stream_slot=_nothing)
+        self._http2 = self._connection.http2
+        # Guards the connection: the owner uses it, or the background thread while the owner is
         # away.
         self._lock = threading.Lock()
         try:
@@ -77,7 +79,7 @@ class BlockingStream:
                 raise
             raise RpcError(error.status, error.message + REFUSED) from error
         if attended:
-            _ATTENDANT.attend(self)
+            _BACKGROUND_READER.add_stream(self)
 
     def receive(self) -> bytes | None:
         """The next message; None when the stream ended well or was closed here. Blocks."""
@@ -85,7 +87,7 @@ class BlockingStream:
         with self._lock:
             while not messages:
                 if self._ended or self._closed:
-                    self._outcome()
+                    self._raise_error()
                     return None
                 self._read()
             return messages.popleft()
@@ -106,23 +108,23 @@ class BlockingStream:
         return (ended_well or self._closed) and not self._messages
 
     def take(self) -> list[bytes]:
-        """The messages that are there, without waiting; for streams that are not attended."""
+        """The messages that are there, without waiting; for owners that poll the socket."""
         with self._lock:
             if not (self._ended or self._closed):
-                self._gather()
+                self._read_available()
             messages = list(self._messages)
             self._messages.clear()
             if not messages and (self._ended or self._closed):
-                self._outcome()
+                self._raise_error()
             return messages
 
     def glance(self) -> list[bytes]:
-        """The messages that are there, from any thread; none while another one waits for them."""
+        """As take(), from any thread; nothing while another thread uses the stream."""
         if not self._lock.acquire(blocking=False):
             return []
         try:
             if not (self._ended or self._closed):
-                self._gather()
+                self._read_available()
             messages = list(self._messages)
             self._messages.clear()
             return messages
@@ -133,7 +135,7 @@ class BlockingStream:
         """Write one message through; blocks while the peer's windows or the socket take no more."""
         with self._lock:
             if self._ended:
-                self._outcome()
+                self._raise_error()
                 raise RpcError(Status.UNAVAILABLE, "the stream has ended")
             self._stream.send(message)
             self._flush()
@@ -145,20 +147,20 @@ class BlockingStream:
     def close(self) -> None:
         """Cut the stream; a blocked `receive` returns None."""
         self._closed = True
-        _ATTENDANT.leave(self)
+        _BACKGROUND_READER.remove_stream(self)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        # Whoever holds the lock wakes from the shutdown.
+        # The shutdown wakes a thread that holds the lock in a read.
         if self._lock.acquire(timeout=_CLOSE_S):
             try:
                 self._socket.close()
             finally:
                 self._lock.release()
 
-    # --- for the attendant
+    # --- for the background thread
 
-    def attend(self) -> None:
-        """Answer what the peer asks while the owner is away."""
+    def read_in_background(self) -> None:
+        """Reply to the peer's pings and settings while the owner is away."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -166,10 +168,10 @@ class BlockingStream:
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
             while not (self._ended or self._closed):
-                if not poll.poll(0) or not self._arrived():
+                if not poll.poll(0) or not self._try_read():
                     return
         except (OSError, ValueError):
-            # Closed under our hands; the owner finds out by itself.
+            # Closed meanwhile; the owner finds out by itself.
             return
         finally:
             self._lock.release()
@@ -188,7 +190,8 @@ class BlockingStream:
             raise self._error
         self._socket.settimeout(None)
 
-    def _outcome(self) -> None:
+    def _raise_error(self) -> None:
+        """What the stream ended with, unless it was closed here."""
         if self._closed:
             with contextlib.suppress(OSError):
                 self._socket.close()
@@ -196,11 +199,11 @@ class BlockingStream:
         if self._error is not None:
             raise self._error
 
-    def _gather(self) -> None:
-        """Read what is there; what is there after one read, poll will tell of."""
+    def _read_available(self) -> None:
+        """Read once without waiting; poll() reports what is left after that."""
         if isinstance(self._socket, ssl.SSLSocket):
-            # But of what TLS holds back, poll knows nothing.
-            while not (self._ended or self._closed) and self._arrived():
+            # But not what the TLS layer has decrypted and keeps.
+            while not (self._ended or self._closed) and self._try_read():
                 pass
             return
         try:
@@ -210,10 +213,10 @@ class BlockingStream:
         except OSError as error:
             self._lost(f"connection lost: {reason(error)}")
             return
-        self._take(size)
+        self._feed(size)
 
-    def _arrived(self) -> bool:
-        """Read what is there; what arrived may be TLS's own and hold nothing for us."""
+    def _try_read(self) -> bool:
+        """Read without waiting; False if nothing came, or nothing but TLS's own records."""
         self._socket.settimeout(0)
         try:
             size = self._socket.recv_into(self._buffer)
@@ -224,38 +227,38 @@ class BlockingStream:
             return False
         finally:
             self._socket.settimeout(None)
-        self._take(size)
+        self._feed(size)
         return True
 
     def _read(self) -> None:
         try:
             size = self._socket.recv_into(self._buffer)
         except TimeoutError:
-            self._lost("the server does not answer")
+            self._lost("the server does not respond")
             return
         except OSError as error:
             self._lost(f"connection lost: {reason(error)}")
             return
-        self._take(size)
+        self._feed(size)
 
-    def _take(self, size: int) -> None:
+    def _feed(self, size: int) -> None:
         if size == 0:
             self._lost("the server closed the connection")
             return
-        self._connection.receive(bytes(self._view[:size]))
+        self._http2.receive_data(bytes(self._view[:size]))
         self._flush()
-        if self._connection.dead is not None:
-            self._lost(self._connection.dead.message)
+        if self._http2.error is not None:
+            self._lost(self._http2.error.message)
 
     def _flush(self) -> None:
         try:
-            while out := self._connection.take():
+            while out := self._http2.data_to_send():
                 self._socket.sendall(out[0] if len(out) == 1 else b"".join(out))
         except OSError as error:
             self._lost(f"connection lost: {reason(error)}")
 
     def _lost(self, why: str) -> None:
-        self._connection.lost()
+        self._http2.connection_lost()
         self._stream.close(RpcError(Status.UNAVAILABLE, why))
 
     def _on_close(self, error: RpcError | None) -> None:
@@ -288,41 +291,45 @@ def _dial(address: str, timeout_s: float, tls: Tls | None) -> socket.socket:
         raise
 
 
-class _Attendant:
-    """The process's one thread that looks after streams whose owners are busy."""
+def _nothing() -> None:
+    pass
+
+
+class _BackgroundReader:
+    """The process's one thread that reads for streams whose owners are busy."""
 
     def __init__(self) -> None:
         self._streams: set[BlockingStream] = set()
         self._lock = threading.Lock()
-        self._wanted = threading.Event()
+        self._idle = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def attend(self, stream: BlockingStream) -> None:
+    def add_stream(self, stream: BlockingStream) -> None:
         with self._lock:
             self._streams.add(stream)
             if self._thread is None:
-                self._wanted.clear()
+                self._idle.clear()
                 self._thread = threading.Thread(
-                    target=self._run, name="nereid-rpc-attendant", daemon=True
+                    target=self._run, name="nereid-rpc-reader", daemon=True
                 )
                 self._thread.start()
 
-    def leave(self, stream: BlockingStream) -> None:
+    def remove_stream(self, stream: BlockingStream) -> None:
         with self._lock:
             self._streams.discard(stream)
             if not self._streams:
-                self._wanted.set()
+                self._idle.set()
 
     def _run(self) -> None:
         while True:
-            self._wanted.wait(_ATTEND_S)
+            self._idle.wait(_BACKGROUND_READ_S)
             with self._lock:
                 streams = list(self._streams)
                 if not streams:
                     self._thread = None
                     return
             for stream in streams:
-                stream.attend()
+                stream.read_in_background()
 
 
-_ATTENDANT = _Attendant()
+_BACKGROUND_READER = _BackgroundReader()

@@ -1,21 +1,26 @@
-"""What a handler sees of one RPC, whichever engine carries it, and the table of handlers.
+"""What a handler sees of one RPC, whichever engine carries it.
 
-Nothing here knows of sockets or frames.
+Nothing here knows of sockets or frames. A handler's exceptions other than RpcError become INTERNAL
+with a fixed text; the log has the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import logging
+from typing import TYPE_CHECKING
 
-from nereid.rpc.grpc.dispatch import guarded
-from nereid.rpc.grpc.status import Status
+from nereid.rpc.grpc.status import RpcError, Status
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+log = logging.getLogger("nereid.rpc")
+
+_INTERNAL_TEXT = "internal error"
 _NONE: tuple[str, ...] = ()
 # What each engine's call has slots for. Not in Call itself: our own engine's is a stream as well,
 # and only one of two bases may have slots.
-SLOTS: tuple[str, ...] = (
+CALL_SLOTS: tuple[str, ...] = (
     "deadline",
     "done",
     "metadata",
@@ -31,8 +36,8 @@ SLOTS: tuple[str, ...] = (
 class Call:
     """One RPC on the server. Used from the event loop's thread only; created by an engine.
 
-    Once `done`, which is after the answer, a reset, a broken connection or a passed deadline,
-    answering is a silent no-op.
+    Once `done`, which is after the response, a reset, a broken connection or a passed deadline,
+    replying is a silent no-op.
     """
 
     # By a name, as a literal would make mypy refuse assignments to what is declared here.
@@ -44,7 +49,7 @@ class Call:
     metadata: Sequence[tuple[str, str | bytes]]
     # On time.monotonic()'s clock.
     deadline: float | None
-    # Called once, when the peer, the connection or the deadline ended the call before its answer
+    # Called once, when the peer, the connection or the deadline ended the call before its response
     # was given.
     on_cancel: Callable[[], None] | None
     # Streams only, set when the call is opened.
@@ -70,7 +75,7 @@ class Call:
 
     @property
     def buffered_bytes(self) -> int:
-        """Sent, but not yet taken by the peer's window or the socket. Sending never blocks."""
+        """Sent, but still waiting for the peer's window or the socket. Sending never blocks."""
         raise NotImplementedError
 
     def get(self, key: str) -> str | bytes | None:
@@ -81,15 +86,15 @@ class Call:
         return None
 
     def reply(self, message: bytes) -> None:
-        """Unary: the answer and OK, in one piece."""
+        """Unary: the response and OK, in one piece."""
         raise NotImplementedError
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Unary: an answer given in parts, which are not joined where that can be avoided."""
+        """Unary: a response given in parts, which are not joined where that can be avoided."""
         self.reply(b"".join(parts))
 
     def accept(self) -> None:
-        """Streams: send the response's head now, so that the client knows the stream is open."""
+        """Streams: send the response's headers now, so that the client knows the stream is open."""
         raise NotImplementedError
 
     def send(self, message: bytes) -> None:
@@ -109,8 +114,23 @@ class Call:
     ) -> None:
         self.finish(status, message, trailers)
 
-    def settle(self) -> None:
-        """No answer may follow: drop whatever the handler hung on the call."""
+    def fail_with(self, error: Exception) -> None:
+        """The handler raised."""
+        if isinstance(error, RpcError):
+            self.fail(error.status, error.message, error.trailers)
+            return
+        log.error("handler of %s failed", self.path, exc_info=error)
+        self.fail(Status.INTERNAL, _INTERNAL_TEXT)
+
+    def run_callback(self, callback: Callable[..., None], *args: object) -> None:
+        """Run a handler or a callback of one; what it raises ends the call."""
+        try:
+            callback(*args)
+        except Exception as error:
+            self.fail_with(error)
+
+    def mark_done(self) -> None:
+        """No response may follow: drop the handler's callbacks."""
         self.done = True
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
 
@@ -118,12 +138,12 @@ class Call:
         """The peer, the connection or the deadline ended the call."""
         if not self.done:
             callback = self.on_cancel
-            self.settle()
+            self.mark_done()
             if callback is not None:
-                guarded(self, callback)
+                self.run_callback(callback)
 
     def trust(self) -> None:
-        """The peer may be silent for as long as it likes: others know whether it is there."""
+        """Stop pinging a silent peer: its liveness is watched by other means."""
 
     def pause(self) -> None:
         """Streams: stop giving the client's window back."""
@@ -131,33 +151,3 @@ class Call:
 
     def resume(self) -> None:
         raise NotImplementedError
-
-
-class MessageBuffer(Protocol):
-    """Memory that a large message is put together in."""
-
-    # As long as the message.
-    view: memoryview
-
-
-# Given the size of a message that comes in pieces, and the first of them: where to put it, or None.
-AllocateBuffer = Callable[[int, memoryview], MessageBuffer | None]
-# With a Room in the place of the bytes where its path has rooms and the message came in one.
-UnaryHandler = Callable[[Call, Any], None]
-AsyncUnaryHandler = Callable[[Call, bytes], Awaitable[bytes]]
-StreamHandler = Callable[[Call], None]
-
-
-@dataclass(frozen=True)
-class Handlers:
-    """Methods by path. `unary` handlers are plain functions and must not block; `async_unary` run
-    as tasks.
-    """
-
-    unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
-    async_unary: Mapping[str, AsyncUnaryHandler] = field(default_factory=dict)
-    stream: Mapping[str, StreamHandler] = field(default_factory=dict)
-    # Methods whose answers are worth compressing, where the server's options ask for it.
-    compressible: frozenset[str] = frozenset()
-    # For unary paths whose large messages shall not be put together in bytes.
-    rooms: Mapping[str, AllocateBuffer] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """The asyncio client: calls over one shared connection that is dialled on demand.
 
-A call made while there is no connection waits for the dial under way. After a failed dial calls
+A call made while there is no connection waits for the dial in progress. After a failed dial calls
 fail at once with UNAVAILABLE until the back-off has passed; the next one dials again.
 """
 
@@ -10,15 +10,16 @@ import asyncio
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
-from nereid.rpc.http2.control_frames import Limits
+from nereid.rpc.http2.limits import Limits
+from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.rpc.net.tls_files import REFUSED, reason
-from nereid.rpc.net.transport import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,9 +32,6 @@ _CACHED_BLOCKS = 256
 
 class StreamHandle(Protocol):
     """The client's end of a stream, whichever channel carries it."""
-
-    on_open: Callable[[], None] | None
-    on_writable: Callable[[], None] | None
 
     @property
     def buffered_bytes(self) -> int: ...
@@ -56,14 +54,21 @@ class Channel(Protocol):
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes: ...
 
-    def stream(
+    def stream(  # noqa: PLR0913 (by keyword)
         self,
         path: str,
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
-    ) -> StreamHandle: ...
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
+    ) -> StreamHandle:
+        """on_close: called once, with None for OK, and never before this returns. on_open: the
+        server accepted the stream. on_writable: `buffered_bytes` fell below the low-water mark
+        after it was above, or to nothing.
+        """
+        ...
 
     async def close(self) -> None: ...
 
@@ -72,7 +77,7 @@ class Channel(Protocol):
 class ChannelOptions(Limits):
     """Limits of the connection, and how to get one."""
 
-    trusting: bool = True
+    trusts_peer: bool = True
     connect_timeout_s: float = 5.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     # None: in clear.
@@ -92,9 +97,9 @@ class SocketChannel:
         self._backoff = Backoff(options.backoff)
         self._queue: deque[ClientStream] = deque()
         self._blocks: dict[object, bytes] = {}
-        self._shell: _ClientShell | None = None
-        # Every connection that still has calls; the one in use is the last.
-        self._shells: set[_ClientShell] = set()
+        self._current: _ClientProtocol | None = None
+        # Every connection that still has calls, the current one and those that are leaving.
+        self._open: set[_ClientProtocol] = set()
         self._dialing: asyncio.Task[None] | None = None
         self._not_before = 0.0
         self._last_error = ""
@@ -108,8 +113,8 @@ class SocketChannel:
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
-        """One request, one answer; raises RpcError. A call the server never looked at is tried
-        again.
+        """One request, one response; raises RpcError. A call that the server did not process is
+        tried again.
         """
         block = self._block(path, metadata, timeout_s)
         try:
@@ -123,60 +128,67 @@ class SocketChannel:
         except TimeoutError:
             raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
 
-    def stream(
+    def stream(  # noqa: PLR0913 (by keyword)
         self,
         path: str,
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
     ) -> ClientStream:
-        """Open a stream. `on_close` never runs before this returns."""
-        stream = ClientStream(self._block(path, metadata, None), on_message, on_close)
+        block = self._block(path, metadata, None)
+        stream = ClientStream(block, on_message, on_close, on_open, on_writable)
         self._submit(stream)
         return stream
 
     async def close(self) -> None:
-        """Cut everything; what is under way fails with UNAVAILABLE."""
+        """Cut everything; what is in flight fails with UNAVAILABLE."""
         self._closed = True
         if self._dialing is not None:
             self._dialing.cancel()
             await asyncio.gather(self._dialing, return_exceptions=True)
         self._fail_queue(RpcError(Status.UNAVAILABLE, "the channel is closed"))
-        shells = list(self._shells)
-        for shell in shells:
-            shell.close()
-        for shell in shells:
-            await shell.gone.wait()
+        protocols = list(self._open)
+        for protocol in protocols:
+            protocol.close()
+        for protocol in protocols:
+            await protocol.closed.wait()
 
     # --- for connections
 
-    def serve_queue(self) -> None:
-        """Start waiting calls while the connection has room."""
+    def start_queued(self) -> None:
+        """Start waiting calls while the connection has slots for them."""
         queue = self._queue
-        shell = self._shell
-        while queue and shell is not None and shell.connection.usable:
-            if not shell.connection.has_room:
+        current = self._current
+        while queue and current is not None and current.connection.usable:
+            if not current.connection.has_stream_slot:
                 return
-            shell.connection.start(queue.popleft())
-        if shell is not None and not shell.connection.usable:
-            self._shell = None
+            current.connection.start(queue.popleft())
+        if current is not None and not current.connection.usable:
+            self._current = None
             if queue:
                 self._dial()
 
-    def settled(self) -> None:
-        self._backoff.succeeded()
+    def on_stream_slot(self, protocol: _ClientProtocol) -> None:
+        connection = protocol.connection
+        if connection.settled:
+            self._backoff.succeeded()
+        self.start_queued()
+        if connection.leaving and not connection.streams:
+            protocol.close()
 
-    def joined(self, shell: _ClientShell) -> None:
-        self._shells.add(shell)
+    def on_connection(self, protocol: _ClientProtocol) -> None:
+        self._open.add(protocol)
 
-    def left(self, shell: _ClientShell, because: str) -> None:
-        self._shells.discard(shell)
-        if self._shell is shell:
-            self._shell = None
-            if not shell.connection.settled:
+    def on_connection_lost(self, protocol: _ClientProtocol, because: str) -> None:
+        self._open.discard(protocol)
+        if self._current is protocol:
+            self._current = None
+            if not protocol.connection.settled:
                 # It took the connection but never spoke HTTP/2: as good as a failed dial.
-                self._failed(f"{self._address} closed the connection{because}")
+                self._on_dial_failed(f"{self._address} closed the connection{because}")
             elif self._queue:
                 self._dial()
 
@@ -212,7 +224,7 @@ class SocketChannel:
                 response.set_exception(error)
             elif len(received) != 1:
                 response.set_exception(
-                    RpcError(Status.UNIMPLEMENTED, f"{len(received)} answers to a unary call")
+                    RpcError(Status.UNIMPLEMENTED, f"{len(received)} responses to a unary call")
                 )
             else:
                 response.set_result(received[0])
@@ -228,20 +240,20 @@ class SocketChannel:
             raise
 
     def _submit(self, stream: ClientStream) -> None:
-        shell = self._shell
-        if shell is not None and shell.connection.usable:
-            if shell.connection.has_room and not self._queue:
-                shell.connection.start(stream)
+        current = self._current
+        if current is not None and current.connection.usable:
+            if current.connection.has_stream_slot and not self._queue:
+                current.connection.start(stream)
                 return
         elif not self._dial():
             error = NotConnectedError(Status.UNAVAILABLE, self._last_error)
             asyncio.get_running_loop().call_soon(stream.close, error)
             return
-        stream.leave = self._queue.remove
+        stream.leave_queue = self._queue.remove
         self._queue.append(stream)
 
     def _dial(self) -> bool:
-        """See that a dial is under way; False while that must not be."""
+        """Dial unless a dial is in progress; False where back-off or close() forbids it."""
         if self._closed:
             self._last_error = "the channel is closed"
             return False
@@ -249,7 +261,7 @@ class SocketChannel:
             loop = asyncio.get_running_loop()
             if loop.time() < self._not_before:
                 return False
-            self._shell = None
+            self._current = None
             self._dialing = loop.create_task(self._connect())
         return True
 
@@ -262,28 +274,28 @@ class SocketChannel:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 if self._path is not None:
                     name = (server_name or "localhost") if context is not None else None
-                    _, shell = await loop.create_unix_connection(
-                        self._new_shell, self._path, ssl=context, server_hostname=name
+                    _, protocol = await loop.create_unix_connection(
+                        self._new_protocol, self._path, ssl=context, server_hostname=name
                     )
                 else:
                     host, port = host_and_port(self._address)
-                    _, shell = await loop.create_connection(
-                        self._new_shell, host, port, ssl=context, server_hostname=server_name
+                    _, protocol = await loop.create_connection(
+                        self._new_protocol, host, port, ssl=context, server_hostname=server_name
                     )
         except TimeoutError:
             self._dialing = None
-            self._failed(f"cannot connect to {self._address}: timed out")
+            self._on_dial_failed(f"cannot connect to {self._address}: timed out")
             return
         except OSError as error:
             self._dialing = None
-            self._failed(f"cannot connect to {self._address}: {reason(error)}")
+            self._on_dial_failed(f"cannot connect to {self._address}: {reason(error)}")
             return
         finally:
             self._dialing = None
-        self._shell = shell
-        self.serve_queue()
+        self._current = protocol
+        self.start_queued()
 
-    def _failed(self, why: str) -> None:
+    def _on_dial_failed(self, why: str) -> None:
         self._not_before = asyncio.get_running_loop().time() + self._backoff.next_delay_s()
         self._last_error = why
         self._fail_queue(NotConnectedError(Status.UNAVAILABLE, why))
@@ -293,52 +305,45 @@ class SocketChannel:
         for stream in queue:
             stream.close(error)
 
-    def _new_shell(self) -> _ClientShell:
-        return _ClientShell(self, self._options)
+    def _new_protocol(self) -> _ClientProtocol:
+        return _ClientProtocol(self, self._options)
 
 
-class _ClientShell(Shell):
+class _ClientProtocol(Http2Protocol):
     """One dialled connection."""
-
-    connection: ClientConnection
 
     def __init__(self, channel: SocketChannel, options: ChannelOptions) -> None:
         super().__init__(asyncio.get_running_loop())
-        self.connection = ClientConnection(options)
-        self.connection.freed = self._freed
-        self.gone = asyncio.Event()
+        self.connection = ClientConnection(
+            options, wake=self.wake, on_stream_slot=partial(channel.on_stream_slot, self)
+        )
+        self.http2 = self.connection.http2
+        self.closed = asyncio.Event()
         self._channel = channel
         self._options = options
-        self._ticker: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._channel.joined(self)
+        self._channel.on_connection(self)
         if self._options.keepalive_interval_s is not None:
-            self._tick()
+            self.on_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._ticker is not None:
-            self._ticker.cancel()
-        # A certificate that the server does not take is told after the client's last word, or not.
+        if self._timer is not None:
+            self._timer.cancel()
+        # A server reports a certificate that it refuses only after the client's part of the
+        # handshake is over, or never.
         because = f": {reason(exc)}" if isinstance(exc, ssl.SSLError) else ""
         if self._options.tls is not None and not self.connection.settled:
             because = because or REFUSED
-        self._channel.left(self, because)
-        self.connection.lost_streams(because)
-        self.gone.set()
+        self._channel.on_connection_lost(self, because)
+        self.connection.connection_lost(because)
+        self.closed.set()
 
-    def _tick(self) -> None:
+    def on_timer(self) -> None:
         assert self._options.keepalive_interval_s is not None
         step = min(self._options.keepalive_interval_s, self._options.keepalive_timeout_s) / 2
-        self._ticker = self._loop.call_later(max(0.01, step), self._tick)
-        self.tick()
-
-    def _freed(self) -> None:
-        connection = self.connection
-        if connection.settled:
-            self._channel.settled()
-        self._channel.serve_queue()
-        if connection.leaving and not connection.streams:
-            self.close()
+        self._timer = self._loop.call_later(max(0.01, step), self.on_timer)
+        super().on_timer()

@@ -1,5 +1,5 @@
-"""The client's half of gRPC on one HTTP/2 connection. No I/O, no clock; asyncio and blocking shells
-share it.
+"""The client's side of gRPC on one HTTP/2 connection. No I/O, no clock; asyncio channels and
+blocking streams share it.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from nereid.rpc.grpc.messages import MessageReader, MessageStream, send_message
 from nereid.rpc.grpc.metadata import (
     decode_message,
     decode_pairs,
@@ -23,15 +24,16 @@ from nereid.rpc.grpc.status import (
     status_of_reset,
 )
 from nereid.rpc.http2 import frames
-from nereid.rpc.http2.connection import Connection
+from nereid.rpc.http2.connection import Http2Connection
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import Field, HeaderDecoder
-from nereid.rpc.http2.sender import Outbound, Stream
+from nereid.rpc.http2.stream import LOCAL_CLOSED, REMOTE_CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.rpc.http2.control_frames import Limits
+    from nereid.rpc.grpc.messages import AllocateBuffer
+    from nereid.rpc.http2.limits import Limits
 
 log = logging.getLogger("nereid.rpc")
 
@@ -43,6 +45,7 @@ _RESERVED = frozenset(
 )
 _INFORMATIONAL = range(100, 200)
 _HTTP_OK = 200
+_NO_STATUS = "the response has no grpc-status"
 
 
 def request_block(
@@ -69,18 +72,19 @@ def request_block(
     return block
 
 
-class ClientStream(Stream):
+class ClientStream(MessageStream):
     """One call. May be used before it has a connection: what is sent then waits for it.
 
     `on_close` is called once, with None for OK. After `cancel` nothing is called any more.
     """
 
     __slots__ = (
-        "_early",
         "_half_closed",
+        "_unsent",
         "block",
+        "connection",
         "done",
-        "leave",
+        "leave_queue",
         "on_close",
         "on_message",
         "on_open",
@@ -89,6 +93,7 @@ class ClientStream(Stream):
         "outcome",
     )
 
+    # Set, like the stream's id, when a connection begins the stream.
     connection: ClientConnection
 
     def __init__(
@@ -96,19 +101,23 @@ class ClientStream(Stream):
         block: bytes,
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(_UNCONNECTED, 0)
+        super().__init__(0, 0)
+        self.encoding = "identity"
+        self.partial_message = None
         self.block = block
         self.on_message = on_message
         self.on_close = on_close
-        self.on_open: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
+        self.on_open = on_open
+        self.on_writable = on_writable
         # Set by a channel that holds the stream in its queue.
-        self.leave: Callable[[ClientStream], None] | None = None
+        self.leave_queue: Callable[[ClientStream], None] | None = None
         self.opened = False
         self.done = False
         self.outcome: RpcError | None = None
-        self._early: list[bytes] = []
+        self._unsent: list[bytes] = []
         self._half_closed = False
 
     @property
@@ -116,43 +125,43 @@ class ClientStream(Stream):
         return self.queued_bytes
 
     def begin(self, connection: ClientConnection, stream_id: int) -> None:
-        """The connection took the stream: say what has been waiting."""
+        """The connection has opened the stream: send what has been waiting."""
         self.connection = connection
         self.id = stream_id
-        self.leave = None
-        self.send_window = connection.peer_initial_window
+        self.leave_queue = None
+        self.send_window = connection.sender.peer_initial_window
         self.queued_bytes = 0
-        early, self._early = self._early, []
-        for message in early:
-            connection.send_message(self, message)
+        unsent, self._unsent = self._unsent, []
+        for message in unsent:
+            send_message(connection.sender, self, message)
         if self._half_closed:
-            connection.end_request(self)
+            connection.sender.end_stream(self)
 
     def send(self, message: bytes) -> None:
         if self.done or self._half_closed:
             return
         if self.id:
-            self.connection.send_message(self, message)
+            send_message(self.connection.sender, self, message)
         else:
-            self._early.append(message)
+            self._unsent.append(message)
             self.queued_bytes += len(message) + 5
 
     def half_close(self) -> None:
         if not self.done and not self._half_closed:
             self._half_closed = True
             if self.id:
-                self.connection.end_request(self)
+                self.connection.sender.end_stream(self)
 
     def cancel(self) -> None:
         if self.done:
             return
         self.done = True
         if self.id:
-            self.connection.reset(self, Code.CANCEL)
-            self.connection.freed()
-        elif self.leave is not None:
-            self.leave(self)
-        self._drop()
+            self.connection.sender.reset_stream(self, Code.CANCEL)
+            self.connection.on_stream_slot()
+        elif self.leave_queue is not None:
+            self.leave_queue(self)
+        self._release_callbacks()
 
     def pause(self) -> None:
         """Stop giving the server's window back."""
@@ -161,10 +170,10 @@ class ClientStream(Stream):
     def resume(self) -> None:
         if self.paused:
             self.paused = False
-            if self.id and not self.remote_closed:
-                self.connection.give_back(self)
+            if self.id and not self.state & REMOTE_CLOSED:
+                self.connection.http2.receiver.reopen_stream_window(self)
 
-    def writable(self) -> None:
+    def notify_writable(self) -> None:
         if self.on_writable is not None and not self.done:
             self.on_writable()
 
@@ -172,104 +181,178 @@ class ClientStream(Stream):
         if not self.done:
             self.done = True
             on_close = self.on_close
-            self._drop()
+            self._release_callbacks()
             on_close(error)
 
-    def _drop(self) -> None:
-        """Let go of the owner, that no cycle keeps the two."""
-        self.on_open = self.on_writable = self.leave = None
+    def _release_callbacks(self) -> None:
+        """Drop the owner's callbacks, so that the two form no reference cycle."""
+        self.on_open = self.on_writable = self.leave_queue = None
         self.on_close = self.on_message = _ignore
-        self._early = []
+        self._unsent = []
 
 
 def _ignore(_what: object) -> None:
     pass
 
 
-_UNCONNECTED: Outbound[ClientStream] = Outbound()
+class ClientConnection:
+    """One connection to a server: handles what HTTP/2 reports (http2.handler.ConnectionHandler),
+    and the messages (messages.MessageHandler).
 
+    http2 is for the transport; sender is a part of it, at hand for streams.
+    """
 
-class ClientConnection(Connection[ClientStream]):
-    """One connection to a server."""
-
-    def __init__(self, limits: Limits) -> None:
-        super().__init__(limits, b"")
-        self.peer_max_streams = _STREAMS_BEFORE_SETTINGS
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        wake: Callable[[], None],
+        on_stream_slot: Callable[[], None],
+    ) -> None:
+        """on_stream_slot: another stream may start now, as one ended or the server's settings
+        came.
+        """
         self.leaving = False
-        # Called when a stream ended and another may start, and when the server's settings arrived.
-        self.freed: Callable[[], None] = lambda: None
+        self.on_stream_slot = on_stream_slot
+        self.http2: Http2Connection[ClientStream] = Http2Connection(
+            limits,
+            self,
+            MessageReader(limits.max_message_bytes, self),
+            server=False,
+            wake=wake,
+        )
+        self.sender = self.http2.sender
+        self.streams = self.http2.streams.open
+        self._control = self.http2.control
+        self._table = self.http2.streams
         self._decoder = HeaderDecoder(limits.max_header_list_bytes)
         self._blocks: dict[bytes, list[Field]] = {}
-        self._last_id = -1
-        self.out.append(frames.PREFACE + self._opening())
-
-    def _own_settings(self) -> dict[int, int]:
-        return {frames.ENABLE_PUSH: 0}
 
     @property
-    def has_room(self) -> bool:
-        return len(self.streams) < self.peer_max_streams
+    def settled(self) -> bool:
+        """The server speaks HTTP/2."""
+        return self._control.settled
+
+    @property
+    def has_stream_slot(self) -> bool:
+        limit = self._control.peer_max_streams
+        if limit is None:
+            limit = frames.LARGEST_STREAM_ID if self.settled else _STREAMS_BEFORE_SETTINGS
+        return len(self.streams) < limit
 
     @property
     def usable(self) -> bool:
         return (
-            not self.leaving and self.dead is None and self._last_id < frames.LARGEST_STREAM_ID - 2
+            not self.leaving
+            and self._control.error is None
+            and self._table.last_id < frames.LARGEST_STREAM_ID - 2
         )
 
     def start(self, stream: ClientStream) -> None:
-        """Open a stream; only while usable and with room."""
-        stream_id = self._last_id = self._last_id + 2
+        """Open a stream; only while usable and with a slot."""
+        # 1, 3, 5, ...
+        stream_id = self._table.last_id = (self._table.last_id + 1) | 1
         self.streams[stream_id] = stream
-        self.write(self.header_frames(stream_id, stream.block, 0))
+        self.sender.write_headers(stream_id, stream.block)
         stream.begin(self, stream_id)
 
-    def end_request(self, stream: ClientStream) -> None:
-        self.send_tail(stream, b"")
-
-    def give_back(self, stream: ClientStream) -> None:
-        self._give_back(stream)
-
-    def lost_streams(self, because: str = "") -> None:
-        """The transport is gone."""
-        error_status = self.dead
-        why = f"connection lost{because}" if error_status is None else error_status.message
-        for stream in self.lost():
+    def connection_lost(self, because: str = "") -> None:
+        """The transport is closed; what was in flight fails."""
+        error = self._control.error
+        why = f"connection lost{because}" if error is None else error.message
+        for stream in self.http2.connection_lost():
             stream.close(RpcError(Status.UNAVAILABLE, why))
 
-    # --- the core's hooks
+    # --- what HTTP/2 reports
 
-    def _on_settled(self) -> None:
-        if self.peer_max_streams == _STREAMS_BEFORE_SETTINGS:
-            # The settings did not speak of it: no limit.
-            self.peer_max_streams = frames.LARGEST_STREAM_ID
-        self.freed()
+    def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
+        stream = self.streams.get(stream_id)
+        fields = self._decode(block)
+        if stream is None:
+            if self._table.is_idle(stream_id):
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an idle stream")
+            return
+        if stream.state & REMOTE_CLOSED:
+            raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
+        if not stream.opened:
+            self._on_response_head(stream, fields, ended)
+        elif ended:
+            stream.outcome = outcome_of(fields)
+            stream.partial_message = None
+        else:
+            raise Http2StreamError(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
+        if ended:
+            self.http2.receiver.end_remote(stream)
 
-    def _is_idle(self, stream_id: int) -> bool:
-        return not stream_id & 1 or stream_id > self._last_id
+    def on_end(self, stream: ClientStream) -> None:
+        if stream.partial_message is not None:
+            self.on_bad_message(stream, RpcError(Status.INTERNAL, "a cut-off message"))
+            return
+        outcome = stream.outcome
+        if outcome is None:
+            # END_STREAM came on DATA: the trailers are missing.
+            outcome = RpcError(Status.INTERNAL, "the response has no trailers")
+        if not stream.state & LOCAL_CLOSED:
+            self.sender.reset_stream(stream, Code.CANCEL)
+        stream.close(None if outcome.status == Status.OK else outcome)
+        self.streams.pop(stream.id, None)
+        self.on_stream_slot()
 
-    def _tail_frame(self, stream: ClientStream, tail: bytes) -> bytes:
-        return frames.frame(frames.DATA, frames.END_STREAM, stream.id, tail)
+    def on_reset(self, stream: ClientStream, code: int) -> None:
+        if code == Code.REFUSED_STREAM:
+            error: RpcError = NotProcessedError(Status.UNAVAILABLE, "the server refused the stream")
+        else:
+            error = RpcError(status_of_reset(code), f"stream reset with code {code}")
+        stream.close(error)
+        self.on_stream_slot()
 
-    def _local_closed(self, stream: ClientStream) -> None:
-        if stream.remote_closed:
-            self.streams.pop(stream.id, None)
+    def on_half_closed(self, stream: ClientStream) -> None:
+        """The request is complete; the response is still to come."""
 
-    def _on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
+    def on_settings(self) -> None:
+        self.on_stream_slot()
+
+    def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
         self.leaving = True
         for stream in list(self.streams.values()):
             if stream.id > last_stream_id:
-                self._forget(stream)
+                self.sender.forget_stream(stream)
                 text = debug.decode("ascii", "replace") or f"GOAWAY with code {code}"
                 stream.close(NotProcessedError(Status.UNAVAILABLE, f"server is leaving: {text}"))
-        self.freed()
+        self.on_stream_slot()
 
-    def _fields(self, block: bytes) -> list[Field]:
+    def may_reopen_window(self) -> bool:
+        return True
+
+    # --- messages
+
+    def on_message(self, stream: ClientStream, message: bytes) -> None:
+        if not stream.opened:
+            raise RpcError(Status.INTERNAL, "DATA before HEADERS")
+        try:
+            stream.on_message(message)
+        except Exception:
+            log.exception("on_message of a client stream failed; the stream is cancelled")
+            raise RpcError(Status.INTERNAL, "the owner of the stream failed") from None
+
+    def on_bad_message(self, stream: ClientStream, error: RpcError) -> None:
+        if stream.id in self.streams:
+            self.sender.reset_stream(stream, Code.CANCEL)
+        stream.close(error)
+        self.on_stream_slot()
+
+    def allocator_of(self, stream: ClientStream) -> AllocateBuffer | None:  # noqa: ARG002 (none)
+        return None
+
+    # --- inside
+
+    def _decode(self, block: bytes) -> list[Field]:
         fields = self._blocks.get(block)
         if fields is None:
             before = self._decoder.generation
             decoded = self._decoder.decode(block)
             if decoded.oversized:
-                raise Http2StreamError(Code.INTERNAL_ERROR, "the answer's metadata is too large")
+                raise Http2StreamError(Code.INTERNAL_ERROR, "the response's metadata is too large")
             fields = decoded.fields
             if self._decoder.generation != before or len(self._blocks) >= _CACHED_BLOCKS:
                 self._blocks.clear()
@@ -277,26 +360,7 @@ class ClientConnection(Connection[ClientStream]):
                 self._blocks[block] = fields
         return fields
 
-    def _on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        stream = self.streams.get(stream_id)
-        fields = self._fields(block)
-        if stream is None:
-            if self._is_idle(stream_id):
-                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an idle stream")
-            return
-        if stream.remote_closed:
-            raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
-        if not stream.opened:
-            self._on_response(stream, fields, ended)
-        elif ended:
-            stream.outcome = outcome_of(fields)
-            stream.assembly = None
-        else:
-            raise Http2StreamError(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
-        if ended:
-            self._end(stream)
-
-    def _on_response(self, stream: ClientStream, fields: list[Field], ended: int) -> None:
+    def _on_response_head(self, stream: ClientStream, fields: list[Field], ended: int) -> None:
         http_status, kind = 0, b""
         for name, value in fields:
             if name == b":status" and value.isdigit():
@@ -308,7 +372,7 @@ class ClientConnection(Connection[ClientStream]):
         if http_status in _INFORMATIONAL and not ended:
             return
         if http_status != _HTTP_OK or not kind.startswith(b"application/grpc"):
-            self._refuse(stream, fields, http_status)
+            self._fail_response(stream, fields, http_status)
             return
         stream.opened = True
         if ended:
@@ -316,61 +380,27 @@ class ClientConnection(Connection[ClientStream]):
         elif stream.on_open is not None:
             stream.on_open()
 
-    def _refuse(self, stream: ClientStream, fields: list[Field], http_status: int) -> None:
-        """Not an answer of a gRPC server, or one in HTTP's own terms."""
+    def _fail_response(self, stream: ClientStream, fields: list[Field], http_status: int) -> None:
+        """Not a response of a gRPC server, or one in HTTP's own terms."""
         if any(name == b"grpc-status" for name, _ in fields):
             error = outcome_of(fields) or RpcError(Status.UNKNOWN, f"HTTP status {http_status}")
         else:
             error = RpcError(status_of_http(http_status), f"HTTP status {http_status}, not gRPC")
-        self.reset(stream, Code.CANCEL)
+        self.sender.reset_stream(stream, Code.CANCEL)
         stream.close(error)
-        self.freed()
-
-    def _on_message(self, stream: ClientStream, message: bytes) -> None:
-        if not stream.opened:
-            raise RpcError(Status.INTERNAL, "DATA before HEADERS")
-        try:
-            stream.on_message(message)
-        except Exception:
-            log.exception("the owner of a stream failed on a message")
-            raise RpcError(Status.INTERNAL, "the owner of the stream failed") from None
-
-    def _on_end(self, stream: ClientStream) -> None:
-        outcome = stream.outcome
-        if outcome is None:
-            # END_STREAM came on DATA: the trailers are missing.
-            outcome = RpcError(Status.INTERNAL, "the answer has no trailers")
-        if not stream.local_closed:
-            self.reset(stream, Code.CANCEL)
-        stream.close(None if outcome.status == Status.OK else outcome)
-        self.streams.pop(stream.id, None)
-        self.freed()
-
-    def _on_reset(self, stream: ClientStream, code: int) -> None:
-        if code == Code.REFUSED_STREAM:
-            error: RpcError = NotProcessedError(Status.UNAVAILABLE, "the server refused the stream")
-        else:
-            error = RpcError(status_of_reset(code), f"stream reset with code {code}")
-        stream.close(error)
-        self.freed()
-
-    def _on_bad_message(self, stream: ClientStream, error: RpcError) -> None:
-        if stream.id in self.streams:
-            self.reset(stream, Code.CANCEL)
-        stream.close(error)
-        self.freed()
+        self.on_stream_slot()
 
 
 def outcome_of(fields: list[Field]) -> RpcError:
     """The status that trailers carry; OK as well, as its message and metadata may matter."""
     status = Status.UNKNOWN
-    message = "the answer has no grpc-status"
+    message = _NO_STATUS
     trailers: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name == b"grpc-status":
             number = int(value) if value.isdigit() and len(value) <= 3 else -1
             status = Status(number) if number in Status._value2member_map_ else Status.UNKNOWN
-            if message == "the answer has no grpc-status":
+            if message == _NO_STATUS:
                 message = ""
         elif name == b"grpc-message":
             message = decode_message(value)

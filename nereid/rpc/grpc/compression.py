@@ -1,7 +1,6 @@
-"""Compression of gRPC messages, identity, gzip and deflate, and its undoing within bounds.
+"""Compression of gRPC messages (identity, gzip, deflate), and bounded decompression.
 
-Pure. A message must never unfold to more than the receiver's limit, whatever its compressed size
-says.
+Pure. A message never decompresses to more than the receiver's limit, whatever its compressed size.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from nereid.rpc.grpc.status import RpcError, Status
 ENCODINGS = frozenset(("identity", "gzip", "deflate"))
 ACCEPTED = "identity,deflate,gzip"
 _GZIP_WBITS = 31
-# How much to compress answers, in the words of gRPC's level; the choice of algorithm is gRPC's too.
+# How much to compress responses: gRPC's levels, which choose the same algorithms as gRPC does.
 LEVELS = ("none", "low", "medium", "high")
 
 

@@ -1,8 +1,8 @@
 """Deadlines of many calls behind one timer.
 
-Pure: `now` is passed in. Calls share buckets of a hundredth of a second, so that adding and
-discarding cost a dictionary operation each and one timer serves them all. A deadline passes up to a
-bucket late, never early.
+Pure: `now` is passed in. Calls share buckets of a hundredth of a second: adding and discarding cost
+a dictionary operation each, and one timer serves them all. A deadline passes never early, and at
+most one bucket after its time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SLACK = 64
 
 
 class Deadlines(Generic[T]):
-    """Which items are due. Items are compared by identity of hash; an item is in at most once."""
+    """Which items are due. An item has at most one deadline."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, set[T]] = {}
         self._order: list[int] = []
 
-    def add(self, item: T, deadline: float) -> bool:
-        """True when this is now the earliest, and the timer has to be set anew."""
+    def add_deadline(self, item: T, deadline: float) -> bool:
+        """True when this is now the earliest: the timer has to be set again."""
         key = int(deadline * _PER_SECOND) + 1
         bucket = self._buckets.get(key)
         if bucket is not None:
@@ -34,7 +34,7 @@ class Deadlines(Generic[T]):
         heapq.heappush(self._order, key)
         return self._order[0] == key
 
-    def discard(self, item: T, deadline: float) -> None:
+    def discard_deadline(self, item: T, deadline: float) -> None:
         key = int(deadline * _PER_SECOND) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -42,7 +42,7 @@ class Deadlines(Generic[T]):
         bucket.discard(item)
         if not bucket:
             del self._buckets[key]
-            # Keys of emptied buckets stay in the heap until they come up, or are too many.
+            # The heap keeps the keys of emptied buckets until they are due, or too many.
             if len(self._order) > 2 * len(self._buckets) + _SLACK:
                 self._order = sorted(self._buckets)
 

@@ -1,4 +1,4 @@
-"""The same handlers served by grpc.aio: the fall-back engine, and the oracle our own is tested
+"""The same handlers served by grpc.aio: the fall-back engine, and the oracle that our own is tested
 against.
 
 The only module of this package that imports grpc. Slower by an order of magnitude, and the same at
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from nereid.rpc.grpc.call import SLOTS, Call
+from nereid.rpc.grpc.call import CALL_SLOTS, Call
 from nereid.rpc.grpc.compression import LEVELS
-from nereid.rpc.grpc.dispatch import Tasks, guarded, routes_of
+from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
 from nereid.rpc.grpc.server import ServerOptions
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.sender import LOW_WATER_BYTES
@@ -28,8 +28,7 @@ from nereid.rpc.net.listener import UnixClaim
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from nereid.rpc.grpc.call import Handlers, StreamHandler
-    from nereid.rpc.grpc.dispatch import Route
+    from nereid.rpc.grpc.handlers import Handlers, Route, StreamHandler
     from nereid.rpc.net.tls_files import Tls
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -46,14 +45,14 @@ class GrpcioServer:
     ) -> None:
         self._routes = routes_of(handlers)
         self._options = options
-        self._tasks = Tasks()
-        # grpc takes no new port once a server has started: one server for each address.
+        self._tasks = HandlerTasks()
+        # grpc adds no port to a server that has started: one server for each address.
         self._servers: list[grpc.aio.Server] = []
         self._claims: list[UnixClaim] = []
 
     async def listen(self, address: str, tls: Tls | None = None) -> str:
         path = unix_path(address)
-        # grpc would take a live server's socket away.
+        # grpc would take the socket of a live server.
         claim = UnixClaim(path) if path is not None else None
         server = grpc.aio.server(options=_arguments(self._options))
         server.add_generic_rpc_handlers((_Methods(self._routes, self._tasks),))
@@ -67,7 +66,7 @@ class GrpcioServer:
         await server.start()
         self._servers.append(server)
         if claim is not None:
-            claim.made()
+            claim.bound()
             self._claims.append(claim)
             return address
         host, _ = host_and_port(address)
@@ -87,7 +86,7 @@ class GrpcioServer:
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Grpc asks at every handshake whether there is a new configuration."""
+    """Renewed when its files are: grpc asks at every handshake for a new configuration."""
     used = tls.pems()
 
     def configuration() -> grpc.ServerCertificateConfiguration:
@@ -142,9 +141,9 @@ def _arguments(options: ServerOptions) -> list[tuple[str, int]]:
 
 
 class _Methods(grpc.GenericRpcHandler):
-    """Our table in grpc's terms; messages stay bytes."""
+    """Our routes as grpc's handlers; messages are bytes."""
 
-    def __init__(self, routes: dict[str, Route], tasks: Tasks) -> None:
+    def __init__(self, routes: dict[str, Route], tasks: HandlerTasks) -> None:
         self._routes = routes
         self._tasks = tasks
 
@@ -163,7 +162,7 @@ class _Methods(grpc.GenericRpcHandler):
         async def response(message: bytes, context: Any) -> bytes:
             call = GrpcioCall(path, context)
             if route.unary is not None:
-                guarded(call, route.unary, call, message)
+                call.run_callback(route.unary, call, message)
             elif route.coroutine is not None:
                 self._tasks.spawn(call, route.coroutine, message)
             return await _response(call)
@@ -172,12 +171,10 @@ class _Methods(grpc.GenericRpcHandler):
 
 
 class GrpcioCall(Call):
-    """A call carried by grpc.aio. What is sent waits in a queue for the one coroutine that may
-    write.
-    """
+    """A call carried by grpc.aio. What is sent is queued for the one coroutine that may write."""
 
     __slots__ = (
-        *SLOTS,
+        *CALL_SLOTS,
         "_above_low_water",
         "_finished",
         "_queue",
@@ -196,7 +193,7 @@ class GrpcioCall(Call):
         self.context = context
         self.reading = asyncio.Event()
         self.reading.set()
-        # None asks for the response's head alone.
+        # None asks for the response's headers alone.
         self._queue: deque[bytes | None] = deque()
         self._queued_bytes = 0
         self._above_low_water = False
@@ -213,11 +210,11 @@ class GrpcioCall(Call):
 
     def accept(self) -> None:
         if not self.done:
-            self._put(None)
+            self._enqueue(None)
 
     def send(self, message: bytes) -> None:
         if not self.done:
-            self._put(message)
+            self._enqueue(message)
 
     def finish(
         self,
@@ -227,7 +224,7 @@ class GrpcioCall(Call):
     ) -> None:
         if not self.done:
             self._finished = (status, message, tuple(trailers))
-            self.settle()
+            self.mark_done()
 
     def pause(self) -> None:
         self.reading.clear()
@@ -251,7 +248,7 @@ class GrpcioCall(Call):
         if low or not self._queued_bytes:
             self._above_low_water = False
             if self.on_writable is not None:
-                guarded(self, self.on_writable)
+                self.run_callback(self.on_writable)
 
     async def conclude(self) -> None:
         """Hand the final status to grpc; raises for any but OK."""
@@ -263,7 +260,7 @@ class GrpcioCall(Call):
         if trailers:
             self.context.set_trailing_metadata(trailers)
 
-    def _put(self, message: bytes | None) -> None:
+    def _enqueue(self, message: bytes | None) -> None:
         self._queue.append(message)
         if message is not None:
             self._queued_bytes += len(message)
@@ -271,13 +268,13 @@ class GrpcioCall(Call):
                 self._above_low_water = True
         self._wake.set()
 
-    def settle(self) -> None:
-        super().settle()
+    def mark_done(self) -> None:
+        super().mark_done()
         self._wake.set()
 
 
 async def _response(call: GrpcioCall) -> bytes:
-    """Wait for a unary call's answer."""
+    """Wait for a unary call's response."""
     try:
         message = b""
         with contextlib.suppress(StopAsyncIteration):
@@ -294,7 +291,7 @@ async def _converse(
     call: GrpcioCall, handler: StreamHandler, messages: AsyncIterator[bytes]
 ) -> None:
     """Run a stream: one task reads, this one writes."""
-    guarded(call, handler, call)
+    call.run_callback(handler, call)
     reader = asyncio.get_running_loop().create_task(_read(call, messages))
     try:
         with contextlib.suppress(StopAsyncIteration):
@@ -318,7 +315,7 @@ async def _read(call: GrpcioCall, messages: AsyncIterator[bytes]) -> None:
     async for message in messages:
         await call.reading.wait()
         if call.on_message is not None:
-            guarded(call, call.on_message, message)
+            call.run_callback(call.on_message, message)
     await call.reading.wait()
     if call.on_half_close is not None:
-        guarded(call, call.on_half_close)
+        call.run_callback(call.on_half_close)

@@ -11,20 +11,20 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nereid.rpc.grpc.call import SLOTS, Call
-from nereid.rpc.grpc.dispatch import Route, Tasks, guarded, routes_of
+from nereid.rpc.grpc.call import CALL_SLOTS, Call
+from nereid.rpc.grpc.handlers import HandlerTasks, Route, routes_of
 from nereid.rpc.grpc.status import RpcError, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nereid.rpc.grpc.call import Handlers
+    from nereid.rpc.grpc.handlers import Handlers
 
 
 class _Pipe:
     """One direction of a stream: messages, then an end."""
 
-    __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_paused", "_scheduled", "drained")
+    __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_paused", "_scheduled", "on_drained")
 
     def __init__(self, deliver: Callable[[bytes | None], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -34,13 +34,13 @@ class _Pipe:
         self._bytes = 0
         self._paused = False
         self._scheduled = False
-        self.drained: Callable[[], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
 
     @property
     def waiting_bytes(self) -> int:
         return self._bytes
 
-    def put(self, item: bytes | None) -> None:
+    def push(self, item: bytes | None) -> None:
         self._items.append(item)
         self._bytes += len(item) if item is not None else 0
         self._schedule()
@@ -55,7 +55,7 @@ class _Pipe:
     def clear(self) -> None:
         self._items.clear()
         self._bytes = 0
-        self.drained = None
+        self.on_drained = None
 
     def _schedule(self) -> None:
         if self._items and not self._scheduled and not self._paused:
@@ -68,60 +68,65 @@ class _Pipe:
             item = self._items.popleft()
             self._bytes -= len(item) if item is not None else 0
             self._deliver(item)
-        if not self._items and self.drained is not None:
-            self.drained()
+        if not self._items and self.on_drained is not None:
+            self.on_drained()
 
 
 class LocalCall(Call):
     """The server's end of a call within the process."""
 
-    __slots__ = (*SLOTS, "_accepted", "_down", "_handle", "_message", "_route", "_up")
+    __slots__ = (*CALL_SLOTS, "_accepted", "_down", "_handle", "_message", "_route", "_up")
 
-    def __init__(self, path: str, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
-        super().__init__(path, "local", metadata)
+    def __init__(
+        self,
+        path: str,
+        metadata: tuple[tuple[str, str | bytes], ...],
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(path, "local", metadata, deadline)
         self._accepted = False
         self._message: bytes | None = None
         self._route: Route | None = None
 
-    def join(self, handle: LocalStream, route: Route | None, up: _Pipe, down: _Pipe) -> None:
+    def connect(self, handle: LocalStream, route: Route | None, up: _Pipe, down: _Pipe) -> None:
         self._handle = handle
         self._route = route
         self._up = up
         self._down = down
-        down.drained = self._drained
+        down.on_drained = self._on_drained
 
     @property
     def buffered_bytes(self) -> int:
         return self._down.waiting_bytes
 
     def open(self) -> None:
-        """The request's head has arrived."""
+        """The request's headers have arrived."""
         if self.done:
             return
         if self._route is None:
             self.fail(Status.UNIMPLEMENTED, f"unknown method {self.path}")
         elif self._route.stream is not None:
-            guarded(self, self._route.stream, self)
+            self.run_callback(self._route.stream, self)
 
-    def arrived(self, item: bytes | None, spawn: Tasks) -> None:
+    def on_item(self, item: bytes | None, tasks: HandlerTasks) -> None:
         """A message of the client, or its end."""
         if self.done or self._route is None:
             return
         if self._route.stream is not None:
             if item is None:
                 if self.on_half_close is not None:
-                    guarded(self, self.on_half_close)
+                    self.run_callback(self.on_half_close)
             elif self.on_message is not None:
-                guarded(self, self.on_message, item)
+                self.run_callback(self.on_message, item)
             return
         if item is not None:
             self._message = item
         elif self._message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")
         elif self._route.unary is not None:
-            guarded(self, self._route.unary, self, self._message)
+            self.run_callback(self._route.unary, self, self._message)
         elif self._route.coroutine is not None:
-            spawn.spawn(self, self._route.coroutine, self._message)
+            tasks.spawn(self, self._route.coroutine, self._message)
 
     def reply(self, message: bytes) -> None:
         self.send(message)
@@ -130,12 +135,12 @@ class LocalCall(Call):
     def accept(self) -> None:
         if not self.done and not self._accepted:
             self._accepted = True
-            self._handle.accepted()
+            self._handle.on_accepted()
 
     def send(self, message: bytes) -> None:
         if not self.done:
             self.accept()
-            self._down.put(message)
+            self._down.push(message)
 
     def finish(
         self,
@@ -144,11 +149,11 @@ class LocalCall(Call):
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
         if not self.done:
-            self.settle()
-            self._handle.ending(
+            self.mark_done()
+            self._handle.set_outcome(
                 None if status == Status.OK else RpcError(status, message, trailers)
             )
-            self._down.put(None)
+            self._down.push(None)
 
     def pause(self) -> None:
         self._up.pause()
@@ -156,9 +161,9 @@ class LocalCall(Call):
     def resume(self) -> None:
         self._up.resume()
 
-    def _drained(self) -> None:
+    def _on_drained(self) -> None:
         if self.on_writable is not None:
-            guarded(self, self.on_writable)
+            self.run_callback(self.on_writable)
 
 
 class LocalStream:
@@ -171,10 +176,10 @@ class LocalStream:
         "_half_closed",
         "_on_close",
         "_on_message",
+        "_on_open",
+        "_on_writable",
         "_outcome",
         "_up",
-        "on_open",
-        "on_writable",
     )
 
     def __init__(
@@ -182,9 +187,11 @@ class LocalStream:
         call: LocalCall,
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
+        on_open: Callable[[], None] | None,
+        on_writable: Callable[[], None] | None,
     ) -> None:
-        self.on_open: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
+        self._on_open = on_open
+        self._on_writable = on_writable
         self._call = call
         self._on_message = on_message
         self._on_close = on_close
@@ -192,10 +199,10 @@ class LocalStream:
         self._done = False
         self._half_closed = False
 
-    def join(self, up: _Pipe, down: _Pipe) -> None:
+    def connect(self, up: _Pipe, down: _Pipe) -> None:
         self._up = up
         self._down = down
-        up.drained = self._drained
+        up.on_drained = self._on_drained
 
     @property
     def buffered_bytes(self) -> int:
@@ -203,12 +210,12 @@ class LocalStream:
 
     def send(self, message: bytes) -> None:
         if not self._done and not self._half_closed:
-            self._up.put(message)
+            self._up.push(message)
 
     def half_close(self) -> None:
         if not self._done and not self._half_closed:
             self._half_closed = True
-            self._up.put(None)
+            self._up.push(None)
 
     def cancel(self) -> None:
         if not self._done:
@@ -223,14 +230,14 @@ class LocalStream:
 
     # --- for the other end
 
-    def accepted(self) -> None:
-        if self.on_open is not None and not self._done:
+    def on_accepted(self) -> None:
+        if self._on_open is not None and not self._done:
             asyncio.get_running_loop().call_soon(self._opened)
 
-    def ending(self, outcome: RpcError | None) -> None:
+    def set_outcome(self, outcome: RpcError | None) -> None:
         self._outcome = outcome
 
-    def arrived(self, item: bytes | None) -> None:
+    def on_item(self, item: bytes | None) -> None:
         if self._done:
             return
         if item is not None:
@@ -241,18 +248,18 @@ class LocalStream:
         on_close(outcome)
 
     def _opened(self) -> None:
-        if self.on_open is not None and not self._done:
-            self.on_open()
+        if self._on_open is not None and not self._done:
+            self._on_open()
 
     def _finish(self) -> None:
         self._done = True
         self._up.clear()
         self._down.clear()
-        self.on_open = self.on_writable = None
+        self._on_open = self._on_writable = None
 
-    def _drained(self) -> None:
-        if self.on_writable is not None:
-            self.on_writable()
+    def _on_drained(self) -> None:
+        if self._on_writable is not None:
+            self._on_writable()
 
 
 class LocalChannel:
@@ -260,7 +267,7 @@ class LocalChannel:
 
     def __init__(self, handlers: Handlers) -> None:
         self._routes = routes_of(handlers)
-        self._tasks = Tasks()
+        self._tasks = HandlerTasks()
         self._streams: set[LocalStream] = set()
         self._closed = False
 
@@ -283,9 +290,9 @@ class LocalChannel:
             else:
                 response.set_result(b"".join(received))
 
-        call, stream = self._open(path, tuple(metadata), received.append, closed)
-        if timeout_s is not None:
-            call.deadline = time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        call = LocalCall(path, tuple(metadata), deadline)
+        stream = self._open(call, received.append, closed)
         stream.send(message)
         stream.half_close()
         try:
@@ -296,47 +303,49 @@ class LocalChannel:
         finally:
             stream.cancel()
 
-    def stream(
+    def stream(  # noqa: PLR0913 (by keyword)
         self,
         path: str,
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
     ) -> LocalStream:
-        return self._open(path, tuple(metadata), on_message, on_close)[1]
+        call = LocalCall(path, tuple(metadata))
+        return self._open(call, on_message, on_close, on_open, on_writable)
 
     async def close(self) -> None:
         self._closed = True
         for stream in list(self._streams):
-            stream.ending(RpcError(Status.UNAVAILABLE, "the channel is closed"))
-            stream.arrived(None)
+            stream.set_outcome(RpcError(Status.UNAVAILABLE, "the channel is closed"))
+            stream.on_item(None)
         await self._tasks.close()
 
     def _open(
         self,
-        path: str,
-        metadata: tuple[tuple[str, str | bytes], ...],
+        call: LocalCall,
         on_message: Callable[[bytes], None],
         on_close: Callable[[RpcError | None], None],
-    ) -> tuple[LocalCall, LocalStream]:
-        call = LocalCall(path, metadata)
-
+        on_open: Callable[[], None] | None = None,
+        on_writable: Callable[[], None] | None = None,
+    ) -> LocalStream:
         def closed(error: RpcError | None) -> None:
             self._streams.discard(stream)
             call.cancel()
             on_close(error)
 
         def arrived(item: bytes | None) -> None:
-            call.arrived(item, self._tasks)
+            call.on_item(item, self._tasks)
 
-        stream = LocalStream(call, on_message, closed)
-        up, down = _Pipe(arrived), _Pipe(stream.arrived)
-        stream.join(up, down)
-        call.join(stream, self._routes.get(path), up, down)
+        stream = LocalStream(call, on_message, closed, on_open, on_writable)
+        up, down = _Pipe(arrived), _Pipe(stream.on_item)
+        stream.connect(up, down)
+        call.connect(stream, self._routes.get(call.path), up, down)
         if self._closed:
             call.fail(Status.UNAVAILABLE, "the channel is closed")
         else:
             self._streams.add(stream)
             asyncio.get_running_loop().call_soon(call.open)
-        return call, stream
+        return stream

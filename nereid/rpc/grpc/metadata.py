@@ -1,8 +1,8 @@
 """gRPC's text forms: metadata values, percent-encoded messages, timeouts, and literal header
 fields.
 
-Pure. Every header field this package sends is a literal that leaves the peer's table alone, so that
-a whole block can be kept as bytes and sent again.
+Pure. Every header field that this package sends is a literal without indexing, so that whole blocks
+can be cached as bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LARGEST = 99_999_999
 
 
 def parse_timeout_s(text: bytes) -> float | None:
-    """The seconds a grpc-timeout says, or None when it is not one."""
+    """A grpc-timeout in seconds, or None if it is malformed."""
     if _TIMEOUT.match(text) is None:
         return None
     return int(text[:-1]) * _UNIT_S[chr(text[-1])]
@@ -49,14 +49,14 @@ def format_timeout(timeout_s: float) -> bytes:
 
 
 def encode_message(message: str) -> bytes:
-    """Percent-encode a status message, cut to what every peer's header list takes."""
+    """Percent-encode a status message, cut to what fits into every peer's header list."""
     raw = message[:_LONGEST_MESSAGE].encode("utf-8", "replace")
     text = _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], raw)
     return _CUT_ESCAPE.sub(b"", text[:_LONGEST_MESSAGE])
 
 
 def decode_message(text: bytes) -> str:
-    """Undo percent-encoding; what is not well formed stays as it is."""
+    """Decode percent-encoding; malformed escapes are kept."""
     plain = _ESCAPE.sub(lambda match: bytes((int(match.group(1), 16),)), text)
     return plain.decode("utf-8", "replace")
 
@@ -94,12 +94,12 @@ def _length(size: int, prefix: int, bits: int) -> bytes:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header field as a literal without indexing, name and value spelt out."""
+    """A header field as a literal without indexing, name and value as they are."""
     return b"\x00" + _length(len(name), 0, 7) + name + _length(len(value), 0, 7) + value
 
 
 def literal_at(index: int, value: bytes) -> bytes:
-    """A literal without indexing whose name is the static table's."""
+    """A literal without indexing, its name an index of the static table."""
     return _length(index, 0, 4) + _length(len(value), 0, 7) + value
 
 

@@ -1,8 +1,8 @@
-"""What a request's header block says, checked and read once.
+"""A request's header block, validated and parsed once.
 
-A head is a pure function of the block's fields. Clients repeat them, so heads are kept: by the
-block's bytes while the connection's dynamic table stands still (one dictionary hit), else by their
-looked-up fields, with the few spelt-out ones (`traceparent`, `grpc-timeout`) laid over a shared
+A head is a pure function of the block's fields. Clients repeat them, so heads are cached: by the
+block's bytes as long as the connection's dynamic table does not change (one dictionary hit), else
+by the indexed fields, with the few literal ones (`traceparent`, `grpc-timeout`) laid over a shared
 base.
 """
 
@@ -76,7 +76,7 @@ class RequestHead:
         self.timeout_s: float | None = None
         self.encoding = ""
         self.accepted = b""
-        # How answers are compressed; None: they are not.
+        # How responses are compressed; None: they are not.
         self.reply_encoding: str | None = None
         self.content_length: int | None = None
         self.refusal: Refusal | None = None
@@ -97,7 +97,7 @@ class RequestHead:
 
 
 class Refusal:
-    """An answer that needs no handler: an HTTP status, a gRPC status and its trailers."""
+    """A response that needs no handler: an HTTP status, a gRPC status and its trailers."""
 
     __slots__ = ("http_status", "message", "status", "trailers")
 
@@ -110,7 +110,7 @@ class Refusal:
         self.trailers = trailers
 
     def block(self) -> bytes:
-        """All headers of an answer whose HTTP status says what gRPC has no say in."""
+        """All headers of a response whose HTTP status says what gRPC has no status for."""
         block = literal(b":status", b"%d" % self.http_status) + _CONTENT_TYPE
         if self.http_status == HTTPStatus.METHOD_NOT_ALLOWED:
             block += literal(b"allow", b"POST")
@@ -123,8 +123,8 @@ OVERSIZED.refusal = Refusal(200, Status.RESOURCE_EXHAUSTED, "the request's metad
 
 
 class HeadReader:
-    """Turns one connection's header blocks into heads. `bases` may be shared by all of a server's
-    connections.
+    """Turns one connection's header blocks into heads. All of a server's connections may share
+    `bases`.
     """
 
     __slots__ = ("_bases", "_blocks", "_compression", "_decoder", "_routes")
@@ -165,15 +165,15 @@ class HeadReader:
         return head
 
     def skip(self, block: bytes) -> None:
-        """Keep the dynamic table right for a block whose content is of no interest."""
+        """Keep the dynamic table in step for a block that is not used."""
         if block not in self._blocks:
             before = self._decoder.generation
             self._decoder.decode(block)
             if self._decoder.generation != before:
                 self._blocks.clear()
 
-    def trailers(self, block: bytes) -> None:
-        """A request's trailers say nothing to gRPC, but must be well formed."""
+    def check_trailers(self, block: bytes) -> None:
+        """A request's trailers mean nothing to gRPC, but must be well formed."""
         decoded = self._decoder.decode(block)
         self._blocks.clear()
         for name, value in decoded.fields:

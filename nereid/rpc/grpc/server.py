@@ -9,38 +9,36 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nereid.rpc.grpc.compressing_call import CompressingCall
 from nereid.rpc.grpc.deadlines import Deadlines
-from nereid.rpc.grpc.dispatch import Tasks, routes_of
-from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection
-from nereid.rpc.grpc.server_context import Service
-from nereid.rpc.http2.control_frames import Limits
+from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
+from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
+from nereid.rpc.http2.limits import Limits
+from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.net.address import text_of
 from nereid.rpc.net.listener import Listener, listen
 from nereid.rpc.net.stall_detection import StallWatch
-from nereid.rpc.net.transport import Shell
 
 if TYPE_CHECKING:
-    from nereid.rpc.grpc.call import Handlers
+    from nereid.rpc.grpc.handlers import Handlers
     from nereid.rpc.net.tls_files import Tls
 
 _log = logging.getLogger("nereid.rpc")
 
-_TICK_S = 1.0
-# A client that has not acknowledged the first GOAWAY's ping by then is taken to have heard it.
+_TIMER_S = 1.0
+# A client that has not acknowledged the first GOAWAY's ping by then is assumed to have received it.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
-# A connection that has not spoken HTTP/2 by then is of no use.
-_GREETING_S = 10.0
-_FULL_TOLD_S = 10.0
+_FULL_LOG_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Limits):
     """Limits of each connection, and what the server does with connections."""
 
+    # How long a client may take until its first SETTINGS.
+    greeting_timeout_s: float = 10.0
     max_connection_age_s: float | None = None
-    # What calls under way on an old connection get before they are cut; None: all their time.
+    # What calls in flight on an old connection get before they are cut; None: all their time.
     max_connection_age_grace_s: float | None = None
     # One of compression.LEVELS, for methods that are marked as compressible; for all on grpcio's
     # engine, which knows no difference.
@@ -60,20 +58,22 @@ class Server:
 
     def __init__(self, handlers: Handlers, options: ServerOptions = ServerOptions()) -> None:
         self._options = options
-        self._tasks = Tasks()
+        self._tasks = HandlerTasks()
         self._deadlines: Deadlines[ServerCall] = Deadlines()
-        self.service = Service(
-            routes_of(handlers), self._deadlines, time.monotonic, self._tasks.spawn
+        self._context = ServerContext(
+            routes_of(handlers),
+            self._deadlines,
+            now=time.monotonic,
+            spawn=self._tasks.spawn,
+            on_earlier_deadline=self._set_deadline_timer,
+            compression=options.compression,
         )
-        self.service.arm = self._arm
-        self.service.compression = options.compression
-        self.service.compressing_call = CompressingCall
         self._listeners: list[Listener] = []
-        self._shells: set[_ServerShell] = set()
+        self._shells: set[_ServerProtocol] = set()
         self._empty = asyncio.Event()
-        self._full_told_at = -_FULL_TOLD_S
-        self._ticker: asyncio.TimerHandle | None = None
+        self._full_logged_at = -_FULL_LOG_INTERVAL_S
         self._timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
 
     async def listen(self, address: str, tls: Tls | None = None) -> str:
         """Serve at an address as well; returns the real one, with the port the system chose.
@@ -81,23 +81,23 @@ class Server:
         tls: must agree on h2; None: in clear.
         """
         loop = asyncio.get_running_loop()
-        if self._ticker is None:
-            self._ticker = loop.call_later(self._tick_s(), self._tick)
+        if self._timer is None:
+            self._timer = loop.call_later(self._timer_s(), self._on_timer)
         reuse_port = self._options.reuse_port
-        listener = await listen(self._shell, address, tls=tls, reuse_port=reuse_port)
+        listener = await listen(self._new_protocol, address, tls=tls, reuse_port=reuse_port)
         self._listeners.append(listener)
         return listener.address
 
     async def drain(self, grace_s: float) -> None:
         """Take no new calls, let those in flight finish for at most `grace_s`, then close."""
         self._stop_listening()
-        for shell in self._shells:
-            shell.connection.start_drain()
+        for protocol in self._shells:
+            protocol.http2.control.start_drain()
         loop = asyncio.get_running_loop()
         notice = loop.call_later(min(_DRAIN_NOTICE_S, grace_s), self._finish_drain)
         try:
             async with asyncio.timeout(grace_s):
-                await self._idle_connections()
+                await self._all_closed()
         except TimeoutError:
             pass
         finally:
@@ -105,44 +105,44 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """Cut every connection, after the answers already given."""
+        """Cut every connection, after the responses already given."""
         self._stop_listening()
-        for handle in (self._ticker, self._timer):
-            if handle is not None:
-                handle.cancel()
-        for shell in list(self._shells):
-            shell.connection.finish_drain()
-            shell.close()
-        await self._idle_connections()
+        for timer in (self._timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        for protocol in list(self._shells):
+            protocol.http2.control.finish_drain()
+            protocol.close()
+        await self._all_closed()
         await self._tasks.close()
 
     # --- for connections
 
-    def joined(self, shell: _ServerShell) -> None:
-        self._shells.add(shell)
+    def on_connection(self, protocol: _ServerProtocol) -> None:
+        self._shells.add(protocol)
         self._empty.clear()
         limit = self._options.max_connections
         if limit is not None and len(self._shells) > limit:
-            # Without a word: grpc's clients take a first SETTINGS for success, and would dial again
-            # and again without a pause; a connection that fails makes them back off.
-            self._tell_full(limit)
-            shell.abort()
+            # Before SETTINGS: grpc's clients take those for success, and would dial again and again
+            # without a pause; a connection that fails makes them back off.
+            self._log_full(limit)
+            protocol.abort()
 
-    def left(self, shell: _ServerShell) -> None:
-        self._shells.discard(shell)
+    def on_connection_lost(self, protocol: _ServerProtocol) -> None:
+        self._shells.discard(protocol)
         if not self._shells:
             self._empty.set()
 
     # --- inside
 
-    def _tell_full(self, limit: int) -> None:
+    def _log_full(self, limit: int) -> None:
         now = time.monotonic()
-        if now - self._full_told_at >= _FULL_TOLD_S:
-            self._full_told_at = now
+        if now - self._full_logged_at >= _FULL_LOG_INTERVAL_S:
+            self._full_logged_at = now
             _log.warning("more than %d gRPC connections: the newest are closed", limit)
 
-    def _shell(self) -> _ServerShell:
-        return _ServerShell(self, self._options)
+    def _new_protocol(self) -> _ServerProtocol:
+        return _ServerProtocol(self, self._context, self._options)
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -150,52 +150,53 @@ class Server:
         self._listeners.clear()
 
     def _finish_drain(self) -> None:
-        for shell in self._shells:
-            shell.connection.finish_drain()
+        for protocol in self._shells:
+            protocol.http2.control.finish_drain()
 
-    async def _idle_connections(self) -> None:
+    async def _all_closed(self) -> None:
         if self._shells:
             await self._empty.wait()
 
-    def _tick_s(self) -> float:
+    def _timer_s(self) -> float:
         interval = self._options.keepalive_interval_s
         if interval is None:
-            return _TICK_S
-        return max(0.01, min(_TICK_S, interval / 2, self._options.keepalive_timeout_s / 2))
+            return _TIMER_S
+        return max(0.01, min(_TIMER_S, interval / 2, self._options.keepalive_timeout_s / 2))
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._ticker = loop.call_later(self._tick_s(), self._tick)
-        for shell in list(self._shells):
-            shell.tick()
+        self._timer = loop.call_later(self._timer_s(), self._on_timer)
+        for protocol in list(self._shells):
+            protocol.on_timer()
 
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _set_deadline_timer(self) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
         due = self._deadlines.next_due()
         if due is not None:
             loop = asyncio.get_running_loop()
             delay = max(0.0, due - time.monotonic())
-            self._timer = loop.call_later(delay, self._expire)
+            self._deadline_timer = loop.call_later(delay, self._on_deadline)
 
-    def _expire(self) -> None:
-        self._timer = None
+    def _on_deadline(self) -> None:
+        self._deadline_timer = None
         for call in self._deadlines.expire(time.monotonic()):
             call.expire()
-        self._arm()
+        self._set_deadline_timer()
 
 
-class _ServerShell(Shell):
+class _ServerProtocol(Http2Protocol):
     """One accepted connection."""
 
     connection: ServerConnection
 
-    def __init__(self, server: Server, options: ServerOptions) -> None:
+    def __init__(self, server: Server, context: ServerContext, options: ServerOptions) -> None:
         super().__init__(asyncio.get_running_loop())
         self._server = server
+        self._context = context
         self._options = options
-        self._greet_by = time.monotonic() + _GREETING_S
+        self._greet_by = time.monotonic() + options.greeting_timeout_s
         self._stall = StallWatch(options.write_timeout_s)
         self._retire_at: float | None = None
         self._cut_at: float | None = None
@@ -205,41 +206,44 @@ class _ServerShell(Shell):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = text_of(transport.get_extra_info("peername"))
-        self.connection = ServerConnection(self._options, self._server.service, peer)
+        self.connection = ServerConnection(self._options, self._context, peer, wake=self.wake)
+        self.http2 = self.connection.http2
         super().connection_made(transport)
-        self._server.joined(self)
+        self._server.on_connection(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the why is the same)
         self._transport = None
-        self.connection.lost_calls()
-        self._server.left(self)
+        self.connection.connection_lost()
+        self._server.on_connection_lost(self)
 
-    def tick(self) -> None:
+    def on_timer(self) -> None:
         now = time.monotonic()
-        if not self.connection.settled and now >= self._greet_by:
+        if not self.http2.control.settled and now >= self._greet_by:
             self.abort()
             return
-        super().tick()
+        super().on_timer()
         if self._options.write_timeout_s is not None:
-            self._end_stalled(now)
+            self._abort_if_stalled(now)
         if self._options.read_timeout_s is not None:
-            self.connection.end_unsent(now)
+            self.connection.end_incomplete_requests(now)
         if self._retire_at is not None and now >= self._retire_at:
             self._retire()
 
-    def _end_stalled(self, now: float) -> None:
+    def _abort_if_stalled(self, now: float) -> None:
+        """Give up a client that does not read its socket, or single calls that it does not read."""
         waiting_bytes = self._transport.get_write_buffer_size() if self._transport else 0
         if self._stall.stalled(waiting_bytes, now):
             self.abort()
         elif not waiting_bytes:
-            self.connection.end_untaken(now)
+            self.connection.end_unread_responses(now)
 
     def _retire(self) -> None:
         grace_s = self._options.max_connection_age_grace_s
-        if not self.connection.draining:
-            self.connection.start_drain()
+        control = self.http2.control
+        if not control.draining:
+            control.start_drain()
             self._cut_at = None if grace_s is None else time.monotonic() + grace_s
         elif self._cut_at is not None and time.monotonic() >= self._cut_at:
             self.abort()
         else:
-            self.connection.finish_drain()
+            control.finish_drain()

@@ -1,141 +1,171 @@
-"""The server's half of gRPC on one HTTP/2 connection. No I/O; time and tasks come in through
-`Service`.
+"""The server's side of gRPC on one HTTP/2 connection. No I/O; time and tasks come in through
+`ServerContext`.
 
-A unary request with its answer costs one Call, one look-up of its header block and one tuple of
-bytes.
+A unary request with its response costs one ServerCall, one look-up of its header block and one
+tuple of bytes. That is why ServerCall.reply works on the sender's state itself.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nereid.rpc.grpc.call import SLOTS, Call
-from nereid.rpc.grpc.dispatch import Route, guarded, log, report
+from nereid.rpc.grpc.call import CALL_SLOTS, Call, log
+from nereid.rpc.grpc.compression import compress
+from nereid.rpc.grpc.messages import (
+    MessageReader,
+    MessageStream,
+    send_message,
+    send_message_parts,
+)
 from nereid.rpc.grpc.metadata import encode_message, encode_metadata, literal
 from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, Refusal, RequestHead
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2 import frames
-from nereid.rpc.http2.connection import Connection
+from nereid.rpc.http2.connection import Http2Connection
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
-from nereid.rpc.http2.sender import Stream
+from nereid.rpc.http2.stream import (
+    AFTER_END_SENT,
+    HALF_CLOSED_REMOTE,
+    LOCAL_CLOSED,
+    REMOTE_CLOSED,
+    Stream,
+)
 from nereid.rpc.net.stall_detection import ProgressWatch, StallWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from nereid.rpc.grpc.call import AllocateBuffer
-    from nereid.rpc.grpc.server_context import Service
-    from nereid.rpc.http2.control_frames import Limits
+    from nereid.rpc.grpc.deadlines import Deadlines
+    from nereid.rpc.grpc.handlers import AsyncUnaryHandler, Route
+    from nereid.rpc.grpc.messages import AllocateBuffer
+    from nereid.rpc.http2.header_decoder import Field
+    from nereid.rpc.http2.limits import Limits
 
 # :status 200 is the static table's entry 8; content-type is its name 31.
-HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
+_HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 
 # HEADERS whole, then the heads of DATA and of its message.
-_RESPONSE = Struct(f">BHBBI{len(HEAD_BLOCK)}sBHBBIBI")
+_pack_response = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI").pack
+_pack_ok_trailers = Struct(f">BHBBI{len(_OK_BLOCK)}s").pack
+_HEAD_SIZE = len(_HEAD_BLOCK)
+_OK_SIZE = len(_OK_BLOCK)
+_TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
 # Walking a block of thousands of fields costs milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
-_pack_response = _RESPONSE.pack
-_OK_TAIL = Struct(f">BHBBI{len(_OK_BLOCK)}s")
-_pack_ok_tail = _OK_TAIL.pack
-_HEAD_SIZE = len(HEAD_BLOCK)
-_OK_SIZE = len(_OK_BLOCK)
-_TAIL_FLAGS = frames.END_HEADERS | frames.END_STREAM
 
 
-def _encode_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> bytes:
-    try:
-        return encode_metadata(trailers)
-    except ValueError:
-        # The call must be answered whatever its handler says.
-        log.exception("trailers that cannot be sent")
-        return b""
+class ServerContext:
+    """What all connections of one server share."""
+
+    def __init__(  # noqa: PLR0913 (by keyword)
+        self,
+        routes: dict[str, Route],
+        deadlines: Deadlines[ServerCall],
+        *,
+        now: Callable[[], float],
+        spawn: Callable[[Call, AsyncUnaryHandler, bytes], None],
+        on_earlier_deadline: Callable[[], None],
+        compression: str = "none",
+    ) -> None:
+        """compression: the level at which responses of compressible methods are compressed.
+        on_earlier_deadline: the earliest deadline changed.
+        """
+        self.routes = routes
+        self.heads: dict[tuple[Field | None, ...], RequestHead] = {}
+        self.deadlines = deadlines
+        self.now = now
+        self.spawn = spawn
+        self.on_earlier_deadline = on_earlier_deadline
+        self.compression = compression
 
 
-class ServerCall(Stream, Call):
+class ServerCall(MessageStream, Call):
     """A call carried by our own engine."""
 
-    __slots__ = (*SLOTS, "head_sent", "message", "route")
-
-    connection: ServerConnection
+    __slots__ = (*CALL_SLOTS, "connection", "head_sent", "message", "route")
 
     def __init__(self, connection: ServerConnection, stream_id: int, head: RequestHead) -> None:
-        Stream.__init__(self, connection, stream_id)
+        Stream.__init__(self, stream_id, connection.sender.peer_initial_window)
+        self.connection = connection
+        self.encoding = head.encoding
+        self.partial_message = None
+        self.remaining_content_bytes = head.content_length
         # As of any call, spelled out for speed.
         self.path = head.path
         self.peer = connection.peer
         self.metadata = head.metadata
         self.deadline = None
         self.done = False
-        self.head_sent = False
-        self.message: bytes | None = None
         self.on_cancel = None
         self.on_message = None
         self.on_half_close = None
         self.on_writable = None
+        self.head_sent = False
+        self.message: bytes | None = None
         self.route: Route | None = head.route
-        self.encoding = head.encoding
-        self.expected_bytes = head.content_length
 
     @property
     def buffered_bytes(self) -> int:
         return self.queued_bytes
 
     def trust(self) -> None:
-        self.connection.watched = False
+        self.connection.http2.control.keepalive.enabled = False
 
     def reply(self, message: bytes) -> None:
         if self.done:
             return
         connection = self.connection
+        sender = connection.sender
+        state = self.state
         size = len(message) + 5
         if (
-            size > connection.quick_bytes
+            size > sender.quick_bytes
             or size > self.send_window
-            or size > connection.send_window
+            or size > sender.send_window
             or self.head_sent
-            or not self.remote_closed
+            or state is not HALF_CLOSED_REMOTE
         ):
             self.send(message)
             self.finish()
             return
-        self.done = self.local_closed = True
+        self.done = True
+        self.state = AFTER_END_SENT[state]
         if self.deadline is not None:
-            connection.service.deadlines.discard(self, self.deadline)
-        connection.send_window -= size
+            connection.context.deadlines.discard_deadline(self, self.deadline)
+        sender.send_window -= size
         stream_id = self.id
         del connection.streams[stream_id]
-        if not connection.out:
-            connection.wake()
-        connection.out += (
+        if not sender.out:
+            sender.wake()
+        sender.out += (
             _pack_response(
-                *(0, _HEAD_SIZE, 1, 4, stream_id, HEAD_BLOCK),
+                *(0, _HEAD_SIZE, 1, 4, stream_id, _HEAD_BLOCK),
                 *(0, size, 0, 0, stream_id, 0, size - 5),
             ),
             message,
-            _pack_ok_tail(0, _OK_SIZE, 1, _TAIL_FLAGS, stream_id, _OK_BLOCK),
+            _pack_ok_trailers(0, _OK_SIZE, 1, _TRAILERS_FLAGS, stream_id, _OK_BLOCK),
         )
         self.on_cancel = None
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         if not self.done:
             self.accept()
-            self.connection.send_parts(self, parts)
+            send_message_parts(self.connection.sender, self, parts)
             self.finish()
 
     def accept(self) -> None:
         if not self.head_sent and not self.done:
             self.head_sent = True
-            connection = self.connection
-            connection.write(connection.header_frames(self.id, HEAD_BLOCK, 0))
+            self.connection.sender.write_headers(self.id, _HEAD_BLOCK)
 
     def send(self, message: bytes) -> None:
         if not self.done:
             self.accept()
-            self.connection.send_message(self, message)
+            send_message(self.connection.sender, self, message)
 
     def finish(
         self,
@@ -145,22 +175,22 @@ class ServerCall(Stream, Call):
     ) -> None:
         if self.done:
             return
-        block = b"" if self.head_sent else HEAD_BLOCK
+        block = b"" if self.head_sent else _HEAD_BLOCK
         if status == Status.OK and not trailers and not message:
             block += _OK_BLOCK
         else:
             block += literal(b"grpc-status", b"%d" % status)
             if message:
                 block += literal(b"grpc-message", encode_message(message))
-            block += _encode_trailers(trailers)
-        self.connection.end_call(self, block)
+            block += self._encode_trailers(trailers)
+        self._end(block)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer without a handler, by HTTP status where gRPC has no say."""
+        """End the call without a handler, by HTTP status where gRPC has no say."""
         if refusal.http_status == 200:
             self.finish(refusal.status, refusal.message, refusal.trailers)
             return
-        self.connection.end_call(self, refusal.block())
+        self._end(refusal.block())
 
     def pause(self) -> None:
         self.paused = True
@@ -168,18 +198,19 @@ class ServerCall(Stream, Call):
     def resume(self) -> None:
         if self.paused:
             self.paused = False
-            self.connection.resumed(self)
+            if not self.state & REMOTE_CLOSED:
+                self.connection.http2.receiver.reopen_stream_window(self)
 
-    def writable(self) -> None:
+    def notify_writable(self) -> None:
         if self.on_writable is not None and not self.done:
-            guarded(self, self.on_writable)
+            self.run_callback(self.on_writable)
 
-    def settle(self) -> None:
+    def mark_done(self) -> None:
         """As of any call, spelled out for speed; the deadline goes as well."""
         self.done = True
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         if self.deadline is not None:
-            self.connection.service.deadlines.discard(self, self.deadline)
+            self.connection.context.deadlines.discard_deadline(self, self.deadline)
 
     def expire(self) -> None:
         """The deadline passed."""
@@ -188,177 +219,157 @@ class ServerCall(Stream, Call):
             self.on_cancel = None
             self.fail(Status.DEADLINE_EXCEEDED, "the deadline passed")
             if callback is not None:
-                guarded(self, callback)
+                self.run_callback(callback)
+
+    def _end(self, block: bytes) -> None:
+        self.mark_done()
+        self.connection.sender.end_stream(self, block)
+
+    def _encode_trailers(self, trailers: Iterable[tuple[str, str | bytes]]) -> bytes:
+        try:
+            return encode_metadata(trailers)
+        except ValueError:
+            # The call must end whatever its handler says.
+            log.exception("%s: trailers that cannot be sent are left out", self.path)
+            return b""
 
 
-class ServerConnection(Connection[ServerCall]):
-    """One client's connection."""
+class CompressingCall(ServerCall):
+    """A call whose client accepts compressed responses, and is to get them where that helps.
 
-    def __init__(self, limits: Limits, service: Service, peer: str) -> None:
-        super().__init__(limits, frames.PREFACE)
-        self.service = service
+    Compression runs in the event loop, and delays other calls.
+    """
+
+    __slots__ = ("_reply_encoding",)
+
+    def __init__(self, connection: ServerConnection, stream_id: int, head: RequestHead) -> None:
+        super().__init__(connection, stream_id, head)
+        self._reply_encoding = head.reply_encoding or "identity"
+
+    def reply(self, message: bytes) -> None:
+        self.send(message)
+        self.finish()
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.reply(b"".join(parts))
+
+    def accept(self) -> None:
+        if not self.head_sent and not self.done:
+            self.head_sent = True
+            block = _HEAD_BLOCK + literal(b"grpc-encoding", self._reply_encoding.encode())
+            self.connection.sender.write_headers(self.id, block)
+
+    def send(self, message: bytes) -> None:
+        if not self.done:
+            self.accept()
+            smaller = compress(self._reply_encoding, message)
+            if smaller is None:
+                send_message(self.connection.sender, self, message)
+            else:
+                send_message(self.connection.sender, self, smaller, 1)
+
+
+class ServerConnection:
+    """One client's connection: handles what HTTP/2 reports (http2.handler.ConnectionHandler), and
+    the messages (messages.MessageHandler).
+
+    http2 is for the transport; sender and streams are parts of it, at hand for calls.
+    """
+
+    def __init__(
+        self, limits: Limits, context: ServerContext, peer: str, *, wake: Callable[[], None]
+    ) -> None:
+        self.context = context
         self.peer = peer
+        self.http2: Http2Connection[ServerCall] = Http2Connection(
+            limits,
+            self,
+            MessageReader(limits.max_message_bytes, self),
+            server=True,
+            wake=wake,
+        )
+        self.sender = self.http2.sender
+        self.streams = self.http2.streams.open
+        self._limits = limits
+        self._control = self.http2.control
+        self._table = self.http2.streams
         self._heads = HeadReader(
             HeaderDecoder(limits.max_header_list_bytes),
-            service.routes,
-            service.heads,
-            service.compression,
+            context.routes,
+            context.heads,
+            context.compression,
         )
         self._max_streams = limits.max_concurrent_streams
-        self._untaken: dict[int, StallWatch] = {}
-        self._unsent = ProgressWatch(limits.read_timeout_s)
-        self.out.append(self._opening())
+        self._unread: dict[int, StallWatch] = {}
+        self._incomplete = ProgressWatch(limits.read_timeout_s)
 
-    def _own_settings(self) -> dict[int, int]:
-        return {frames.MAX_CONCURRENT_STREAMS: self.limits.max_concurrent_streams}
+    # --- for the server
 
-    def end_call(self, call: ServerCall, block: bytes) -> None:
-        """Send the block that ends a call, and forget what the handler left."""
-        call.settle()
-        self.send_tail(call, block)
+    def connection_lost(self) -> None:
+        for call in self.http2.connection_lost():
+            call.cancel()
 
-    def resumed(self, call: ServerCall) -> None:
-        if not call.remote_closed:
-            self._give_back(call)
-
-    def _untaken_calls(self) -> list[ServerCall]:
-        """The unary calls whose answers wait for the client."""
-        waiting = [each for each in self.streams.values() if each.tail is not None]
-        return [call for call in waiting if call.route is None or call.route.stream is None]
-
-    def end_untaken(self, now: float) -> None:
-        """Give up unary answers that wait for a window which the client does not open."""
+    def end_unread_responses(self, now: float) -> None:
+        """Give up unary responses that wait for a window which the client does not open."""
         watches = {}
-        for call in self._untaken_calls():
-            watch = self._untaken.get(call.id) or StallWatch(self.limits.write_timeout_s)
+        for call in self._unread_calls():
+            watch = self._unread.get(call.id) or StallWatch(self._limits.write_timeout_s)
             if watch.stalled(call.queued_bytes, now):
-                self.reset(call, Code.CANCEL)
+                self.sender.reset_stream(call, Code.CANCEL)
             else:
                 watches[call.id] = watch
-        self._untaken = watches
+        self._unread = watches
 
-    def end_unsent(self, now: float) -> None:
-        """Give up unary requests that do not go on coming, though the client may send."""
-        come = {}
-        for call in self.streams.values():
-            if not (call.remote_closed or call.done or call.route is None or call.route.stream):
-                # A frame counts as a whole when it begins.
-                come[call.id] = call.unacked, self._data_stream is call and self._data_left
-        for stream_id in self._unsent.standing({} if self._withheld else come, now):
-            late = "the request did not arrive in time"
-            self.streams[stream_id].fail(Status.DEADLINE_EXCEEDED, late)
+    def end_incomplete_requests(self, now: float) -> None:
+        """Give up unary requests that stopped arriving, though the client may send."""
+        receiver = self.http2.receiver
+        progress: dict[int, tuple[int, int]] = {}
+        if not receiver.window_withheld:
+            for call in self.streams.values():
+                unary = call.route is not None and not call.route.stream
+                if unary and not (call.state & REMOTE_CLOSED or call.done):
+                    # A frame counts for windows as a whole when it begins.
+                    arriving = receiver.arriving_bytes(call)
+                    progress[call.id] = call.unacknowledged_bytes, arriving
+        for stream_id in self._incomplete.stalled(progress, now):
+            message = "the request did not arrive in time"
+            self.streams[stream_id].fail(Status.DEADLINE_EXCEEDED, message)
 
-    def tick(self, now: float) -> bool:
-        if self._withheld:
-            # Calls may have ended without a word of ours.
-            self._give_back_connection()
-        return super().tick(now)
+    def _unread_calls(self) -> list[ServerCall]:
+        """The unary calls whose responses wait for the client."""
+        waiting = [each for each in self.streams.values() if each.trailers is not None]
+        return [call for call in waiting if call.route is None or call.route.stream is None]
 
-    def _pump(self) -> None:
-        super()._pump()
-        if self._withheld:
-            self._give_back_connection()
+    # --- what HTTP/2 reports
 
-    def _give_back_connection(self) -> None:
-        limit = self.limits.max_unsent_bytes
-        unsent = 0 if limit is None else sum(each.queued_bytes for each in self._untaken_calls())
-        self._withheld = limit is not None and unsent > limit
-        if not self._withheld:
-            super()._give_back_connection()
-
-    def lost_calls(self) -> None:
-        """The transport is gone."""
-        for stream in self.lost():
-            self._on_reset(stream, Code.CANCEL)
-
-    # --- the core's hooks
-
-    def _is_idle(self, stream_id: int) -> bool:
-        return stream_id > self.last_peer_stream_id or not stream_id & 1
-
-    def _on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """A client that leaves finishes its calls and closes; nothing to do."""
-
-    def _on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        if stream_id <= self.last_peer_stream_id:
-            self._on_more_headers(stream_id, block, ended)
+    def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
+        if stream_id <= self._table.last_id:
+            self._on_trailers(stream_id, block, ended)
             return
         head = self._admit(stream_id, block)
         if head is None:
-            self._remember_reset(stream_id)
-            self.write(frames.rst_stream(stream_id, Code.REFUSED_STREAM))
+            self.sender.refuse_stream(stream_id, Code.REFUSED_STREAM)
             return
-        kind = ServerCall if head.reply_encoding is None else self.service.compressing_call
+        kind = ServerCall if head.reply_encoding is None else CompressingCall
         call = kind(self, stream_id, head)
         self.streams[stream_id] = call
-        call.remote_closed = bool(ended)
+        if ended:
+            call.state = HALF_CLOSED_REMOTE
         if head.refusal is not None:
             call.refuse(head.refusal)
             return
         if head.timeout_s is not None:
             self._set_deadline(call, head.timeout_s)
         if head.route.stream is not None:
-            guarded(call, head.route.stream, call)
-        if ended and not call.local_closed:
-            self._ended(call)
+            call.run_callback(head.route.stream, call)
+        if ended and not call.state & LOCAL_CLOSED:
+            self.http2.receiver.finish_remote(call)
 
-    def _admit(self, stream_id: int, block: bytes) -> RequestHead | None:
-        """The head of a new request, or None for one to be refused unseen."""
-        if not stream_id & 1:
-            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
-        if self.refusing:
-            # Above the last id that GOAWAY named: never processed.
-            self._heads.skip(block)
-            return None
-        self.last_peer_stream_id = stream_id
-        head = self._heads.read(block)
-        if head is OVERSIZED:
-            self._spend(_OVERSIZED_COST)
-        if len(self.streams) >= self._max_streams:
-            self._spend(_REFUSAL_COST)
-            return None
-        return head
-
-    def _on_more_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        call = self.streams.get(stream_id)
-        if call is None:
-            if not stream_id & 1:
-                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
-            self._heads.skip(block)
-            if stream_id not in self._reset_here:
-                raise Http2ConnectionError(Code.STREAM_CLOSED, "HEADERS on a closed stream")
-            return
-        self._heads.trailers(block)
-        if call.remote_closed:
-            raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
-        if not ended:
-            raise Http2StreamError(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
-        self._end(call)
-
-    def _set_deadline(self, call: ServerCall, timeout_s: float) -> None:
-        service = self.service
-        call.deadline = service.now() + timeout_s
-        if service.deadlines.add(call, call.deadline):
-            service.arm()
-
-    def _room_for(self, stream: ServerCall) -> AllocateBuffer | None:
-        return None if stream.done or stream.route is None else stream.route.room
-
-    def _on_message(self, stream: ServerCall, message: bytes) -> None:
+    def on_end(self, stream: ServerCall) -> None:
         if stream.done:
             return
-        if stream.on_message is not None:
-            try:
-                stream.on_message(message)
-            except Exception as error:
-                report(stream, error)
-        elif stream.message is None:
-            stream.message = message
-        elif stream.route is None or stream.route.stream is None:
-            stream.fail(Status.UNIMPLEMENTED, "more than one request message")
-
-    def _on_end(self, stream: ServerCall) -> None:
-        if stream.done:
+        if stream.partial_message is not None:
+            stream.fail(Status.INTERNAL, "a cut-off message")
             return
         route = stream.route
         assert route is not None
@@ -375,22 +386,86 @@ class ServerConnection(Connection[ServerCall]):
             if route.unary is not None:
                 route.unary(stream, message)
             elif route.coroutine is not None:
-                self.service.spawn(stream, route.coroutine, message)
+                self.context.spawn(stream, route.coroutine, message)
         except Exception as error:
-            report(stream, error)
+            stream.fail_with(error)
 
-    def _on_reset(self, stream: ServerCall, code: int) -> None:  # noqa: ARG002 (the why is the same)
+    def on_reset(self, stream: ServerCall, code: int) -> None:  # noqa: ARG002 (the why is the same)
         stream.cancel()
 
-    def _on_bad_message(self, stream: ServerCall, error: RpcError) -> None:
+    def on_half_closed(self, stream: ServerCall) -> None:
+        """The call ended before its request was complete: the rest is not needed."""
+        self.sender.reset_stream(stream, Code.NO_ERROR)
+
+    def on_settings(self) -> None:
+        """Nothing waits for a client's settings."""
+
+    def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        """A client that leaves finishes its calls and closes; nothing to do."""
+
+    def may_reopen_window(self) -> bool:
+        """Not while too much of unary responses is left unread."""
+        limit = self._limits.max_unsent_bytes
+        return limit is None or sum(each.queued_bytes for each in self._unread_calls()) <= limit
+
+    # --- messages
+
+    def on_message(self, stream: ServerCall, message: Any) -> None:
+        if stream.done:
+            return
+        if stream.on_message is not None:
+            try:
+                stream.on_message(message)
+            except Exception as error:
+                stream.fail_with(error)
+        elif stream.message is None:
+            stream.message = message
+        elif stream.route is None or stream.route.stream is None:
+            stream.fail(Status.UNIMPLEMENTED, "more than one request message")
+
+    def on_bad_message(self, stream: ServerCall, error: RpcError) -> None:
         stream.fail(error.status, error.message)
 
-    def _tail_frame(self, stream: ServerCall, tail: bytes) -> bytes:
-        return self.header_frames(stream.id, tail, frames.END_STREAM)
+    def allocator_of(self, stream: ServerCall) -> AllocateBuffer | None:
+        return None if stream.done or stream.route is None else stream.route.allocate
 
-    def _local_closed(self, stream: ServerCall) -> None:
-        if stream.remote_closed:
-            self.streams.pop(stream.id, None)
-        else:
-            # Answered before the request was complete: its rest is not wanted.
-            self.reset(stream, Code.NO_ERROR)
+    # --- inside
+
+    def _admit(self, stream_id: int, block: bytes) -> RequestHead | None:
+        """The head of a new request, or None for one to be refused unseen."""
+        if not stream_id & 1:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
+        if self._control.refusing:
+            # Above the last id that GOAWAY named: never processed.
+            self._heads.skip(block)
+            return None
+        self._table.last_id = stream_id
+        head = self._heads.read(block)
+        if head is OVERSIZED:
+            self._control.budget.spend(_OVERSIZED_COST)
+        if len(self.streams) >= self._max_streams:
+            self._control.budget.spend(_REFUSAL_COST)
+            return None
+        return head
+
+    def _on_trailers(self, stream_id: int, block: bytes, ended: int) -> None:
+        call = self.streams.get(stream_id)
+        if call is None:
+            if not stream_id & 1:
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
+            self._heads.skip(block)
+            if not self._table.was_reset_here(stream_id):
+                raise Http2ConnectionError(Code.STREAM_CLOSED, "HEADERS on a closed stream")
+            return
+        self._heads.check_trailers(block)
+        if call.state & REMOTE_CLOSED:
+            raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")
+        if not ended:
+            raise Http2StreamError(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
+        self.http2.receiver.end_remote(call)
+
+    def _set_deadline(self, call: ServerCall, timeout_s: float) -> None:
+        context = self.context
+        call.deadline = context.now() + timeout_s
+        if context.deadlines.add_deadline(call, call.deadline):
+            context.on_earlier_deadline()

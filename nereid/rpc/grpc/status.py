@@ -1,7 +1,6 @@
 """gRPC status codes and the one exception of this package.
 
-Knows how HTTP/2 error codes and HTTP statuses translate to gRPC's. Must not know why a service
-fails.
+Knows how HTTP/2 error codes and HTTP statuses translate to gRPC's, and nothing of services.
 """
 
 from __future__ import annotations
@@ -54,11 +53,13 @@ class RpcError(Exception):
 
 
 class NotProcessedError(RpcError):
-    """The peer said that it never looked at the call (GOAWAY, REFUSED_STREAM): safe to retry."""
+    """The peer did not process the call (GOAWAY, REFUSED_STREAM): safe to retry."""
 
 
 class NotConnectedError(RpcError):
-    """There is no peer at the moment. The message names its address, which is not for everybody."""
+    """There is no connection at the moment. The message names the peer's address: do not show it to
+    clients.
+    """
 
 
 # What a stream reset with an HTTP/2 error code means to a gRPC client (gRPC over HTTP/2, "Errors").
@@ -69,7 +70,7 @@ _OF_RESET = {
     0xC: Status.PERMISSION_DENIED,
 }
 
-# What an answer without grpc-status means, by its HTTP status (gRPC, "HTTP to gRPC Status Code
+# What a response without grpc-status means, by its HTTP status (gRPC, "HTTP to gRPC Status Code
 # Mapping").
 _OF_HTTP = {
     400: Status.INTERNAL,

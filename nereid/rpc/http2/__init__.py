@@ -1,4 +1,5 @@
-"""HTTP/2 (RFC 9113, RFC 7541) on one connection, without I/O and without a clock.
+"""HTTP/2 (RFC 9113, RFC 7541) on one connection: connection.py puts it together from its parts.
 
-Nothing here knows gRPC, sockets or an event loop.
+Without I/O and without a clock but for protocol.py, which runs it on asyncio. Nothing here knows
+gRPC.
 """

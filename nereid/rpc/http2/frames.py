@@ -42,7 +42,6 @@ LARGEST_STREAM_ID = (1 << 31) - 1
 
 # Length as 16 + 8 bits, type, flags, stream id: one unpack for a frame's nine bytes.
 FRAME_HEAD = Struct(">HBBBI")
-MESSAGE_HEAD = Struct(">BI")
 _WORD = Struct(">I")
 _SETTING = Struct(">HI")
 

@@ -1,9 +1,9 @@
 """Decoding of HPACK header blocks (RFC 7541), one connection's half.
 
-Tables and Huffman codes are the hpack library's. The walk over a block is our own: the library's
-costs some 20 us for a gRPC client's dozen fields, this one about 2. A block is a pure function of
-its bytes as long as the dynamic table stands still; `generation` tells callers that keep decoded
-blocks when it moved.
+Tables and Huffman codes are the hpack library's. The loop over a block is our own: the library's
+costs some 20 us for a gRPC client's dozen fields, this one about 2. A decoded block is a pure
+function of its bytes as long as the dynamic table does not change; callers that cache blocks
+compare `generation`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
 Field = tuple[bytes, bytes]
 
-# Index 0 is an error; keeping its place makes the table's own numbers the list's.
+# Index 0 is an error; a placeholder makes table indices list indices.
 _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC = len(_STATIC)
 _ENTRY_OVERHEAD_BYTES = 32
@@ -25,7 +25,7 @@ _LONGEST_INTEGER_BYTES = 4
 
 
 class Decoded:
-    """A block's fields; `fresh` are the places of those spelt out rather than looked up."""
+    """A block's fields; `fresh` are the places of literals, as opposed to indexed fields."""
 
     __slots__ = ("fields", "fresh", "oversized")
 
@@ -74,7 +74,9 @@ class HeaderDecoder:
                 )
             elif first & 0x60 == 0x20:
                 if not may_resize:
-                    raise Http2ConnectionError(Code.COMPRESSION_ERROR, "a late table size update")
+                    raise Http2ConnectionError(
+                        Code.COMPRESSION_ERROR, "a table size update after a field"
+                    )
                 pos = self._resize(block, pos)
                 continue
             else:
@@ -84,7 +86,7 @@ class HeaderDecoder:
                     self._table.add(entry[0], entry[1])
                     self.generation += 1
             may_resize = False
-            # Past the limit the walk goes on, for the table's sake, but keeps nothing.
+            # Past the limit decoding goes on for the table's sake, but keeps no fields.
             budget -= len(entry[0]) + len(entry[1]) + _ENTRY_OVERHEAD_BYTES
             if budget < 0:
                 decoded.oversized = True

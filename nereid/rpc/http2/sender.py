@@ -1,208 +1,189 @@
-"""The sending half of an HTTP/2 connection: windows, queues, and fair turns between streams.
+"""The sending part of an HTTP/2 connection: windows, queues, and fair turns between streams.
 
-Pure: output gathers in `out` for a shell to take; `wake` tells it that there is some. A message
-goes straight to `out` when windows allow; otherwise it waits with its stream, so that `out` never
-grows by more than a pump's worth ahead of the socket. A stream's waiting bytes are its owner's to
-bound (`buffered_bytes`).
+Pure: output gathers in `out` until the transport takes it; `wake` says that there is some. Content
+goes straight to `out` when windows allow; otherwise it is queued with its stream, so that `out`
+never grows by more than one pump ahead of the socket. A stream's queue is its owner's to bound.
+
+Knows neither settings nor what arrives: windows, frame sizes and a blocked socket are reported.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from struct import Struct
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
+from nereid.rpc.http2.stream import AFTER_END_SENT, AFTER_RESET, CLOSED, S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.rpc.grpc.message_reader import Assembly
+    from nereid.rpc.http2.stream import StreamTable
 
 LOW_WATER_BYTES = 65_536
-# Moved to `out` in one go: enough to keep a socket busy, little enough to stay fair and bounded.
+# Moved to `out` in one go: enough to keep a socket busy, little enough to be fair.
 _PUMP_BYTES = 262_144
-_LARGEST_QUICK_BYTES = 65_535
+# Larger content is queued in parts rather than joined; also what DATA_HEAD's 16-bit size can say.
+LARGEST_QUICK_BYTES = 65_535
+# Frames other than DATA (replies to pings and settings, trailers) that may wait for a peer that
+# does not read.
+_LARGEST_UNREAD_BYTES = 1 << 20
+# A header table size update to zero.
+_NO_HEADER_TABLE = b"\x20"
+_DEFAULT_HEADER_TABLE_BYTES = 4096
 
-# A DATA frame's head and a message's head in one pack. Only for frames below 64 KiB.
-_DATA_AND_MESSAGE = Struct(">BHBBIBI")
-_pack_data_and_message = _DATA_AND_MESSAGE.pack
 _pack_frame_head = frames.FRAME_HEAD.pack
 
 
-class Stream:
-    """One stream's record; calls on either side extend it."""
+class Sender(Generic[S]):
+    """Everything about sending.
 
-    __slots__ = (
-        "above_low_water",
-        "assembly",
-        "connection",
-        "encoding",
-        "expected_bytes",
-        "id",
-        "local_closed",
-        "paused",
-        "queue",
-        "queued_bytes",
-        "remote_closed",
-        "send_window",
-        "tail",
-        "unacked",
-    )
+    Public state, for callers that cannot afford a call:
+    streams: the connection's table. out: frames for the socket. send_window: the connection's.
+    quick_bytes: the largest content that may go straight to `out` if both windows allow it; 0 while
+    the socket is blocked.
+    """
 
-    def __init__(self, connection: Outbound[Any], stream_id: int) -> None:
-        self.connection = connection
-        self.id = stream_id
-        self.send_window = connection.peer_initial_window
-        self.unacked = 0
-        self.queue: deque[memoryview] | None = None
-        self.queued_bytes = 0
-        self.tail: bytes | None = None
-        self.above_low_water = False
-        self.remote_closed = False
-        self.local_closed = False
-        self.paused = False
-        self.assembly: Assembly | None = None
-        self.encoding = "identity"
-        self.expected_bytes: int | None = None
-
-    def writable(self) -> None:
-        """What waited fell below the low-water mark, or is all gone."""
-
-
-def _nothing() -> None:
-    pass
-
-
-S = TypeVar("S", bound=Stream)
-
-
-class Outbound(Generic[S]):
-    """Everything about sending. `wake` is called when `out` stops being empty."""
-
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        streams: StreamTable[S],
+        *,
+        wake: Callable[[], None],
+        on_half_closed: Callable[[S], None],
+        on_unread: Callable[[], None],
+    ) -> None:
+        """wake: `out` is no longer empty. on_half_closed: our side of a stream ended before the
+        peer's. on_unread: too much gathered for a peer that does not read.
+        """
         self.out: list[bytes | memoryview] = []
-        self.wake: Callable[[], None] = _nothing
-        self.streams: dict[int, S] = {}
+        self.wake = wake
         self.send_window = frames.DEFAULT_WINDOW_BYTES
         self.peer_initial_window = frames.DEFAULT_WINDOW_BYTES
-        self.peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
-        # The largest message that may go straight out; zero while the socket takes no more.
         self.quick_bytes = frames.DEFAULT_FRAME_BYTES
+        self.blocked = False
+        # Streams with queued content and a window for it, in turn.
+        self.ready: dict[int, S] = {}
+        self.streams = streams
+        self._on_half_closed = on_half_closed
+        self._on_unread = on_unread
+        self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self._unread_bytes = 0
         # Owed to a peer that shrank its header table: "I use none of it", before the next block.
         self._block_prefix = b""
-        self._blocked = False
-        self._ready: dict[int, S] = {}
+        self._header_table_off = False
 
-    # --- for the shell
-
-    def take(self) -> list[bytes | memoryview]:
-        """All there is to write now; call again until it is empty or the socket takes no more."""
-        if self._ready and not self._blocked:
-            self._pump()
-        out, self.out = self.out, []
-        return out
-
-    def set_blocked(self, blocked: bool) -> None:
-        """The socket takes no more, or takes more again."""
-        self._blocked = blocked
-        self._set_quick()
-        if not blocked and (self._ready or self.out):
-            self.wake()
-
-    # --- for calls
+    # --- frames
 
     def write(self, data: bytes) -> None:
         """Frames that no window holds back."""
         if not self.out:
             self.wake()
         self.out.append(data)
+        if self.blocked:
+            self._unread_bytes += len(data)
+            if self._unread_bytes > _LARGEST_UNREAD_BYTES:
+                self._on_unread()
 
-    def send_message(self, stream: S, message: bytes, compressed: int = 0) -> None:
-        size = len(message) + 5
-        if stream.queue is None and size <= min(
-            self.quick_bytes, stream.send_window, self.send_window
-        ):
-            stream.send_window -= size
-            self.send_window -= size
-            if not self.out:
-                self.wake()
-            self.out += (
-                _pack_data_and_message(0, size, frames.DATA, 0, stream.id, compressed, size - 5),
-                message,
-            )
-            return
-        self._enqueue(stream, (message,), compressed)
+    def write_headers(self, stream_id: int, block: bytes, flags: int = 0) -> None:
+        self.write(self._header_frames(stream_id, block, flags))
 
-    def send_parts(self, stream: S, parts: Sequence[bytes | memoryview]) -> None:
-        """One message, given in parts that are not worth joining."""
-        self._enqueue(stream, parts, 0)
-
-    def header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
-        """A header block ready to write; to be written before any other."""
-        if self._block_prefix:
-            block = self._block_prefix + block
-            self._block_prefix = b""
-            self._set_quick()
-        return frames.header_frames(stream_id, block, flags, self.peer_frame_bytes)
-
-    def send_tail(self, stream: S, tail: bytes) -> None:
-        """What ends our side, after all that waits; the role knows its frame."""
-        if stream.queue is None:
-            self.write(self._tail_frame(stream, tail))
-            self._close_local(stream)
-        else:
-            stream.tail = tail
-
-    def drop_queue(self, stream: S) -> None:
-        stream.queue = None
-        stream.queued_bytes = 0
-        stream.tail = None
-        self._ready.pop(stream.id, None)
-
-    # --- inside
-
-    def _tail_frame(self, stream: S, tail: bytes) -> bytes:
-        raise NotImplementedError
-
-    def _local_closed(self, stream: S) -> None:
-        """Our side of the stream ended; roles decide what follows."""
-
-    def _close_local(self, stream: S) -> None:
-        stream.local_closed = True
-        self._local_closed(stream)
-
-    def _set_quick(self) -> None:
-        slow = self._blocked or self._block_prefix
-        self.quick_bytes = 0 if slow else min(self.peer_frame_bytes, _LARGEST_QUICK_BYTES)
-
-    def _enqueue(self, stream: S, parts: Sequence[bytes | memoryview], compressed: int) -> None:
+    def enqueue(self, stream: S, parts: Sequence[bytes | memoryview]) -> None:
+        """Content that waits for its windows and its turn."""
         queue = stream.queue
         if queue is None:
             queue = stream.queue = deque()
         size = sum(map(len, parts))
-        head = frames.MESSAGE_HEAD.pack(compressed, size)
-        if size < _LARGEST_QUICK_BYTES:
-            queue.append(memoryview(b"".join((head, *parts))))
+        if size <= LARGEST_QUICK_BYTES:
+            queue.append(memoryview(b"".join(parts)))
         else:
-            queue.append(memoryview(head))
             queue.extend(memoryview(part) for part in parts if part)
-        stream.queued_bytes += size + 5
+        stream.queued_bytes += size
         if stream.queued_bytes > LOW_WATER_BYTES:
             stream.above_low_water = True
-        self._make_ready(stream)
+        self.make_ready(stream)
 
-    def _make_ready(self, stream: S) -> None:
+    def end_stream(self, stream: S, trailers: bytes = b"") -> None:
+        """End our side once the queue is empty; trailers: a header block, or nothing."""
+        if stream.queue is None:
+            self.write(self._end_frame(stream, trailers))
+            self._close_local(stream)
+        else:
+            stream.trailers = trailers
+
+    # --- closing streams from either side
+
+    def reset_stream(self, stream: S, code: int) -> None:
+        """End both sides at once, and say so."""
+        self.forget_stream(stream)
+        self.refuse_stream(stream.id, code)
+
+    def refuse_stream(self, stream_id: int, code: int) -> None:
+        """RST_STREAM for a stream without a record."""
+        self.streams.remember_reset(stream_id)
+        self.write(frames.rst_stream(stream_id, code))
+
+    def forget_stream(self, stream: S) -> None:
+        """Both sides are closed: drop the record and what is queued."""
+        self.streams.open.pop(stream.id, None)
+        stream.queue = None
+        stream.queued_bytes = 0
+        stream.trailers = None
+        self.ready.pop(stream.id, None)
+        stream.state = AFTER_RESET[stream.state]
+        # A frame that is still arriving holds the record, and would keep what came before.
+        stream.discard_partial_input()
+
+    # --- what the socket and the peer allow
+
+    def set_blocked(self, blocked: bool) -> None:
+        """The socket's buffer is full, or no longer so."""
+        self.blocked = blocked
+        self._unread_bytes = 0
+        self._update_quick_bytes()
+        if not blocked and (self.ready or self.out):
+            self.wake()
+
+    def set_peer_frame_bytes(self, size: int) -> None:
+        self._peer_frame_bytes = size
+        self._update_quick_bytes()
+
+    def set_peer_header_table_bytes(self, size: int) -> None:
+        """We never add to the peer's table, but a smaller one is to be acknowledged in the next
+        block (RFC 7541 4.2).
+        """
+        if size < _DEFAULT_HEADER_TABLE_BYTES and not self._header_table_off:
+            self._header_table_off = True
+            self._block_prefix = _NO_HEADER_TABLE
+            self._update_quick_bytes()
+
+    def grow_connection_window(self, increment: int) -> None:
+        self.send_window += increment
+        if self.send_window > frames.LARGEST_WINDOW_BYTES:
+            raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "connection window overflow")
+        if self.ready and not self.blocked:
+            self.wake()
+
+    def change_initial_window(self, value: int) -> None:
+        change = value - self.peer_initial_window
+        self.peer_initial_window = value
+        for stream in self.streams.open.values():
+            stream.send_window += change
+            if stream.send_window > frames.LARGEST_WINDOW_BYTES:
+                raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "stream window overflow")
+            self.make_ready(stream)
+
+    def make_ready(self, stream: S) -> None:
+        """Give a stream its turns, if it has something to send and a window for it."""
         if stream.queue is not None and stream.send_window > 0:
-            self._ready[stream.id] = stream
-            if not self._blocked and self.send_window > 0:
+            self.ready[stream.id] = stream
+            if not self.blocked and self.send_window > 0:
                 self.wake()
 
-    def _pump(self) -> None:
-        """Give ready streams turns of one frame each, within windows and one pump's worth."""
+    def pump(self) -> None:
+        """Move queued content to `out`: one frame a turn, within windows and one pump's worth."""
         budget = _PUMP_BYTES
-        ready = self._ready
+        ready = self.ready
         drained: list[S] = []
         while ready and budget > 0 and self.send_window > 0:
             stream_id = next(iter(ready))
@@ -210,8 +191,7 @@ class Outbound(Generic[S]):
             if stream.send_window <= 0:
                 # Its window shrank while it waited; WINDOW_UPDATE brings it back.
                 continue
-            sent = self._send_some(stream)
-            budget -= sent
+            budget -= self._send_frame(stream)
             if stream.queue is not None and stream.send_window > 0:
                 ready[stream_id] = stream
             if stream.queue is None or (
@@ -221,13 +201,17 @@ class Outbound(Generic[S]):
                 drained.append(stream)
         # Owners may send from here: not before the turns are over.
         for stream in drained:
-            stream.writable()
+            stream.notify_writable()
 
-    def _send_some(self, stream: S) -> int:
+    # --- inside
+
+    def _send_frame(self, stream: S) -> int:
         """One DATA frame of at most a frame's, both windows' and the queue's size."""
         queue = stream.queue
         assert queue is not None
-        size = min(stream.queued_bytes, stream.send_window, self.send_window, self.peer_frame_bytes)
+        size = min(
+            stream.queued_bytes, stream.send_window, self.send_window, self._peer_frame_bytes
+        )
         self.out.append(_pack_frame_head(size >> 8, size & 0xFF, frames.DATA, 0, stream.id))
         left = size
         while left:
@@ -245,26 +229,32 @@ class Outbound(Generic[S]):
         self.send_window -= size
         if not queue:
             stream.queue = None
-            if stream.tail is not None:
-                self.out.append(self._tail_frame(stream, stream.tail))
-                stream.tail = None
+            if stream.trailers is not None:
+                self.out.append(self._end_frame(stream, stream.trailers))
+                stream.trailers = None
                 self._close_local(stream)
         return size
 
-    # --- what the peer says about windows
+    def _header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
+        """A header block as frames; to be written before any other block is made into frames."""
+        if self._block_prefix:
+            block = self._block_prefix + block
+            self._block_prefix = b""
+            self._update_quick_bytes()
+        return frames.header_frames(stream_id, block, flags, self._peer_frame_bytes)
 
-    def _grow_connection_window(self, increment: int) -> None:
-        self.send_window += increment
-        if self.send_window > frames.LARGEST_WINDOW_BYTES:
-            raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "connection window overflow")
-        if self._ready and not self._blocked:
-            self.wake()
+    def _end_frame(self, stream: S, trailers: bytes) -> bytes:
+        if trailers:
+            return self._header_frames(stream.id, trailers, frames.END_STREAM)
+        return frames.frame(frames.DATA, frames.END_STREAM, stream.id)
 
-    def _change_initial_window(self, value: int) -> None:
-        change = value - self.peer_initial_window
-        self.peer_initial_window = value
-        for stream in self.streams.values():
-            stream.send_window += change
-            if stream.send_window > frames.LARGEST_WINDOW_BYTES:
-                raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "stream window overflow")
-            self._make_ready(stream)
+    def _close_local(self, stream: S) -> None:
+        stream.state = AFTER_END_SENT[stream.state]
+        if stream.state is CLOSED:
+            self.streams.open.pop(stream.id, None)
+        else:
+            self._on_half_closed(stream)
+
+    def _update_quick_bytes(self) -> None:
+        slow = self.blocked or self._block_prefix
+        self.quick_bytes = 0 if slow else min(self._peer_frame_bytes, LARGEST_QUICK_BYTES)

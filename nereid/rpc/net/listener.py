@@ -1,11 +1,11 @@
 """Listening sockets for any protocol: TCP or unix, clear or TLS. Knows nothing of HTTP or gRPC.
 
-A unix socket has the mode that the process's umask leaves. One that nobody listens at any more is
-replaced, a live one is refused, and ours is removed in the end.
+A unix socket has the mode that the process's umask leaves. A stale one is replaced, a live one is
+an error, and ours is removed on close.
 
-TLS connections are accepted here rather than by the event loop, which would let a failed handshake
-pass without a word. A client that stalls in its handshake holds a socket for a few seconds, and no
-more than that.
+TLS connections are accepted here rather than by the event loop, which drops failed handshakes
+without a log line. A client that stalls in its handshake holds a socket for a few seconds and
+nothing else.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _HANDSHAKE_S: Final = 10.0
 _ACCEPTS_AT_ONCE: Final = 64
 # While the process may open no more files.
 _PAUSE_S: Final = 0.5
-# Refused handshakes are told no more often: anybody can cause them.
-_TELL_S: Final = 1.0
+# At most one log line about failed handshakes in this time: anybody can cause them.
+_LOG_INTERVAL_S: Final = 1.0
 _PROBE_S: Final = 1.0
 
 
@@ -48,26 +48,26 @@ async def listen(
     """Serve at host:port or unix:/path; raises OSError."""
     path = unix_path(address)
     if path is None:
-        sockets, claim = await _tcp(address, reuse_port=reuse_port), None
+        sockets, claim = await _bind_all_tcp(address, reuse_port=reuse_port), None
     else:
         claim = UnixClaim(path)
-        sockets = [_unix(path)]
-        claim.made()
+        sockets = [_bind_unix(path)]
+        claim.bound()
     name = f"unix:{path}" if path is not None else text_of(sockets[0].getsockname())
     listener = Listener(name, claim)
     loop = asyncio.get_running_loop()
     for each in sockets:
         if tls is not None:
-            listener.add(_TlsAcceptor(each, factory, tls))
+            listener.add_server(_TlsAcceptor(each, factory, tls))
         elif path is None:
-            listener.add(await loop.create_server(factory, sock=each, backlog=_BACKLOG))
+            listener.add_server(await loop.create_server(factory, sock=each, backlog=_BACKLOG))
         else:
-            listener.add(await loop.create_unix_server(factory, sock=each, backlog=_BACKLOG))
+            listener.add_server(await loop.create_unix_server(factory, sock=each, backlog=_BACKLOG))
     return listener
 
 
 class Listener:
-    """What listens at one address, until close()."""
+    """Serves one address until close()."""
 
     def __init__(self, address: str, claim: UnixClaim | None) -> None:
         # The real one, with the port that the system chose.
@@ -75,11 +75,11 @@ class Listener:
         self._claim = claim
         self._servers: list[asyncio.Server | _TlsAcceptor] = []
 
-    def add(self, server: asyncio.Server | _TlsAcceptor) -> None:
+    def add_server(self, server: asyncio.Server | _TlsAcceptor) -> None:
         self._servers.append(server)
 
     def close(self) -> None:
-        """Accept no more; connections that were made stay."""
+        """Accept no more; leave open connections alone."""
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -88,10 +88,10 @@ class Listener:
 
 
 class UnixClaim:
-    """A unix socket's path: freed of a stale socket, and of ours in the end."""
+    """A unix socket's path: removes a stale socket there, and ours when released."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError where somebody listens, or something other than a socket is."""
+        """Raises OSError if a live server listens at the path, or it is no socket."""
         self._path = path
         self._inode: int | None = None
         try:
@@ -104,8 +104,8 @@ class UnixClaim:
             raise OSError(errno.EADDRINUSE, f"{path} is in use")
         os.unlink(path)  # noqa: PTH108 (likewise)
 
-    def made(self) -> None:
-        """Our socket is there now."""
+    def bound(self) -> None:
+        """Our socket is bound now."""
         self._inode = os.stat(self._path).st_ino  # noqa: PTH116 (likewise)
 
     def release(self) -> None:
@@ -128,7 +128,7 @@ def _stale(path: str) -> bool:
     return False
 
 
-def _unix(path: str) -> socket.socket:
+def _bind_unix(path: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(path)
@@ -140,7 +140,7 @@ def _unix(path: str) -> socket.socket:
     return sock
 
 
-async def _tcp(address: str, *, reuse_port: bool) -> list[socket.socket]:
+async def _bind_all_tcp(address: str, *, reuse_port: bool) -> list[socket.socket]:
     """One socket for each of the host's addresses, all with the same port."""
     host, port = host_and_port(address)
     found = await asyncio.get_running_loop().getaddrinfo(
@@ -152,7 +152,7 @@ async def _tcp(address: str, *, reuse_port: bool) -> list[socket.socket]:
             if sockets:
                 port = sockets[0].getsockname()[1]
             each = (where[0], port, *where[2:])
-            sockets.append(_bound(family, each, reuse_port=reuse_port))
+            sockets.append(_bind_tcp(family, each, reuse_port=reuse_port))
     except OSError:
         for sock in sockets:
             sock.close()
@@ -160,7 +160,7 @@ async def _tcp(address: str, *, reuse_port: bool) -> list[socket.socket]:
     return sockets
 
 
-def _bound(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
+def _bind_tcp(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
     sock = socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port)
     sock.setblocking(False)
     return sock
@@ -177,9 +177,9 @@ class _TlsAcceptor:
         self._tls = tls
         self._handshakes: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
-        self._told_at = -_TELL_S
-        self._untold = 0
-        self._watch()
+        self._logged_at = -_LOG_INTERVAL_S
+        self._unlogged = 0
+        self._start_accepting()
 
     def close(self) -> None:
         if self._pause is not None:
@@ -189,7 +189,7 @@ class _TlsAcceptor:
         for handshake in self._handshakes:
             handshake.cancel()
 
-    def _watch(self) -> None:
+    def _start_accepting(self) -> None:
         self._pause = None
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
@@ -200,16 +200,19 @@ class _TlsAcceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.error("%s accepts no connections for now: %s", self._name, error)
+                _log.error(
+                    "%s accepts no connections for now, next try in %.1f s: %s",
+                    *(self._name, _PAUSE_S, error),
+                )
                 self._loop.remove_reader(self._socket.fileno())
-                self._pause = self._loop.call_later(_PAUSE_S, self._watch)
+                self._pause = self._loop.call_later(_PAUSE_S, self._start_accepting)
                 return
             accepted.setblocking(False)
-            handshake = self._loop.create_task(self._shake_hands(accepted, text_of(peer)))
+            handshake = self._loop.create_task(self._handshake(accepted, text_of(peer)))
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, accepted: socket.socket, peer: str) -> None:
+    async def _handshake(self, accepted: socket.socket, peer: str) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 self._factory,
@@ -218,15 +221,16 @@ class _TlsAcceptor:
                 ssl_handshake_timeout=_HANDSHAKE_S,
             )
         except ConnectionResetError:
-            _log.debug("%s went during the TLS handshake with %s", peer, self._name)
+            _log.debug("%s disconnected during the TLS handshake with %s", peer, self._name)
         except OSError as error:
-            self._refused(peer, reason(error))
+            self._log_failed_handshake(peer, reason(error))
 
-    def _refused(self, peer: str, why: str) -> None:
+    def _log_failed_handshake(self, peer: str, why: str) -> None:
         now = time.monotonic()
-        if now - self._told_at < _TELL_S:
-            self._untold += 1
+        if now - self._logged_at < _LOG_INTERVAL_S:
+            self._unlogged += 1
             return
-        others = f" (and {self._untold} others since the last such line)" if self._untold else ""
-        self._told_at, self._untold = now, 0
+        unlogged = self._unlogged
+        others = f" (and {unlogged} others since the last such line)" if unlogged else ""
+        self._logged_at, self._unlogged = now, 0
         _log.warning("%s refused the TLS connection of %s: %s%s", self._name, peer, why, others)

@@ -1,7 +1,7 @@
-"""Tells a peer that takes nothing of what waits for it, or sends nothing of what it has begun, from
-one that is merely slow.
+"""Detects peers that read nothing of what is queued for them, or send nothing of what they have
+begun. A slow peer is not stalled.
 
-Pure: the time, and how much waits, are passed in at every look.
+Pure: the time and the progress are passed in at every check.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class StallWatch:
     __slots__ = ("_limit_s", "_since", "_waiting_bytes")
 
     def __init__(self, limit_s: float | None) -> None:
-        """limit_s: how long nothing may be taken; None: for ever."""
+        """limit_s: how long the peer may read nothing; None: for ever."""
         self._limit_s = limit_s
         self._waiting_bytes = 0
         self._since = 0.0
 
     def stalled(self, waiting_bytes: int, now: float) -> bool:
-        """Whether the peer has taken nothing for too long, though there was something to take."""
+        """Whether the peer has read nothing for too long, though bytes were queued for it."""
         if self._limit_s is None:
             return False
         if not self._waiting_bytes or waiting_bytes < self._waiting_bytes:
@@ -36,25 +36,25 @@ class StallWatch:
 class ProgressWatch:
     """Watches things that arrive in pieces."""
 
-    __slots__ = ("_known", "_limit_s")
+    __slots__ = ("_limit_s", "_seen")
 
     def __init__(self, limit_s: float | None) -> None:
-        """limit_s: how long nothing may come of one; None: for ever."""
+        """limit_s: how long one may make no progress; None: for ever."""
         self._limit_s = limit_s
-        self._known: dict[int, tuple[Hashable, float]] = {}
+        self._seen: dict[int, tuple[Hashable, float]] = {}
 
-    def standing(self, come: Mapping[int, Hashable], now: float) -> list[int]:
-        """Those of which nothing has come for too long. come: how far each has come, by its number;
-        what is not in it is not waited for now.
+    def stalled(self, progress: Mapping[int, Hashable], now: float) -> list[int]:
+        """The numbers of those that made no progress for too long. progress: how far each has come,
+        by its number; the time of what is not in it starts anew.
         """
-        known = {}
-        standing = []
-        for number, so_far in come.items():
-            before, since = self._known.get(number, (None, now))
-            if before != so_far:
+        seen = {}
+        stalled = []
+        for number, current in progress.items():
+            before, since = self._seen.get(number, (None, now))
+            if before != current:
                 since = now
             elif self._limit_s is not None and now - since >= self._limit_s:
-                standing.append(number)
-            known[number] = (so_far, since)
-        self._known = known
-        return standing
+                stalled.append(number)
+            seen[number] = (current, since)
+        self._seen = seen
+        return stalled

@@ -1,9 +1,9 @@
 """TLS from PEM files that may change while a process runs.
 
-Every handshake asks for the files as they are by then, so a certificate is renewed by replacing its
-files and no connection notices. Files that were written within the last second are left alone, for
-their writer may not be done; what cannot be used is told once, and what was read before stays.
-Knows no sockets.
+Every handshake uses the files as they are by then, so a certificate is renewed by replacing its
+files, and no open connection is affected. Files that were written within the last second are not
+read yet, as their writer may not be done. Unusable files are logged once, and the old ones are
+kept. Knows no sockets.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Final, NamedTuple
 
 _log = logging.getLogger(__name__)
 
-# What a client says when its server hangs up without a word, as event loops do that refuse one.
+# A client's hint when its server closes the connection instead of sending a TLS alert.
 REFUSED: Final = ": has the server refused our certificate?"
 _SETTLED_S: Final = 1.0
 _SOURCE_LINE: Final = re.compile(r" \(_ssl\.c:\d+\)$")
 
 
 class Pems(NamedTuple):
-    """The files' contents; of a file that is not given, nothing."""
+    """The files' contents; b"" for a file that is not given."""
 
     cert: bytes
     key: bytes
@@ -36,12 +36,12 @@ class Pems(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Which files say who we are and whom we believe; "" where there is none."""
+    """Our certificate with its key, and the authorities we trust; "" where there is none."""
 
     cert: str = ""
     key: str = ""
     root: str = ""
-    # The one protocol to agree on.
+    # The one protocol to negotiate.
     alpn: str
 
     @property
@@ -57,7 +57,7 @@ class TlsFiles:
         return self._completed(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """Without a root, the system's authorities are believed. Raises OSError."""
+        """Without a root, the system's authorities are trusted. Raises OSError."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.root or None)
         return self._completed(context)
 
@@ -72,8 +72,8 @@ class TlsFiles:
         return context
 
 
-class _Seen(NamedTuple):
-    """By what a file is told from a changed one; zeros for one that is not there."""
+class _FileVersion(NamedTuple):
+    """Differs whenever the file has changed; zeros for one that does not exist."""
 
     device: int = 0
     inode: int = 0
@@ -81,7 +81,7 @@ class _Seen(NamedTuple):
     modified_ns: int = 0
 
     @classmethod
-    def of(cls, path: str) -> _Seen:
+    def of(cls, path: str) -> _FileVersion:
         try:
             found = os.stat(path)  # noqa: PTH116 (at every handshake, and a path given as text)
         except OSError:
@@ -89,7 +89,7 @@ class _Seen(NamedTuple):
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def settled(self) -> bool:
-        """Whether its writer is done, as far as that can be told; a clock may also be ahead."""
+        """Whether its writer is probably done; its clock may also be ahead of ours."""
         return abs(time.time() - self.modified_ns / 1e9) > _SETTLED_S
 
 
@@ -99,10 +99,10 @@ class _Loaded(NamedTuple):
 
 
 class Tls:
-    """One side's TLS. context() is for each handshake anew, from any thread."""
+    """One side's TLS. Call context() for each handshake; from any thread."""
 
     def __init__(self, files: TlsFiles, *, server: bool, server_name: str | None = None) -> None:
-        """server_name: for a client, the name to look for in a certificate, if not the address's.
+        """server_name: for a client, the name to expect in a certificate, if not the address's.
 
         Raises:
             OSError: the files cannot be used.
@@ -111,7 +111,7 @@ class Tls:
         self._files = files
         self._server = server
         self._lock = threading.Lock()
-        self._seen = self._look()
+        self._read_versions = self._versions()
         self._loaded = self._load()
 
     @property
@@ -123,33 +123,33 @@ class Tls:
         return self._current().context
 
     def pems(self) -> Pems:
-        """For engines that do their TLS themselves."""
+        """For engines with a TLS library of their own."""
         return self._current().pems
 
     def _current(self) -> _Loaded:
         with self._lock:
-            seen = self._look()
-            if seen != self._seen and all(each.settled() for each in seen):
-                self._seen = seen
+            versions = self._versions()
+            if versions != self._read_versions and all(each.settled() for each in versions):
+                self._read_versions = versions
                 paths = ", ".join(self._files.given)
                 try:
                     self._loaded = self._load()
                     _log.info("TLS files were read again: %s", paths)
                 except OSError as error:
-                    told = "TLS files changed and cannot be used, the old stay: %s: %s"
-                    _log.warning(told, paths, reason(error))
+                    text = "TLS files changed and cannot be used, keeping the old: %s: %s"
+                    _log.warning(text, paths, reason(error))
             return self._loaded
 
     def _load(self) -> _Loaded:
         files = self._files
         paths = files.cert, files.key, files.root
-        # First of all: unlike the TLS library, it tells which file is missing.
+        # Before the TLS library, whose errors do not name the file that is missing.
         pems = Pems(*(Path(path).read_bytes() if path else b"" for path in paths))
         context = files.server_context() if self._server else files.client_context()
         return _Loaded(context, pems)
 
-    def _look(self) -> tuple[_Seen, ...]:
-        return tuple(map(_Seen.of, self._files.given))
+    def _versions(self) -> tuple[_FileVersion, ...]:
+        return tuple(map(_FileVersion.of, self._files.given))
 
 
 def reason(error: Exception) -> str:

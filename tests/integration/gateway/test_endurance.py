@@ -15,7 +15,8 @@ from nereid.pb import kserve_pb2
 from nereid.rpc import SocketChannel
 from tests.support.gateway.gateway_site import EchoScheduler, GatewaySite, gateway_site
 from tests.support.peers.measured_process import Measured, measured
-from tests.support.rpc.rpc_peer import (
+from tests.support.rpc.echo_service import until
+from tests.support.rpc.raw_peer import (
     DATA,
     END_HEADERS,
     HEADERS,
@@ -25,8 +26,7 @@ from tests.support.rpc.rpc_peer import (
     block,
     frame,
 )
-from tests.support.rpc.rpc_sender import MIB, NoRoomError, Sender, connect, opening
-from tests.support.rpc.rpc_site import until
+from tests.support.rpc.windowed_sender import MIB, NoRoomError, Sender, connect, opening
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ import pytest
 from nereid.rpc import BlockingStream, RpcError, ServerOptions, Status
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
-from tests.support.rpc.rpc_site import BIG, ENGINES, Site, serving, soon, taken
+from tests.support.rpc.echo_service import BIG, ENGINES, Site, poll_messages, serving, soon
 
 
 @pytest.fixture
@@ -51,20 +51,20 @@ async def test_blocking_turns(address: str) -> None:
     await in_thread(work)
 
 
-async def test_blocking_beside_other_things(address: str) -> None:
-    """Whoever waits for other things as well polls, and takes what is there."""
+async def test_blocking_while_polling_other_sources(address: str) -> None:
+    """An owner with other sources polls, and takes the messages that are there."""
 
     def work() -> None:
         stream = BlockingStream(address, "/test/Chat", timeout_s=10, attended=False)
         assert stream.take() == []
         for message in (b"a", BIG, b"", b"b"):
             stream.send(message)
-            assert taken(stream) == [message]
+            assert poll_messages(stream) == [message]
         for number in range(20):
             stream.send(b"%d" % number)
         messages: list[bytes] = []
         while len(messages) < 20:
-            messages += taken(stream)
+            messages += poll_messages(stream)
         assert messages == [b"%d" % number for number in range(20)]
         assert not stream.ended
         stream.close()
@@ -72,16 +72,16 @@ async def test_blocking_beside_other_things(address: str) -> None:
         assert stream.take() == []
         failing = BlockingStream(address, "/test/Count", timeout_s=10, attended=False)
         failing.send(b"1")
-        assert taken(failing) == [b"0"]
+        assert poll_messages(failing) == [b"0"]
         with pytest.raises(RpcError) as caught:
-            taken(failing)
+            poll_messages(failing)
         assert caught.value.status == Status.ABORTED
         failing.close()
 
     await in_thread(work)
 
 
-async def test_blocking_with_a_glance_from_elsewhere(address: str) -> None:
+async def test_blocking_with_reads_from_another_thread(address: str) -> None:
     def work() -> None:
         stream = BlockingStream(address, "/test/Chat", timeout_s=10, attended=False)
         assert stream.glance() == []
@@ -90,7 +90,7 @@ async def test_blocking_with_a_glance_from_elsewhere(address: str) -> None:
                 stream.send(message)
                 found: list[bytes] = []
                 while not found:
-                    # The server's settings and the answer's head may come before it.
+                    # The server's settings and the response's headers may come before it.
                     assert select.select([stream.fileno()], [], [], 10)[0]
                     found = pool.submit(stream.glance).result()
                 assert found == [message]
@@ -142,7 +142,7 @@ async def test_blocking_when_the_server_dies(site: Site) -> None:
         stream.close()
 
 
-async def test_blocking_dials_in_vain(tmp_path: Path) -> None:
+async def test_blocking_without_a_server(tmp_path: Path) -> None:
     for address in (f"unix:{tmp_path}/none", "127.0.0.1:1"):
         with pytest.raises(RpcError, match="cannot connect") as caught:
             BlockingStream(address, "/test/Chat", timeout_s=5)
@@ -151,7 +151,7 @@ async def test_blocking_dials_in_vain(tmp_path: Path) -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(RpcError, match="does not answer"):
+        with pytest.raises(RpcError, match="does not respond"):
             BlockingStream(address, "/test/Chat", timeout_s=0.05)
 
 
@@ -190,7 +190,7 @@ def crowd() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
-async def test_a_busy_owner_still_responses_pings(
+async def test_pings_get_replies_while_the_owner_is_busy(
     site: Site, crowd: None, tmp_path: Path, secure: bool
 ) -> None:
     options = ServerOptions(keepalive_interval_s=0.1, keepalive_timeout_s=1.5)

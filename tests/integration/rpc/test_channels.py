@@ -24,7 +24,7 @@ from nereid.rpc import (
     Status,
 )
 from nereid.rpc.grpc.grpcio_engine import GrpcioCall
-from tests.support.rpc.rpc_site import BIG, Site, serving, soon, until
+from tests.support.rpc.echo_service import BIG, Site, serving, soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
 
@@ -47,18 +47,18 @@ async def channel(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[C
         await remote.close()
 
 
-class Ends:
-    """What a client's stream heard."""
+class StreamRecorder:
+    """What a client's stream received."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.error: RpcError | None = None
         self.closed = asyncio.Event()
-        self.heard = asyncio.Event()
+        self.received = asyncio.Event()
 
     def on_message(self, message: bytes) -> None:
         self.messages.append(message)
-        self.heard.set()
+        self.received.set()
 
     def on_close(self, error: RpcError | None) -> None:
         assert not self.closed.is_set()
@@ -126,47 +126,56 @@ async def test_cancelling_a_unary_call(channel: Channel, site: Site, path: str) 
 
 
 async def test_a_stream(channel: Channel) -> None:
-    ends = Ends()
-    stream = channel.stream("/test/Chat", on_message=ends.on_message, on_close=ends.on_close)
+    recorder = StreamRecorder()
+    stream = channel.stream(
+        "/test/Chat", on_message=recorder.on_message, on_close=recorder.on_close
+    )
     messages = [b"%d" % number * 100 for number in range(100)]
     for message in messages:
         stream.send(message)
     stream.half_close()
     stream.send(b"ignored")
-    await soon(ends.closed)
-    assert ends.messages == messages
-    assert ends.error is None
+    await soon(recorder.closed)
+    assert recorder.messages == messages
+    assert recorder.error is None
     assert stream.buffered_bytes == 0
 
 
 async def test_a_stream_that_fails(channel: Channel) -> None:
-    ends = Ends()
-    stream = channel.stream("/test/Count", on_message=ends.on_message, on_close=ends.on_close)
+    recorder = StreamRecorder()
+    stream = channel.stream(
+        "/test/Count", on_message=recorder.on_message, on_close=recorder.on_close
+    )
     stream.send(b"3")
-    await soon(ends.closed)
-    assert ends.messages == [b"0", b"1", b"2"]
-    assert ends.error is not None
-    assert ends.error.status == Status.ABORTED
+    await soon(recorder.closed)
+    assert recorder.messages == [b"0", b"1", b"2"]
+    assert recorder.error is not None
+    assert recorder.error.status == Status.ABORTED
     stream.send(b"nobody listens")
     stream.cancel()
 
 
 async def test_an_accepted_stream_says_so(channel: Channel, site: Site) -> None:
-    ends, opened = Ends(), asyncio.Event()
-    stream = channel.stream("/test/Open", on_message=ends.on_message, on_close=ends.on_close)
-    stream.on_open = opened.set
+    recorder, opened = StreamRecorder(), asyncio.Event()
+    stream = channel.stream(
+        "/test/Open", on_message=recorder.on_message, on_close=recorder.on_close, on_open=opened.set
+    )
     await soon(opened)
     stream.cancel()
     await soon(site.cancelled)
-    assert not ends.closed.is_set()
+    assert not recorder.closed.is_set()
 
 
 async def test_a_held_back_client_sees_its_buffer_and_when_it_empties(
     channel: Channel, site: Site
 ) -> None:
-    ends, writable = Ends(), asyncio.Event()
-    stream = channel.stream("/test/Sink", on_message=ends.on_message, on_close=ends.on_close)
-    stream.on_writable = writable.set
+    recorder, writable = StreamRecorder(), asyncio.Event()
+    stream = channel.stream(
+        "/test/Sink",
+        on_message=recorder.on_message,
+        on_close=recorder.on_close,
+        on_writable=writable.set,
+    )
     await soon(site.seen)
     if isinstance(site.calls[0], GrpcioCall):
         pytest.skip("grpcio grows its window with the demand")
@@ -178,13 +187,15 @@ async def test_a_held_back_client_sees_its_buffer_and_when_it_empties(
     site.calls[0].resume()
     await soon(writable)
     stream.half_close()
-    await soon(ends.closed)
-    assert ends.messages == [b"20000000"]
+    await soon(recorder.closed)
+    assert recorder.messages == [b"20000000"]
 
 
 async def test_a_client_holds_its_server_back(channel: Channel, site: Site) -> None:
-    ends = Ends()
-    stream = channel.stream("/test/Open", on_message=ends.on_message, on_close=ends.on_close)
+    recorder = StreamRecorder()
+    stream = channel.stream(
+        "/test/Open", on_message=recorder.on_message, on_close=recorder.on_close
+    )
     await soon(site.seen)
     stream.pause()
     call = site.calls[0]
@@ -193,19 +204,19 @@ async def test_a_client_holds_its_server_back(channel: Channel, site: Site) -> N
     await asyncio.sleep(0.05)
     assert call.buffered_bytes > 10_000_000
     stream.resume()
-    await until(lambda: len(ends.messages) == 20)
+    await until(lambda: len(recorder.messages) == 20)
     await until(lambda: call.buffered_bytes == 0)
     stream.cancel()
 
 
-async def test_closing_a_channel_fails_what_is_under_way(channel: Channel, site: Site) -> None:
-    ends = Ends()
-    channel.stream("/test/Open", on_message=ends.on_message, on_close=ends.on_close)
+async def test_closing_a_channel_fails_calls_in_flight(channel: Channel, site: Site) -> None:
+    recorder = StreamRecorder()
+    channel.stream("/test/Open", on_message=recorder.on_message, on_close=recorder.on_close)
     await soon(site.seen)
     await channel.close()
-    await soon(ends.closed)
-    assert ends.error is not None
-    assert ends.error.status == Status.UNAVAILABLE
+    await soon(recorder.closed)
+    assert recorder.error is not None
+    assert recorder.error.status == Status.UNAVAILABLE
     await soon(site.cancelled)
     with pytest.raises(RpcError) as caught:
         await channel.unary("/test/Echo", b"")
@@ -215,7 +226,7 @@ async def test_closing_a_channel_fails_what_is_under_way(channel: Channel, site:
 # --- what only sockets have
 
 
-async def test_nobody_listens(tmp_path: Path) -> None:
+async def test_no_server_listens(tmp_path: Path) -> None:
     channel = SocketChannel(f"unix:{tmp_path}/none")
     # The second finds that dialling has just failed.
     for _ in range(2):
@@ -294,7 +305,7 @@ async def test_a_leaving_server_loses_no_call(tmp_path: Path, site: Site) -> Non
 
 
 async def test_keepalive_notices_a_peer_that_hangs() -> None:
-    """The peer accepts and never says a word."""
+    """The peer accepts and sends nothing."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -307,12 +318,12 @@ async def test_keepalive_notices_a_peer_that_hangs() -> None:
         await channel.close()
 
 
-async def test_the_servers_keepalive_spares_the_living_and_drops_the_stopped(site: Site) -> None:
+async def test_the_servers_keepalive_drops_stopped_clients_only(site: Site) -> None:
     options = ServerOptions(keepalive_interval_s=0.05, keepalive_timeout_s=1.5)
     async with serving("own", site, options=options) as (_, address):
-        ends = Ends()
+        recorder = StreamRecorder()
         channel = SocketChannel(address)
-        channel.stream("/test/Open", on_message=ends.on_message, on_close=ends.on_close)
+        channel.stream("/test/Open", on_message=recorder.on_message, on_close=recorder.on_close)
         await soon(site.seen)
         living = site.calls[0]
         # As good as stopped: its socket is never read.

@@ -15,7 +15,8 @@ import pytest
 
 from nereid.rpc import SocketChannel
 from tests.support.peers.measured_process import Measured, measured
-from tests.support.rpc.rpc_peer import (
+from tests.support.rpc.echo_service import Site, serving, until
+from tests.support.rpc.raw_peer import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -28,8 +29,7 @@ from tests.support.rpc.rpc_peer import (
     frame,
     request,
 )
-from tests.support.rpc.rpc_sender import MIB, NoRoomError, Sender, connect, opening, update
-from tests.support.rpc.rpc_site import Site, serving, until
+from tests.support.rpc.windowed_sender import MIB, NoRoomError, Sender, connect, opening, update
 
 LIMIT_S = 60
 LARGE = 64 * MIB
@@ -48,25 +48,25 @@ LARGE = 64 * MIB
 async def test_large_messages_both_ways_through_small_windows(
     first: int, steps: Iterator[int]
 ) -> None:
-    """Every byte comes, in order, and never one that the window has no room for."""
+    """Every byte comes, in order, and never one beyond the window."""
     body = random.Random(1).randbytes(MIB) * (LARGE // MIB)
     async with serving("own", Site()) as (_, address):
         peer = await connect(address)
         await peer.send(opening(first, connection=1 << 30))
         await Sender(peer).upload(1, body)
-        got, room = bytearray(), first
+        got, window = bytearray(), first
         async with asyncio.timeout(LIMIT_S):
             async for kind, flags, stream, payload in peer.frames():
                 assert kind != RST
                 if kind == DATA:
-                    room -= len(payload)
-                    assert room >= 0
+                    window -= len(payload)
+                    assert window >= 0
                     got += payload
                 if kind == HEADERS and flags & END_STREAM:
                     break
-                if stream and not room:
+                if stream and not window:
                     step = next(steps)
-                    room += step
+                    window += step
                     await peer.send(update(1, step))
         assert got[:5] == struct.pack(">BI", 0, LARGE)
         assert got[5:] == body
@@ -95,9 +95,9 @@ async def test_thousands_of_streams_on_few_connections() -> None:
         await until(lambda: all(call.done for call in held) or sum(not c.done for c in held) < 3000)
         for call in held:
             call.reply(b"answered")
-        told = await asyncio.gather(*calls, return_exceptions=True)
-        cancelled = sum(isinstance(each, asyncio.CancelledError) for each in told)
-        assert told.count(b"answered") == 4000 - cancelled
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        cancelled = sum(isinstance(each, asyncio.CancelledError) for each in outcomes)
+        assert outcomes.count(b"answered") == 4000 - cancelled
         assert 0 < cancelled <= len(calls[::7])
         for channel in (*channels, other):
             await channel.close()
@@ -108,7 +108,7 @@ async def test_thousands_of_streams_on_few_connections() -> None:
 
 @pytest.fixture
 async def echo() -> AsyncIterator[Measured]:
-    async with measured("tests.support.rpc.rpc_echo_process") as process:
+    async with measured("tests.support.rpc.echo_process") as process:
         yield process
 
 
@@ -121,7 +121,7 @@ async def responses(echo: Measured) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blind", [False, True], ids=["no window", "an unread socket"])
-async def test_a_client_that_takes_nothing_costs_bounded_memory(
+async def test_a_client_that_reads_nothing_costs_bounded_memory(
     echo: Measured, blind: bool
 ) -> None:
     await responses(echo)
@@ -144,7 +144,7 @@ async def test_a_client_that_takes_nothing_costs_bounded_memory(
 
 @pytest.mark.slow
 async def test_slow_half_closed_and_silent_connections_cost_no_worker(echo: Measured) -> None:
-    """A thousand of every kind: the living are answered, and in the end all is given back."""
+    """A thousand of every kind: others get responses, and in the end all is released."""
     await responses(echo)
     files, before = echo.open_files(), echo.peak_mib()
     hold = [(name, "/test/Hold" if name == ":path" else value) for name, value in REQUEST]

@@ -1,7 +1,7 @@
-"""Hostile and broken peers against the server: each costs itself its connection and nobody else.
+"""Hostile and broken peers against the server: each loses its own connection and harms no other.
 
 The peer is a raw socket that writes whatever frames a test likes. After each attack a well-behaved
-client on another connection is answered.
+client on another connection gets its response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hpack
 import pytest
 
 from nereid.rpc import Call, Handlers, Server, ServerOptions, SocketChannel
-from tests.support.rpc.rpc_peer import (
+from tests.support.rpc.raw_peer import (
     ACK,
     COMPRESSION,
     CONTINUATION,
@@ -89,7 +89,7 @@ async def greeted(peer: Peer) -> Peer:
     return peer
 
 
-async def test_a_plain_request_is_responded(greeted: Peer) -> None:
+async def test_a_plain_request_gets_a_response(greeted: Peer) -> None:
     await greeted.send(request())
     _, stream, payload = await greeted.expect(DATA)
     assert (stream, payload[5:]) == (1, b"hi")
@@ -289,7 +289,7 @@ async def test_data_after_the_end_of_the_stream(greeted: Peer) -> None:
     assert kind in (RST, GOAWAY)
 
 
-async def test_padding_priority_and_unknown_frames_are_taken(greeted: Peer) -> None:
+async def test_padding_priority_and_unknown_frames_are_accepted(greeted: Peer) -> None:
     header_block = b"\x03" + struct.pack(">IB", 0, 5) + block() + bytes(3)
     message = b"\0" + struct.pack(">I", 2) + b"hi"
     await greeted.send(
@@ -315,7 +315,7 @@ async def test_headers_in_pieces_are_put_together(greeted: Peer) -> None:
 
 
 async def test_a_reader_that_never_reads_costs_bounded_memory(server: str) -> None:
-    """The client's window stays shut: the server keeps the answer and goes on serving others."""
+    """The client's window stays shut: the server keeps the response and goes on serving others."""
     host, _, port = server.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     peer = Peer(reader, writer)
@@ -338,7 +338,7 @@ async def test_a_reader_that_never_reads_costs_bounded_memory(server: str) -> No
     assert received[5:] == b"x" * 1000
 
 
-async def test_h2_as_a_client_is_responded(server: str) -> None:
+async def test_h2_as_a_client_gets_a_response(server: str) -> None:
     """The reference implementation of another family speaks with the server."""
     host, _, port = server.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

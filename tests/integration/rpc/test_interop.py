@@ -14,7 +14,7 @@ import pytest
 from nereid.rpc import RpcError, ServerOptions, SocketChannel, Status
 from nereid.rpc.grpc.grpcio_engine import GrpcioServer
 from nereid.rpc.grpc.server import Server
-from tests.support.rpc.rpc_site import ENGINES, LIMIT_S, Site, serving, soon
+from tests.support.rpc.echo_service import ENGINES, LIMIT_S, Site, serving, soon
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 BIG = bytes(range(256)) * 200_000
@@ -82,7 +82,7 @@ async def test_an_error_carries_text_and_trailers(client: Any) -> None:
     assert dict(caught.value.trailing_metadata()) == {"why": "because", "why-bin": b"\x00\xff"}
 
 
-async def test_an_unknown_error_tells_nothing(
+async def test_an_unknown_error_has_a_fixed_text(
     client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -128,7 +128,7 @@ async def test_a_client_cancels(client: Any, site: Site, path: str) -> None:
     assert await waiting == grpc.StatusCode.CANCELLED
 
 
-async def test_an_response_from_elsewhere(client: Any, site: Site) -> None:
+async def test_a_response_from_another_callback(client: Any, site: Site) -> None:
     call = unary(client, "/test/Hold")(b"x")
     waiting = asyncio.ensure_future(call.code())
     await soon(site.seen)
@@ -245,7 +245,7 @@ async def test_a_request_that_is_too_large(engine: str, site: Site) -> None:
                 assert await unary(channel, "/test/Echo")(bytes(1000)) == bytes(1000)
 
 
-async def test_drain_lets_calls_finish_and_takes_no_new_ones(engine: str, site: Site) -> None:
+async def test_drain_lets_calls_finish_and_refuses_new_ones(engine: str, site: Site) -> None:
     async with (
         serving(engine, site) as (server, address),
         grpc.aio.insecure_channel(address) as channel,

@@ -24,7 +24,7 @@ from nereid.rpc import (
     memory_links,
 )
 from nereid.rpc.grpc.grpcio_engine import GrpcioServer
-from tests.support.rpc.rpc_site import soon, until
+from tests.support.rpc.echo_service import soon, until
 
 FAST = ChannelOptions(backoff=BackoffOptions(first_s=0.001, largest_s=0.01))
 
@@ -43,7 +43,7 @@ class Lines:
 
 
 class End:
-    """One end of a link and what it heard: a list for each frame."""
+    """One end of a link and what it received: a list for each frame."""
 
     def __init__(self) -> None:
         self.frames: list[list[str]] = []
@@ -54,7 +54,7 @@ class End:
     def on_items(self, items: list[str]) -> None:
         self.frames.append(items)
         if items == ["fail"]:
-            raise KeyError("the owner's fault")
+            raise KeyError("the owner's error")
 
     def on_up(self) -> None:
         self.ups += 1

@@ -16,10 +16,19 @@ import hpack
 import pytest
 from hyperframe.frame import Frame as WireFrame
 
+from tests.support.rpc.echo_service import Site, serving
 from tests.support.rpc.http2_frames import END_STREAM, HEADERS, Frame, settings
-from tests.support.rpc.rfc9113 import MARK, MARKED, ROWS, Answered, Client, Ended, Outcome, judge
-from tests.support.rpc.rpc_peer import LIMIT_S, PREFACE, REQUEST
-from tests.support.rpc.rpc_site import Site, serving
+from tests.support.rpc.raw_peer import LIMIT_S, PREFACE, REQUEST
+from tests.support.rpc.rfc9113 import (
+    MARK,
+    MARKED,
+    ROWS,
+    Client,
+    Ended,
+    Outcome,
+    Replied,
+    check_outcome,
+)
 
 
 @pytest.fixture
@@ -39,7 +48,7 @@ async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def frames_of(reader: asyncio.StreamReader) -> AsyncIterator[Frame]:
-    """What the server writes, until it says no more."""
+    """What the server writes until it is silent."""
     decoder = hpack.Decoder()
     while True:
         try:
@@ -56,8 +65,8 @@ async def frames_of(reader: asyncio.StreamReader) -> AsyncIterator[Frame]:
         yield Frame(head[3], head[4], read.stream_id, payload, fields)
 
 
-async def said(reader: asyncio.StreamReader, outcome: Outcome) -> list[Frame]:
-    """All frames up to the mark, and then to the end of an answer, which may come behind it."""
+async def frames_sent(reader: asyncio.StreamReader, outcome: Outcome) -> list[Frame]:
+    """All frames up to the mark, and then to the end of a response, which may come after it."""
     frames: list[Frame] = []
     async with asyncio.timeout(LIMIT_S):
         async for each in frames_of(reader):
@@ -65,7 +74,7 @@ async def said(reader: asyncio.StreamReader, outcome: Outcome) -> list[Frame]:
             ended = {each.stream for each in frames if each.stream and each.flags & END_STREAM}
             responded = max(each.stream for each in frames) in ended
             marked = any(each.payload == MARK for each in frames)
-            if marked and (responded or not isinstance(outcome, Answered)):
+            if marked and (responded or not isinstance(outcome, Replied)):
                 break
     return frames
 
@@ -75,11 +84,11 @@ async def test_section(address: str, name: str) -> None:
     write, outcome = ROWS[name]
     reader, writer = await connect(address)
     writer.write(PREFACE + settings() + write(Client()) + MARKED)
-    frames = await said(reader, outcome)
+    frames = await frames_sent(reader, outcome)
     if isinstance(outcome, Ended):
         assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
     writer.close()
-    judge(frames, outcome)
+    check_outcome(frames, outcome)
 
 
 class Speaker:
@@ -107,7 +116,7 @@ class Speaker:
                 data = await self.reader.read(65536)
                 assert data, "the server ended the connection"
                 for event in self.h2.receive_data(data):
-                    self._take(event)
+                    self._on_event(event)
 
     def _found(self, kind: type[Any]) -> Iterator[Any]:
         for event in self.events:
@@ -115,7 +124,7 @@ class Speaker:
                 self.events.remove(event)
                 yield event
 
-    def _take(self, event: Any) -> None:
+    def _on_event(self, event: Any) -> None:
         self.events.append(event)
         if isinstance(event, h2.events.DataReceived):
             self.data[event.stream_id] = self.data.get(event.stream_id, b"") + event.data

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import nereid.rpc.grpc.server
 from nereid.rpc import BlockingStream, RpcError, ServerOptions, SocketChannel
-from tests.support.rpc.rpc_site import Site, serving, soon, until
+from tests.support.rpc.echo_service import Site, serving, soon, until
 
 
 @pytest.fixture
@@ -49,11 +48,8 @@ async def test_calls_on_an_aged_connection_are_cut_when_their_grace_is_over(site
         await channel.close()
 
 
-async def test_a_client_that_never_speaks_is_cut_off(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nereid.rpc.grpc.server, "_GREETING_S", 0.05)
-    options = ServerOptions(keepalive_interval_s=0.05)
+async def test_a_client_that_never_sends_is_cut_off(site: Site) -> None:
+    options = ServerOptions(keepalive_interval_s=0.05, greeting_timeout_s=0.05)
     async with serving("own", site, options=options) as (_, address):
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -63,9 +59,7 @@ async def test_a_client_that_never_speaks_is_cut_off(
         writer.close()
 
 
-async def test_a_socket_left_behind_is_replaced_and_one_in_use_is_not(
-    site: Site, tmp_path: Path
-) -> None:
+async def test_a_stale_socket_is_replaced_and_one_in_use_is_not(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "s"
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(path))
@@ -94,7 +88,7 @@ async def test_several_processes_may_share_a_port(site: Site) -> None:
         assert same == address
 
 
-async def test_a_peer_that_does_not_read_holds_responses_back_but_nobody_else(site: Site) -> None:
+async def test_a_peer_that_does_not_read_delays_only_its_own_responses(site: Site) -> None:
     async with serving("own", site) as (_, address):
         stalled = await asyncio.to_thread(BlockingStream, address, "/test/Open", timeout_s=10)
         await soon(site.seen)
@@ -112,7 +106,7 @@ async def test_a_peer_that_does_not_read_holds_responses_back_but_nobody_else(si
 
 
 async def test_the_server_keeps_deadlines_by_itself(site: Site) -> None:
-    """A client that forgets its own deadline is told."""
+    """A client that forgets its own deadline gets DEADLINE_EXCEEDED."""
     async with serving("own", site) as (_, address):
         channel = SocketChannel(address)
         errors: list[RpcError | None] = []

@@ -21,7 +21,7 @@ import nereid.rpc.net.listener
 from nereid.rpc import BlockingStream, ChannelOptions, RpcError, SocketChannel
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority, Identity, settle
-from tests.support.rpc.rpc_site import ENGINES, Site, serving, soon, taken, until
+from tests.support.rpc.echo_service import ENGINES, Site, poll_messages, serving, soon, until
 
 LIMIT_S = 10
 
@@ -75,7 +75,7 @@ def talk_polling(address: str, tls: Tls | None, message: bytes) -> list[bytes]:
     stream = BlockingStream(address, "/test/Chat", timeout_s=LIMIT_S, tls=tls, attended=False)
     try:
         stream.send(message)
-        return taken(stream)
+        return poll_messages(stream)
     finally:
         stream.close()
 
@@ -112,11 +112,11 @@ async def test_our_clients_and_grpcios(
             assert await method(big, timeout=LIMIT_S) == big
 
 
-async def test_who_is_refused_and_why(
+async def test_refused_certificates_and_the_reasons(
     site: Site, ours: Authority, theirs: Authority, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(nereid.rpc.net.listener, "_TELL_S", 0.0)
+    monkeypatch.setattr(nereid.rpc.net.listener, "_LOG_INTERVAL_S", 0.0)
     server = side(ours.identity(), ours.root, server=True)
     stranger = theirs.identity("client", files="client")
     known = side(ours.identity("client", files="client"), ours.root)
@@ -129,11 +129,11 @@ async def test_who_is_refused_and_why(
         (None, "wrong version number", "connection"),
     ]
     async with serving("own", site, tls=server) as (_, address):
-        for tls, why, told in refused:
+        for tls, why, text in refused:
             caplog.clear()
-            with pytest.raises(RpcError, match=told):
+            with pytest.raises(RpcError, match=text):
                 await echo(address, tls)
-            with pytest.raises(RpcError, match=told):
+            with pytest.raises(RpcError, match=text):
                 await asyncio.to_thread(talk, address, tls)
             await until(lambda why=why: why in caplog.text)  # type: ignore[misc]
             assert f"{address} refused the TLS connection of 127.0.0.1:" in caplog.text
@@ -196,7 +196,7 @@ async def test_new_files_are_for_new_connections_and_bad_ones_for_none(
         settle(identity, 50)
         assert await served(address, ours.root) == first
         assert await served(address, ours.root) == first
-        assert caplog.text.count("cannot be used, the old stay") == 1
+        assert caplog.text.count("cannot be used, keeping the old") == 1
         # Its other half.
         Path(new_key).replace(identity.key)
         settle(identity, 40)
@@ -210,7 +210,7 @@ async def test_new_files_are_for_new_connections_and_bad_ones_for_none(
         Path(identity.cert).unlink()
         os.utime(identity.key, (1, 1))
         assert await served(address, ours.root) == second
-        assert caplog.text.count("cannot be used, the old stay") == 2
+        assert caplog.text.count("cannot be used, keeping the old") == 2
         ours.identity()
         assert await served(address, ours.root) not in (first, second)
         # None of which the old connection noticed.

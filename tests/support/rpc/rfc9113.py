@@ -42,7 +42,7 @@ from tests.support.rpc.http2_frames import (
 
 @dataclass(frozen=True)
 class Ended:
-    """The whole connection ends, with GOAWAY."""
+    """The whole connection client, with GOAWAY."""
 
     code: Code
 
@@ -55,21 +55,21 @@ class Reset:
 
 
 @dataclass(frozen=True)
-class Answered:
-    """Stream 1 is answered with the message and OK."""
+class Replied:
+    """Stream 1 gets the message and OK."""
 
     body: bytes = b"hi"
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Stream 1 is answered without a handler; the connection serves on."""
+    """Stream 1 gets a response without a handler; the connection serves on."""
 
     http_status: int
     grpc_status: int
 
 
-Outcome = Ended | Reset | Answered | Refused
+Outcome = Ended | Reset | Replied | Refused
 PROTOCOL, FRAME_SIZE, FLOW = (
     Ended(Code.PROTOCOL_ERROR),
     Ended(Code.FRAME_SIZE_ERROR),
@@ -102,7 +102,7 @@ class Client:
         return self.headers(fields, on=on) + self.data(body, on)
 
     def held(self, on: int = 1) -> bytes:
-        """A request whose answer does not come."""
+        """A request whose response does not come."""
         return self.request(HOLD, on)
 
     def literal(self, name: bytes, value: bytes, *before: tuple[str, str]) -> bytes:
@@ -128,18 +128,18 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     # --- 4: frames
     "4.1 an unknown type is ignored": (
         lambda c: frame(0xFA, 0xFF, 1, b"x") + c.request(),
-        Answered(),
+        Replied(),
     ),
     "4.1 a large unknown type is ignored": (
         lambda c: frame(0xFA, 0, 0, bytes(200_000)) + c.request(),
-        Answered(),
+        Replied(),
     ),
     "4.1 the reserved bit is ignored": (
         lambda c: (
             frame(HEADERS, END_HEADERS, 1 | 1 << 31, c.block())
             + frame(DATA, END_STREAM, 1 | 1 << 31, message(b"hi"))
         ),
-        Answered(),
+        Replied(),
     ),
     "4.1 undefined flags are ignored": (
         lambda c: (
@@ -148,7 +148,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + frame(HEADERS, END_HEADERS | 0xC2, 1, c.block())
             + frame(DATA, END_STREAM | 0xF6, 1, message(b"hi"))
         ),
-        Answered(),
+        Replied(),
     ),
     "4.2 DATA of the announced size": (
         lambda c: (
@@ -158,7 +158,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + window(1, 1 << 20)
             + window(0, 1 << 20)
         ),
-        Answered(bytes(1 << 18)),
+        Replied(bytes(1 << 18)),
     ),
     "4.2 a frame beyond the announced size": (
         lambda c: struct.pack(">I", (1 << 18) + 1)[1:] + bytes((DATA, 0)) + bytes(4),
@@ -176,11 +176,11 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
         lambda c: (
             c.headers(_but(":path", ("a", "b")), END_BOTH, 3) + c.request([*REQUEST, ("a", "b")], 5)
         ),
-        Answered(),
+        Replied(),
     ),
     "4.3.1 a table size within the limit": (
         lambda c: frame(HEADERS, END_HEADERS, 1, b"\x20\x3f\xe1\x1f" + c.block()) + c.data(),
-        Answered(),
+        Replied(),
     ),
     "4.3.1 a table size beyond the limit": (
         lambda c: frame(HEADERS, END_HEADERS, 1, b"\x3f\xe2\x1f" + c.block()),
@@ -193,7 +193,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     "5.1 idle: CONTINUATION": (lambda c: frame(CONTINUATION, END_HEADERS, 1, b""), PROTOCOL),
     "5.1 idle: PRIORITY": (
         lambda c: frame(PRIORITY, 0, 1, b"\0\0\0\0\x10") + c.request(),
-        Answered(),
+        Replied(),
     ),
     "5.1 half closed (remote): DATA": (
         lambda c: c.held() + frame(DATA, 0, 1, b"x"),
@@ -211,7 +211,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + frame(RST, 0, 3, bytes(4))
             + c.request(on=5)
         ),
-        Answered(),
+        Replied(),
     ),
     "5.1 closed: DATA": (
         lambda c: c.request() + frame(DATA, 0, 1, b"x"),
@@ -230,13 +230,13 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + frame(PRIORITY, 0, 3, bytes(5))
             + c.request(on=5)
         ),
-        Answered(),
+        Replied(),
     ),
     "5.1.1 an even id": (lambda c: c.headers(on=2), PROTOCOL),
     "5.1.1 stream 0": (lambda c: c.headers(on=0), PROTOCOL),
     "5.1.1 an id below one that was used": (lambda c: c.request(on=5) + c.request(on=3), CLOSED),
-    "5.1.1 ids may be skipped": (lambda c: c.request(on=101), Answered()),
-    "5.1.1 the largest id": (lambda c: c.request(on=LARGEST), Answered()),
+    "5.1.1 ids may be skipped": (lambda c: c.request(on=101), Replied()),
+    "5.1.1 the largest id": (lambda c: c.request(on=LARGEST), Replied()),
     "5.1.2 streams beyond the limit": (
         lambda c: b"".join(c.held(on) for on in range(3, 2051, 2)) + c.request(on=2051),
         Reset(Code.REFUSED_STREAM),
@@ -247,7 +247,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + frame(HEADERS, END_HEADERS | PRIORITISED, 1, b"\x80\0\0\x63\xff" + c.block())
             + c.data()
         ),
-        Answered(),
+        Replied(),
     ),
     "5.5 an extension's frame inside a block": (
         lambda c: frame(HEADERS, 0, 1, c.block()) + frame(0xFA, 0, 1),
@@ -262,11 +262,11 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + frame(DATA, PADDED, 1, b"\x02" + bytes(2))
             + frame(DATA, PADDED | END_STREAM, 1, b"\0" + message(b"hi")[3:])
         ),
-        Answered(),
+        Replied(),
     ),
     "6.1 nothing but padding": (
         lambda c: c.headers() + frame(DATA, PADDED, 1, b"\x04" + bytes(4)) + c.data(),
-        Answered(),
+        Replied(),
     ),
     "6.1 padding longer than its frame": (
         lambda c: c.headers() + frame(DATA, PADDED, 1, b"\x05abcd"),
@@ -278,7 +278,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
         lambda c: (
             frame(HEADERS, END_HEADERS | PADDED, 1, b"\x03" + c.block() + bytes(3)) + c.data()
         ),
-        Answered(),
+        Replied(),
     ),
     "6.2 padding longer than its frame": (
         lambda c: frame(HEADERS, END_HEADERS | PADDED, 1, b"\x09abcd"),
@@ -317,7 +317,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     "6.5 SETTINGS of a wrong size": (lambda c: frame(SETTINGS, 0, 0, bytes(7)), FRAME_SIZE),
     "6.5.2 unknown settings are ignored": (
         lambda c: _setting(0x7777, 1) + _setting(0, 9) + _setting(8, 1) + c.request(),
-        Answered(),
+        Replied(),
     ),
     "6.5.2 ENABLE_PUSH out of range": (lambda c: settings(push=2), PROTOCOL),
     "6.5.2 INITIAL_WINDOW_SIZE out of range": (lambda c: settings(window=1 << 31), FLOW),
@@ -327,11 +327,11 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
         lambda c: (
             settings(table=(1 << 32) - 1, streams=0, list=0, frame=(1 << 24) - 1) + c.request()
         ),
-        Answered(),
+        Replied(),
     ),
     "6.5.3 the last of several values counts": (
         lambda c: _setting(4, 0) + _setting(4, 100) + c.request(),
-        Answered(),
+        Replied(),
     ),
     "6.6 PUSH_PROMISE from a client": (
         lambda c: c.headers() + frame(PUSH, END_HEADERS, 1, bytes(4)),
@@ -341,16 +341,16 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     "6.7 PING of a wrong size": (lambda c: frame(PING, 0, 0, bytes(9)), FRAME_SIZE),
     "6.8 GOAWAY on a stream": (lambda c: frame(GOAWAY, 0, 1, bytes(8)), PROTOCOL),
     "6.8 GOAWAY of a wrong size": (lambda c: frame(GOAWAY, 0, 0, bytes(7)), FRAME_SIZE),
-    "6.8 a client that leaves gets its answers": (
+    "6.8 a client that leaves gets its responses": (
         lambda c: frame(GOAWAY, 0, 0, bytes(8) + b"bye") + c.request(),
-        Answered(),
+        Replied(),
     ),
     "6.9 WINDOW_UPDATE of a wrong size": (lambda c: frame(WINDOW, 0, 0, bytes(3)), FRAME_SIZE),
     "6.9 WINDOW_UPDATE of zero": (lambda c: window(0, 0), PROTOCOL),
     "6.9 WINDOW_UPDATE of zero for a stream": (lambda c: c.held() + window(1, 0), MALFORMED),
     "6.9 the reserved bit of WINDOW_UPDATE": (
         lambda c: window(0, 1 | 1 << 31) + c.request(),
-        Answered(),
+        Replied(),
     ),
     "6.9.1 the connection's window overflows": (lambda c: window(0, LARGEST), FLOW),
     "6.9.1 a stream's window overflows": (
@@ -359,11 +359,11 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     ),
     "6.9.2 a new initial window for open streams": (
         lambda c: settings(window=0) + c.request() + settings(window=3) + settings(window=200),
-        Answered(),
+        Replied(),
     ),
     "6.9.2 a new initial window below what was sent": (
         lambda c: c.request(on=1) + settings(window=0) + c.request(on=3) + settings(window=50),
-        Answered(),
+        Replied(),
     ),
     "6.9.2 a new initial window overflows an open stream's": (
         lambda c: c.held() + window(1, LARGEST - 65_535) + settings(window=65_536),
@@ -377,7 +377,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + frame(CONTINUATION, END_HEADERS, 1, block[2:])
             + c.data()
         ),
-        Answered(),
+        Replied(),
     ),
     "6.10 CONTINUATION without HEADERS": (
         lambda c: c.headers() + frame(CONTINUATION, END_HEADERS, 1, b""),
@@ -404,7 +404,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + frame(GOAWAY, 0, 0, bytes(4) + b"\xff" * 4)
             + c.request(on=5)
         ),
-        Answered(),
+        Replied(),
     ),
     # --- 8: HTTP
     "8.1 trailers": (
@@ -413,7 +413,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
             + frame(DATA, 0, 1, message(b"hi"))
             + c.headers([("checksum", "1")], END_BOTH)
         ),
-        Answered(),
+        Replied(),
     ),
     "8.1 trailers that do not end the stream": (
         lambda c: c.headers() + c.headers([("a", "b")]),
@@ -433,7 +433,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     ),
     "8.1.1 content-length of what there is": (
         lambda c: c.request([*REQUEST, ("content-length", "7")]),
-        Answered(),
+        Replied(),
     ),
     "8.1.1 content-length and no content": (
         lambda c: c.headers([*REQUEST, ("content-length", "1")], END_BOTH),
@@ -457,7 +457,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     "8.2.1 a value with LF": (lambda c: c.literal(b"a", b"x\ny"), MALFORMED),
     "8.2.1 a value that begins with a space": (lambda c: c.literal(b"a", b" x"), MALFORMED),
     "8.2.1 a value that ends with a tab": (lambda c: c.literal(b"a", b"x\t"), MALFORMED),
-    "8.2.1 an empty value": (lambda c: c.literal(b"a", b""), Answered()),
+    "8.2.1 an empty value": (lambda c: c.literal(b"a", b""), Replied()),
     "8.2.2 connection": (lambda c: c.request([*REQUEST, ("connection", "close")]), MALFORMED),
     "8.2.2 keep-alive": (lambda c: c.request([*REQUEST, ("keep-alive", "5")]), MALFORMED),
     "8.2.2 proxy-connection": (
@@ -472,7 +472,7 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     "8.2.2 te of another value": (lambda c: c.request(_but("te", ("te", "gzip"))), MALFORMED),
     "8.2.3 cookies in crumbs": (
         lambda c: c.request([*REQUEST, ("cookie", "a=1"), ("cookie", "b=2")]),
-        Answered(),
+        Replied(),
     ),
     "8.3 an unknown pseudo-header field": (
         lambda c: c.request([(":what", "1"), *REQUEST]),
@@ -491,10 +491,10 @@ ROWS: dict[str, tuple[Callable[[Client], bytes], Outcome]] = {
     "8.3.1 no :path": (lambda c: c.request(_but(":path")), MALFORMED),
     "8.3.1 an empty :path": (lambda c: c.request(_but(":path", (":path", ""))), MALFORMED),
     "8.3.1 two :path": (lambda c: c.request([REQUEST[2], *REQUEST]), MALFORMED),
-    "8.3.1 no :authority": (lambda c: c.request(_but(":authority")), Answered()),
+    "8.3.1 no :authority": (lambda c: c.request(_but(":authority")), Replied()),
     "8.3.1 host instead of :authority": (
         lambda c: c.request([*_but(":authority"), ("host", "x")]),
-        Answered(),
+        Replied(),
     ),
     "8.3.1 a method that is not gRPC's": (
         lambda c: c.headers(_but(":method", (":method", "GET")), END_BOTH),
@@ -530,8 +530,8 @@ MARK = b"the mark"
 MARKED = frame(PING, 0, 0, MARK)
 
 
-def judge(frames: list[Frame], outcome: Outcome) -> None:
-    """Whether this is what a server says to a row's frames with MARKED behind them."""
+def check_outcome(frames: list[Frame], outcome: Outcome) -> None:
+    """Whether these are the frames that a server sends for a row and MARKED after it."""
     kinds = [each.kind for each in frames]
     marked = any(each.kind == PING and each.payload == MARK for each in frames)
     if isinstance(outcome, Ended):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.rpc.http2_peers import Ends, Side
+from tests.support.rpc.connection_harness import ClientHarness, ServerHarness
 
 
 @pytest.fixture
-def side() -> Side:
-    return Side()
+def server() -> ServerHarness:
+    return ServerHarness()
 
 
 @pytest.fixture
-def ends() -> Ends:
-    return Ends()
+def client() -> ClientHarness:
+    return ClientHarness()

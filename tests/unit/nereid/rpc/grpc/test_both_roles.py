@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.status import RpcError
-from nereid.rpc.http2.control_frames import Limits
-from tests.support.rpc.http2_peers import Side
+from nereid.rpc.http2.limits import Limits
+from tests.support.rpc.connection_harness import ServerHarness
 
 
 class Talk:
     """Both roles, and bytes handed to and fro in cuts of any size."""
 
     def __init__(self, limits: Limits, cut: int) -> None:
-        self.side = Side(limits, greet=False)
-        self.connection = ClientConnection(limits)
+        self.server = ServerHarness(limits, greet=False)
+        self.connection = ClientConnection(limits, wake=lambda: None, on_stream_slot=lambda: None)
         self.cut = cut
         self.messages: dict[int, list[bytes]] = {}
         self.closes: dict[int, RpcError | None] = {}
@@ -40,11 +40,11 @@ class Talk:
 
     def run(self) -> None:
         while True:
-            up, down = self.connection.take(), self.side.connection.take()
+            up, down = self.connection.http2.data_to_send(), self.server.http2.data_to_send()
             if not up and not down:
                 return
-            self._hand(b"".join(up), self.side.connection.receive)
-            self._hand(b"".join(down), self.connection.receive)
+            self._hand(b"".join(up), self.server.http2.receive_data)
+            self._hand(b"".join(down), self.connection.http2.receive_data)
 
     def _hand(self, data: bytes, receive: Callable[[bytes], None]) -> None:
         for at in range(0, len(data), self.cut):
@@ -63,7 +63,7 @@ def test_both_roles_talk_to_each_other(sizes: list[list[int]], cut: int, window:
         stream_window_bytes=window,
         connection_window_bytes=window + 5000,
         max_frame_bytes=16_384 + cut,
-        trusting=True,
+        trusts_peer=True,
     )
     talk = Talk(limits, cut)
     bodies = [[bytes([turn]) * size for turn, size in enumerate(each)] for each in sizes]
@@ -73,4 +73,4 @@ def test_both_roles_talk_to_each_other(sizes: list[list[int]], cut: int, window:
     assert list(talk.messages.values()) == bodies
     assert talk.closes == dict.fromkeys(range(len(bodies)))
     assert not talk.connection.streams
-    assert not talk.side.connection.streams
+    assert not talk.server.connection.streams

@@ -10,8 +10,9 @@ import pytest
 
 from nereid.rpc.grpc.client_connection import ClientStream, outcome_of, request_block
 from nereid.rpc.grpc.status import NotProcessedError, Status
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import Code
+from nereid.rpc.http2.limits import Limits
+from tests.support.rpc.connection_harness import ClientHarness
 from tests.support.rpc.http2_frames import (
     ACK,
     DATA,
@@ -29,23 +30,22 @@ from tests.support.rpc.http2_frames import (
     settings,
     window,
 )
-from tests.support.rpc.http2_peers import Ends
 
 OPEN = [(":status", "200"), ("content-type", "application/grpc")]
 ENDED = END_HEADERS | END_STREAM
 
 
-def test_the_opening(ends: Ends) -> None:
-    assert dict(struct.iter_unpack(">HI", ends.opening[0].payload))[2] == 0
-    assert ends.opening[1].kind == WINDOW
+def test_the_opening(client: ClientHarness) -> None:
+    assert dict(struct.iter_unpack(">HI", client.opening[0].payload))[2] == 0
+    assert client.opening[1].kind == WINDOW
 
 
-def test_a_call(ends: Ends) -> None:
-    stream = ends.start()
+def test_a_call(client: ClientHarness) -> None:
+    stream = client.start()
     stream.send(b"question")
     stream.half_close()
     stream.half_close()
-    head, data, end = ends.take()
+    head, data, end = client.sent_frames()
     assert head.fields == {
         ":method": "POST",
         ":scheme": "http",
@@ -60,16 +60,16 @@ def test_a_call(ends: Ends) -> None:
     }
     assert data.payload == message(b"question")
     assert (end.kind, end.flags, end.payload) == (DATA, END_STREAM, b"")
-    ends.give(ends.headers(OPEN))
-    assert ends.opens == 1
-    ends.give(
+    client.feed(client.headers(OPEN))
+    assert client.opens == 1
+    client.feed(
         frame(DATA, 0, 1, message(b"answer")),
-        ends.headers([("grpc-status", "0"), ("k", "v")], ENDED),
+        client.headers([("grpc-status", "0"), ("k", "v")], ENDED),
     )
-    assert ends.messages == [b"answer"]
-    assert ends.closes == [None]
-    assert ends.take() == []
-    assert not ends.connection.streams
+    assert client.messages == [b"answer"]
+    assert client.closes == [None]
+    assert client.sent_frames() == []
+    assert not client.connection.streams
 
 
 def test_secure_requests_say_so() -> None:
@@ -78,58 +78,58 @@ def test_secure_requests_say_so() -> None:
     assert (":scheme", "https") in fields
 
 
-def test_a_stream_used_before_its_connection(ends: Ends) -> None:
-    stream = ends.stream()
+def test_a_stream_used_before_its_connection(client: ClientHarness) -> None:
+    stream = client.stream()
     stream.send(b"early")
     stream.pause()
     stream.resume()
     assert stream.buffered_bytes == 10
     stream.half_close()
-    ends.connection.start(stream)
+    client.connection.start(stream)
     assert stream.buffered_bytes == 0
-    assert [each.kind for each in ends.take()] == [HEADERS, DATA, DATA]
+    assert [each.kind for each in client.sent_frames()] == [HEADERS, DATA, DATA]
 
 
-def test_a_stream_cancelled_before_its_connection(ends: Ends) -> None:
-    stream = ends.stream()
+def test_a_stream_cancelled_before_its_connection(client: ClientHarness) -> None:
+    stream = client.stream()
     left: list[ClientStream] = []
-    stream.leave = left.append
+    stream.leave_queue = left.append
     stream.cancel()
     stream.cancel()
     assert left == [stream]
-    other = ends.stream()
+    other = client.stream()
     other.cancel()
-    assert ends.closes == []
+    assert client.closes == []
 
 
-def test_cancelling(ends: Ends) -> None:
-    stream = ends.start()
-    ends.take()
+def test_cancelling(client: ClientHarness) -> None:
+    stream = client.start()
+    client.sent_frames()
     stream.cancel()
-    assert ends.one(RST).number == Code.CANCEL
-    ends.give(ends.headers(OPEN), frame(DATA, END_STREAM, 1, message(b"late")))
-    assert ends.messages == []
-    assert ends.closes == []
-    assert ends.connection.dead is None
-    assert ends.freed >= 1
+    assert client.one(RST).number == Code.CANCEL
+    client.feed(client.headers(OPEN), frame(DATA, END_STREAM, 1, message(b"late")))
+    assert client.messages == []
+    assert client.closes == []
+    assert client.http2.error is None
+    assert client.slots >= 1
 
 
-def test_trailers_only(ends: Ends) -> None:
-    ends.start()
-    ends.take()
+def test_trailers_only(client: ClientHarness) -> None:
+    client.start()
+    client.sent_frames()
     fields = [*OPEN, ("grpc-status", "5"), ("grpc-message", "no%20such"), ("k", "v")]
-    ends.give(ends.headers(fields, ENDED))
-    assert ends.error.status == Status.NOT_FOUND
-    assert ends.error.message == "no such"
-    assert ends.error.trailers == (("k", "v"),)
+    client.feed(client.headers(fields, ENDED))
+    assert client.error.status == Status.NOT_FOUND
+    assert client.error.message == "no such"
+    assert client.error.trailers == (("k", "v"),)
     # Our side was still open.
-    assert ends.one(RST).number == Code.CANCEL
+    assert client.one(RST).number == Code.CANCEL
 
 
-def test_informational_responses_are_passed_over(ends: Ends) -> None:
-    ends.start()
-    ends.give(ends.headers([(":status", "103")]), ends.headers(OPEN))
-    assert ends.opens == 1
+def test_informational_responses_are_passed_over(client: ClientHarness) -> None:
+    client.start()
+    client.feed(client.headers([(":status", "103")]), client.headers(OPEN))
+    assert client.opens == 1
 
 
 @pytest.mark.parametrize(
@@ -145,19 +145,19 @@ def test_informational_responses_are_passed_over(ends: Ends) -> None:
 )
 @pytest.mark.parametrize("flags", [END_HEADERS, ENDED])
 def test_what_is_no_grpc_response(
-    ends: Ends, fields: list[tuple[str, str]], status: Status, flags: int
+    client: ClientHarness, fields: list[tuple[str, str]], status: Status, flags: int
 ) -> None:
-    ends.start()
-    ends.give(ends.headers(fields, flags))
-    assert ends.error.status == status
-    assert not ends.connection.streams
+    client.start()
+    client.feed(client.headers(fields, flags))
+    assert client.error.status == status
+    assert not client.connection.streams
 
 
 def test_missing_and_odd_trailers() -> None:
-    ends = Ends()
-    ends.start()
-    ends.give(ends.headers(OPEN), frame(DATA, END_STREAM, 1, message(b"x")))
-    assert ends.error.status == Status.INTERNAL
+    client = ClientHarness()
+    client.start()
+    client.feed(client.headers(OPEN), frame(DATA, END_STREAM, 1, message(b"x")))
+    assert client.error.status == Status.INTERNAL
     for fields, status in (
         ([(b"a", b"b")], Status.UNKNOWN),
         ([(b"grpc-status", b"99")], Status.UNKNOWN),
@@ -177,91 +177,91 @@ def test_missing_and_odd_trailers() -> None:
         (Code.REFUSED_STREAM, Status.UNAVAILABLE),
     ],
 )
-def test_resets(ends: Ends, code: Code, status: Status) -> None:
-    ends.start()
-    ends.give(frame(RST, 0, 1, struct.pack(">I", code)))
-    assert ends.error.status == status
-    assert isinstance(ends.error, NotProcessedError) == (code == Code.REFUSED_STREAM)
+def test_resets(client: ClientHarness, code: Code, status: Status) -> None:
+    client.start()
+    client.feed(frame(RST, 0, 1, struct.pack(">I", code)))
+    assert client.error.status == status
+    assert isinstance(client.error, NotProcessedError) == (code == Code.REFUSED_STREAM)
 
 
-def test_goaway_tells_what_was_not_processed(ends: Ends) -> None:
-    first, second = ends.start(), ends.start()
-    ends.give(frame(GOAWAY, 0, 0, struct.pack(">II", 1, 0) + b"moving"))
-    assert isinstance(ends.error, NotProcessedError)
-    assert "moving" in ends.error.message
+def test_goaway_fails_what_was_not_processed(client: ClientHarness) -> None:
+    first, second = client.start(), client.start()
+    client.feed(frame(GOAWAY, 0, 0, struct.pack(">II", 1, 0) + b"moving"))
+    assert isinstance(client.error, NotProcessedError)
+    assert "moving" in client.error.message
     assert second.done
     assert not first.done
-    assert not ends.connection.usable
+    assert not client.connection.usable
 
 
-def test_the_connection_is_lost(ends: Ends) -> None:
-    ends.start()
-    ends.connection.lost_streams()
-    assert ends.error.status == Status.UNAVAILABLE
-    assert not ends.connection.usable
+def test_the_connection_is_lost(client: ClientHarness) -> None:
+    client.start()
+    client.connection.connection_lost()
+    assert client.error.status == Status.UNAVAILABLE
+    assert not client.connection.usable
 
 
-def test_the_servers_limit(ends: Ends) -> None:
-    assert ends.connection.has_room
-    ends.start()
-    ends.give(settings(streams=1))
-    assert not ends.connection.has_room
-    ends.give(settings(streams=2))
-    assert ends.connection.has_room
+def test_the_servers_limit(client: ClientHarness) -> None:
+    assert client.connection.has_stream_slot
+    client.start()
+    client.feed(settings(streams=1))
+    assert not client.connection.has_stream_slot
+    client.feed(settings(streams=2))
+    assert client.connection.has_stream_slot
 
 
-def test_bad_messages(ends: Ends) -> None:
-    ends.start()
-    ends.take()
-    ends.give(frame(DATA, 0, 1, message(b"before HEADERS")))
-    assert ends.error.status == Status.INTERNAL
-    assert ends.one(RST).number == Code.CANCEL
+def test_bad_messages(client: ClientHarness) -> None:
+    client.start()
+    client.sent_frames()
+    client.feed(frame(DATA, 0, 1, message(b"before HEADERS")))
+    assert client.error.status == Status.INTERNAL
+    assert client.one(RST).number == Code.CANCEL
 
 
-def test_a_cut_off_message(ends: Ends) -> None:
-    ends.start()
-    ends.give(ends.headers(OPEN), frame(DATA, END_STREAM, 1, message(b"cut")[:-1]))
-    assert ends.error.status == Status.INTERNAL
+def test_a_cut_off_message(client: ClientHarness) -> None:
+    client.start()
+    client.feed(client.headers(OPEN), frame(DATA, END_STREAM, 1, message(b"cut")[:-1]))
+    assert client.error.status == Status.INTERNAL
 
 
-def test_a_cut_off_message_before_an_error_is_the_error(ends: Ends) -> None:
-    ends.start()
-    ends.give(ends.headers(OPEN), frame(DATA, 0, 1, message(b"cut")[:-1]))
-    ends.give(ends.headers([("grpc-status", "8")], ENDED))
-    assert ends.error.status == Status.RESOURCE_EXHAUSTED
+def test_a_cut_off_message_before_an_error_is_the_error(client: ClientHarness) -> None:
+    client.start()
+    client.feed(client.headers(OPEN), frame(DATA, 0, 1, message(b"cut")[:-1]))
+    client.feed(client.headers([("grpc-status", "8")], ENDED))
+    assert client.error.status == Status.RESOURCE_EXHAUSTED
 
 
-def test_an_owner_that_fails(ends: Ends, caplog: pytest.LogCaptureFixture) -> None:
-    stream = ends.start()
+def test_an_owner_that_fails(client: ClientHarness, caplog: pytest.LogCaptureFixture) -> None:
+    stream = client.start()
 
     def on_message(body: bytes) -> None:
         raise KeyError("mine")
 
     stream.on_message = on_message
-    ends.give(ends.headers(OPEN), frame(DATA, 0, 1, message(b"x")))
-    assert ends.error.status == Status.INTERNAL
+    client.feed(client.headers(OPEN), frame(DATA, 0, 1, message(b"x")))
+    assert client.error.status == Status.INTERNAL
     assert "mine" in caplog.text
-    assert ends.connection.dead is None
+    assert client.http2.error is None
 
 
-def test_stream_errors_of_the_server(ends: Ends) -> None:
-    ends.start()
-    ends.give(ends.headers(OPEN), ends.headers([("a", "b")]))
-    assert ends.error.status == Status.INTERNAL
-    ends.give(ends.headers(OPEN))
-    assert ends.connection.dead is None
+def test_stream_errors_of_the_server(client: ClientHarness) -> None:
+    client.start()
+    client.feed(client.headers(OPEN), client.headers([("a", "b")]))
+    assert client.error.status == Status.INTERNAL
+    client.feed(client.headers(OPEN))
+    assert client.http2.error is None
 
 
 def test_a_head_too_large() -> None:
-    ends = Ends(Limits(trusting=True, max_header_list_bytes=200))
-    ends.start()
-    ends.give(ends.headers([*OPEN, ("a", "x" * 200)]))
-    assert ends.error.status == Status.INTERNAL
+    client = ClientHarness(Limits(trusts_peer=True, max_header_list_bytes=200))
+    client.start()
+    client.feed(client.headers([*OPEN, ("a", "x" * 200)]))
+    assert client.error.status == Status.INTERNAL
 
 
-def test_encodings_of_the_response(ends: Ends) -> None:
-    stream = ends.start()
-    ends.give(ends.headers([*OPEN, ("grpc-encoding", "gzip")]))
+def test_encodings_of_the_response(client: ClientHarness) -> None:
+    stream = client.start()
+    client.feed(client.headers([*OPEN, ("grpc-encoding", "gzip")]))
     assert stream.encoding == "gzip"
 
 
@@ -275,51 +275,49 @@ def test_encodings_of_the_response(ends: Ends) -> None:
         (settings(push=1), Code.PROTOCOL_ERROR),
     ],
 )
-def test_connection_errors(ends: Ends, attack: bytes, code: Code) -> None:
-    ends.start()
-    ends.give(attack)
-    assert ends.connection.dead is not None
-    assert ends.connection.dead.code == code
+def test_connection_errors(client: ClientHarness, attack: bytes, code: Code) -> None:
+    client.start()
+    client.feed(attack)
+    assert client.http2.error is not None
+    assert client.http2.error.code == code
 
 
-def test_a_server_is_trusted_with_pings(ends: Ends) -> None:
-    ends.give(frame(PING, 0, 0, bytes(8)) * 5000)
-    assert ends.connection.dead is None
+def test_a_server_is_trusted_with_pings(client: ClientHarness) -> None:
+    client.feed(frame(PING, 0, 0, bytes(8)) * 5000)
+    assert client.http2.error is None
 
 
-def test_padding_and_windows(ends: Ends) -> None:
-    stream = ends.start()
-    ends.give(ends.headers(OPEN))
-    ends.take()
+def test_padding_and_windows(client: ClientHarness) -> None:
+    stream = client.start()
+    client.feed(client.headers(OPEN))
+    client.sent_frames()
     stream.pause()
     body = message(bytes(200_000))
     for at in range(0, len(body), 50_000):
-        ends.give(frame(DATA, PADDED, 1, b"\x03" + body[at : at + 50_000] + bytes(3)))
+        client.feed(frame(DATA, PADDED, 1, b"\x03" + body[at : at + 50_000] + bytes(3)))
     for _ in range(2):
-        ends.give(frame(DATA, 0, 1, message(bytes(250_000))))
-    assert [each for each in ends.take() if each.kind == WINDOW] == []
+        client.feed(frame(DATA, 0, 1, message(bytes(250_000))))
+    assert [each for each in client.sent_frames() if each.kind == WINDOW] == []
     stream.resume()
-    assert ends.one(WINDOW).stream == 1
-    assert [len(each) for each in ends.messages] == [200_000, 250_000, 250_000]
+    assert client.one(WINDOW).stream == 1
+    assert [len(each) for each in client.messages] == [200_000, 250_000, 250_000]
 
 
-def test_writable(ends: Ends) -> None:
-    stream = ends.start()
-    events: list[str] = []
-    stream.writable()
-    stream.on_writable = lambda: events.append("writable")
+def test_writable(client: ClientHarness) -> None:
+    ClientStream(b"", client.messages.append, client.closes.append).notify_writable()
+    stream = client.start()
     stream.send(bytes(200_000))
-    ends.take()
+    client.sent_frames()
     assert stream.buffered_bytes > 100_000
-    ends.give(window(0, 1 << 20), window(1, 1 << 20))
-    ends.take()
+    client.feed(window(0, 1 << 20), window(1, 1 << 20))
+    client.sent_frames()
     # Below the mark, then nothing left.
-    assert events == ["writable"] * 2
+    assert client.writable == 2
     stream.cancel()
     stream.send(b"x")
     stream.half_close()
 
 
-def test_acks_of_settings(ends: Ends) -> None:
-    ends.give(settings(frame=20_000), frame(SETTINGS, ACK))
-    assert ends.one(SETTINGS).flags == ACK
+def test_acks_of_settings(client: ClientHarness) -> None:
+    client.feed(settings(frame=20_000), frame(SETTINGS, ACK))
+    assert client.one(SETTINGS).flags == ACK

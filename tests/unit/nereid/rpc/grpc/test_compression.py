@@ -1,13 +1,15 @@
-"""Choosing, doing and undoing compression."""
+"""Choosing an encoding, compressing, and decompressing within bounds."""
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 
 import pytest
 
 from nereid.rpc.grpc.compression import LEVELS, compress, decompress, reply_encoding
-from nereid.rpc.grpc.status import RpcError
+from nereid.rpc.grpc.status import RpcError, Status
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,7 @@ def test_the_encoding_of_a_reply(accepted: bytes, low: str | None, high: str | N
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_there_and_back(encoding: str) -> None:
+def test_compression_round_trip(encoding: str) -> None:
     message = b"nereid" * 1000
     small = compress(encoding, message)
     assert small is not None
@@ -41,3 +43,26 @@ def test_there_and_back(encoding: str) -> None:
 @pytest.mark.parametrize("message", [b"", b"x", os.urandom(1000)], ids=len)
 def test_what_does_not_shrink_is_left_alone(message: bytes) -> None:
     assert compress("gzip", message) is None
+
+
+def test_decompression() -> None:
+    body = b"squeeze" * 100
+    assert decompress("gzip", gzip.compress(body), 700) == body
+    assert decompress("deflate", zlib.compress(body), 700) == body
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data", "status"),
+    [
+        ("gzip", gzip.compress(bytes(701), mtime=0), Status.RESOURCE_EXHAUSTED),
+        ("gzip", gzip.compress(bytes(10), mtime=0)[:-1], Status.INTERNAL),
+        ("gzip", gzip.compress(bytes(10), mtime=0) + b"more", Status.INTERNAL),
+        ("gzip", b"rubbish", Status.INTERNAL),
+        ("deflate", gzip.compress(bytes(10), mtime=0), Status.INTERNAL),
+        ("identity", b"", Status.INTERNAL),
+    ],
+)
+def test_what_cannot_be_decompressed(encoding: str, data: bytes, status: Status) -> None:
+    with pytest.raises(RpcError) as caught:
+        decompress(encoding, data, 700)
+    assert caught.value.status == status

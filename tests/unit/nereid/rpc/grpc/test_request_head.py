@@ -5,7 +5,7 @@ from typing import Any
 import hpack
 import pytest
 
-from nereid.rpc.grpc.dispatch import Route
+from nereid.rpc.grpc.handlers import Route
 from nereid.rpc.grpc.request_head import OVERSIZED, HeadReader, RequestHead
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.frames import Http2ConnectionError, Http2StreamError
@@ -100,9 +100,9 @@ def test_skipping_keeps_the_table_right() -> None:
     reading.reader.skip(again)
     reading.reader.skip(reading.encoder.encode([("te", "trailers")]))
     assert reading.reader.read(again).path == "/test/Echo"
-    reading.reader.trailers(reading.encoder.encode([("checksum", "1")]))
+    reading.reader.check_trailers(reading.encoder.encode([("checksum", "1")]))
     with pytest.raises(Http2StreamError):
-        reading.reader.trailers(reading.encoder.encode([(":path", "/")]))
+        reading.reader.check_trailers(reading.encoder.encode([(":path", "/")]))
     assert reading.read(REQUEST).path == "/test/Echo"
 
 

@@ -7,6 +7,12 @@ import struct
 import pytest
 
 from nereid.rpc.http2.frames import PREFACE, Code
+from tests.support.rpc.connection_harness import (
+    ServerHarness,
+    connection_error,
+    response_of,
+    statuses,
+)
 from tests.support.rpc.http2_frames import (
     ACK,
     CONTINUATION,
@@ -30,16 +36,15 @@ from tests.support.rpc.http2_frames import (
     to,
     window,
 )
-from tests.support.rpc.http2_peers import Side, failed, response_of, statuses
 
 # --- errors of streams
 
 
-def reset_of(side: Side) -> Code:
-    reset = side.one(RST)
-    assert side.connection.dead is None
-    side.give(side.request(99))
-    assert response_of(side, 99) == b"hi"
+def reset_of(server: ServerHarness) -> Code:
+    reset = server.one(RST)
+    assert server.http2.error is None
+    server.feed(server.request(99))
+    assert response_of(server, 99) == b"hi"
     return Code(reset.number)
 
 
@@ -52,69 +57,70 @@ def reset_of(side: Side) -> Code:
         (frame(PRIORITY, 0, 1, b"\x00\x00\x00\x01\x01"), Code.PROTOCOL_ERROR),
     ],
 )
-def test_stream_errors(side: Side, attack: bytes, code: Code) -> None:
-    side.give(side.request(1, path="/test/Hold"), attack)
-    assert reset_of(side) == code
-    assert side.events == ["cancelled"]
+def test_stream_errors(server: ServerHarness, attack: bytes, code: Code) -> None:
+    server.feed(server.request(1, path="/test/Hold"), attack)
+    assert reset_of(server) == code
+    assert server.events == ["cancelled"]
 
 
-def test_malformed_heads_and_trailers(side: Side) -> None:
-    side.give(side.headers(1, REQUEST[1:]))
-    assert reset_of(side) == Code.PROTOCOL_ERROR
-    side = Side()
-    side.give(side.headers(1), side.headers(1, [("a", "b")]))
-    assert reset_of(side) == Code.PROTOCOL_ERROR
-    side = Side()
-    side.give(
-        side.request(1, path="/test/Hold"), side.headers(1, [("a", "b")], END_HEADERS | END_STREAM)
+def test_malformed_heads_and_trailers(server: ServerHarness) -> None:
+    server.feed(server.headers(1, REQUEST[1:]))
+    assert reset_of(server) == Code.PROTOCOL_ERROR
+    server = ServerHarness()
+    server.feed(server.headers(1), server.headers(1, [("a", "b")]))
+    assert reset_of(server) == Code.PROTOCOL_ERROR
+    server = ServerHarness()
+    server.feed(
+        server.request(1, path="/test/Hold"),
+        server.headers(1, [("a", "b")], END_HEADERS | END_STREAM),
     )
-    assert reset_of(side) == Code.STREAM_CLOSED
+    assert reset_of(server) == Code.STREAM_CLOSED
 
 
-def test_content_length(side: Side) -> None:
+def test_content_length(server: ServerHarness) -> None:
     fields = [*REQUEST, ("content-length", "8")]
-    side.give(side.headers(1, fields), frame(DATA, END_STREAM, 1, message(b"123")))
-    assert response_of(side) == b"123"
-    side.give(side.headers(3, fields), frame(DATA, END_STREAM, 3, message(b"1234")))
-    assert side.one(RST).number == Code.PROTOCOL_ERROR
-    side.give(side.headers(5, fields, END_HEADERS | END_STREAM))
-    assert reset_of(side) == Code.PROTOCOL_ERROR
+    server.feed(server.headers(1, fields), frame(DATA, END_STREAM, 1, message(b"123")))
+    assert response_of(server) == b"123"
+    server.feed(server.headers(3, fields), frame(DATA, END_STREAM, 3, message(b"1234")))
+    assert server.one(RST).number == Code.PROTOCOL_ERROR
+    server.feed(server.headers(5, fields, END_HEADERS | END_STREAM))
+    assert reset_of(server) == Code.PROTOCOL_ERROR
 
 
-def test_data_on_closed_streams(side: Side) -> None:
-    side.give(side.request(1), frame(DATA, 0, 1, b"more"))
-    assert response_of_and_reset(side) == Code.STREAM_CLOSED
-    side.give(side.request(3, path="/test/Hold"), frame(DATA, 0, 3, b"more"))
-    assert reset_of(side) == Code.STREAM_CLOSED
+def test_data_on_closed_streams(server: ServerHarness) -> None:
+    server.feed(server.request(1), frame(DATA, 0, 1, b"more"))
+    assert response_of_and_reset(server) == Code.STREAM_CLOSED
+    server.feed(server.request(3, path="/test/Hold"), frame(DATA, 0, 3, b"more"))
+    assert reset_of(server) == Code.STREAM_CLOSED
 
 
-def response_of_and_reset(side: Side) -> Code:
-    return Code(next(each.number for each in side.take() if each.kind == RST))
+def response_of_and_reset(server: ServerHarness) -> Code:
+    return Code(next(each.number for each in server.sent_frames() if each.kind == RST))
 
 
-def test_data_goes_on_after_a_reset_in_the_middle_of_a_frame(side: Side) -> None:
-    side.give(side.headers(1, to("/test/Raw")))
+def test_data_goes_on_after_a_reset_in_the_middle_of_a_frame(server: ServerHarness) -> None:
+    server.feed(server.headers(1, to("/test/Raw")))
     data = frame(DATA, END_STREAM, 1, message(b"a") + message(bytes(100)))
-    side.calls[0].on_message = lambda _: side.calls[0].finish()
-    side.give(data[:20], data[20:60], data[60:], side.request(3))
-    assert [each.payload[5:] for each in side.take() if each.kind == DATA] == [b"hi"]
+    server.calls[0].on_message = lambda _: server.calls[0].finish()
+    server.feed(data[:20], data[20:60], data[60:], server.request(3))
+    assert [each.payload[5:] for each in server.sent_frames() if each.kind == DATA] == [b"hi"]
 
 
-def test_messages_after_the_end_of_the_handlers_side_wait_for_nobody(side: Side) -> None:
-    """The answer waits for a window; what the client still says is ignored."""
-    side.give(settings(window=0), side.headers(1, to("/test/Raw")))
-    side.calls[0].send(b"x")
-    side.calls[0].finish()
-    side.give(frame(DATA, 0, 1, message(b"ignored")), frame(DATA, END_STREAM, 1))
-    assert side.events == []
-    side.give(window(1, 100))
-    assert statuses(side) == ["0"]
-    assert not side.connection.streams
+def test_messages_after_the_handler_finished_are_dropped(server: ServerHarness) -> None:
+    """The response waits for a window; what the client still sends is ignored."""
+    server.feed(settings(window=0), server.headers(1, to("/test/Raw")))
+    server.calls[0].send(b"x")
+    server.calls[0].finish()
+    server.feed(frame(DATA, 0, 1, message(b"ignored")), frame(DATA, END_STREAM, 1))
+    assert server.events == []
+    server.feed(window(1, 100))
+    assert statuses(server) == ["0"]
+    assert not server.connection.streams
 
 
-def test_window_updates_for_closed_streams_are_late_not_wrong(side: Side) -> None:
-    side.give(side.request(1), window(1, 5), frame(RST, 0, 1, bytes(4)), side.request(3))
-    assert side.connection.dead is None
+def test_window_updates_for_closed_streams_are_no_error(server: ServerHarness) -> None:
+    server.feed(server.request(1), window(1, 5), frame(RST, 0, 1, bytes(4)), server.request(3))
+    assert server.http2.error is None
 
 
 # --- errors of connections
@@ -186,44 +192,44 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, Code]] = {
 @pytest.mark.parametrize("name", CONNECTION_ERRORS)
 def test_connection_errors(name: str) -> None:
     attack, code = CONNECTION_ERRORS[name]
-    side = Side().give(attack)
-    assert failed(side) == code
+    server = ServerHarness().feed(attack)
+    assert connection_error(server) == code
 
 
-def test_a_window_setting_that_overflows_a_stream(side: Side) -> None:
-    side.give(
-        side.headers(1, to("/test/Raw")), window(1, (1 << 31) - 70_000), settings(window=99_999)
+def test_a_window_setting_that_overflows_a_stream(server: ServerHarness) -> None:
+    server.feed(
+        server.headers(1, to("/test/Raw")), window(1, (1 << 31) - 70_000), settings(window=99_999)
     )
-    assert failed(side) == Code.FLOW_CONTROL_ERROR
+    assert connection_error(server) == Code.FLOW_CONTROL_ERROR
 
 
-def test_headers_on_a_closed_stream(side: Side) -> None:
-    side.give(side.request(5), side.request(3))
-    assert failed(side) == Code.STREAM_CLOSED
+def test_headers_on_a_closed_stream(server: ServerHarness) -> None:
+    server.feed(server.request(5), server.request(3))
+    assert connection_error(server) == Code.STREAM_CLOSED
 
 
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", PREFACE[:-1] + b"x", b"\x16"])
 def test_not_http2(start: bytes) -> None:
-    side = Side(greet=False).give(start)
-    assert failed(side) == Code.PROTOCOL_ERROR
+    server = ServerHarness(greet=False).feed(start)
+    assert connection_error(server) == Code.PROTOCOL_ERROR
 
 
 def test_settings_come_first() -> None:
     for first in (frame(PING, payload=bytes(8)), frame(SETTINGS, ACK), frame(DATA, 0, 1, b"x")):
-        side = Side(greet=False).give(PREFACE + first)
-        assert failed(side) == Code.PROTOCOL_ERROR
+        server = ServerHarness(greet=False).feed(PREFACE + first)
+        assert connection_error(server) == Code.PROTOCOL_ERROR
 
 
-def test_an_response_in_the_middle_of_the_input(side: Side) -> None:
-    """A handler that finishes on a message, whole or in pieces, hears no more of the same frame."""
+def test_a_response_in_the_middle_of_the_input(server: ServerHarness) -> None:
+    """A handler that finishes on a message, whole or in pieces, gets no more of the same frame."""
     for stream, cut in ((1, 0), (3, 4)):
-        side.give(side.headers(stream, to("/test/Raw")))
-        side.calls[-1].on_message = lambda body: side.calls[-1].finish()
+        server.feed(server.headers(stream, to("/test/Raw")))
+        server.calls[-1].on_message = lambda body: server.calls[-1].finish()
         data = message(b"a") + message(b"b")
-        side.give(
+        server.feed(
             frame(DATA, 0, stream, data[:cut]) if cut else b"", frame(DATA, 0, stream, data[cut:])
         )
-        side.give(frame(DATA, PADDED | END_STREAM, stream, b"\x00"))
-    assert statuses(side) == ["0", "0"]
-    assert side.events == []
-    assert side.connection.dead is None
+        server.feed(frame(DATA, PADDED | END_STREAM, stream, b"\x00"))
+    assert statuses(server) == ["0", "0"]
+    assert server.events == []
+    assert server.http2.error is None

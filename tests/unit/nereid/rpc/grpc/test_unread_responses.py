@@ -1,9 +1,10 @@
-"""Answers that a client does not take: how long they wait, and what it may send meanwhile."""
+"""Responses that a client does not read: how long they wait, and what it may send meanwhile."""
 
 from __future__ import annotations
 
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import Code
+from nereid.rpc.http2.limits import Limits
+from tests.support.rpc.connection_harness import ServerHarness
 from tests.support.rpc.http2_frames import (
     DATA,
     GOAWAY,
@@ -16,75 +17,74 @@ from tests.support.rpc.http2_frames import (
     to,
     window,
 )
-from tests.support.rpc.http2_peers import Side
 
 
-def test_a_unary_response_that_gets_no_window_is_given_up() -> None:
-    side = Side(Limits(write_timeout_s=10))
-    side.give(settings(window=3), side.request(1), side.headers(3, to("/test/Raw")))
-    side.calls[-1].send(b"more than three bytes")
-    side.take()
+def test_a_unary_response_without_a_window_times_out() -> None:
+    server = ServerHarness(Limits(write_timeout_s=10))
+    server.feed(settings(window=3), server.request(1), server.headers(3, to("/test/Raw")))
+    server.calls[-1].send(b"more than three bytes")
+    server.sent_frames()
     for now in (1, 9):
-        side.connection.end_untaken(now)
-    assert side.take() == []
-    side.give(window(1, 1))
-    assert side.one(DATA).payload == message(b"hi")[3:4]
+        server.connection.end_unread_responses(now)
+    assert server.sent_frames() == []
+    server.feed(window(1, 1))
+    assert server.one(DATA).payload == message(b"hi")[3:4]
     for now in (10, 19):
-        side.connection.end_untaken(now)
-    assert side.take() == []
-    side.connection.end_untaken(20)
-    reset = side.one(RST)
+        server.connection.end_unread_responses(now)
+    assert server.sent_frames() == []
+    server.connection.end_unread_responses(20)
+    reset = server.one(RST)
     # What waits in a stream is its owner's affair.
     assert (reset.stream, reset.number) == (1, Code.CANCEL)
-    assert list(side.connection.streams) == [3]
+    assert list(server.connection.streams) == [3]
 
 
-def test_who_takes_no_responses_may_send_no_more() -> None:
-    """The connection's window is kept back; taking answers brings it back."""
-    side = Side(Limits(connection_window_bytes=100_000, max_unsent_bytes=50_000))
-    side.give(settings(window=0))
+def test_clients_that_read_no_responses_may_not_send() -> None:
+    """The connection's window is withheld; reading responses brings it back."""
+    server = ServerHarness(Limits(connection_window_bytes=100_000, max_unsent_bytes=50_000))
+    server.feed(settings(window=0))
     for stream in (1, 3):
-        side.give(side.request(stream, bytes(30_000)))
-    side.take()
+        server.feed(server.request(stream, bytes(30_000)))
+    server.sent_frames()
     upload = frame(DATA, 0, 5, message(bytes(50_000)))
-    side.give(side.headers(5, to("/test/Raw")), upload)
-    assert side.take() == []
-    side.give(window(1, 40_000))
-    frames = side.take()
+    server.feed(server.headers(5, to("/test/Raw")), upload)
+    assert server.sent_frames() == []
+    server.feed(window(1, 40_000))
+    frames = server.sent_frames()
     assert [each.stream for each in frames if each.kind == HEADERS] == [1]
     assert [each.number for each in frames if each.kind == WINDOW] == [50_005]
-    side.give(upload)
-    assert side.one(WINDOW).number == 50_005
+    server.feed(upload)
+    assert server.one(WINDOW).number == 50_005
 
 
-def test_taking_a_part_of_a_large_response_is_enough() -> None:
-    side = Side(Limits(connection_window_bytes=100_000, max_unsent_bytes=20_000))
-    side.give(settings(window=0), side.request(1, bytes(60_000)))
-    side.take()
-    side.give(side.headers(3, to("/test/Raw")), frame(DATA, 0, 3, message(bytes(52_000))))
-    side.give(window(1, 40_000))
-    assert [each.number for each in side.take() if each.kind == WINDOW] == []
-    side.give(window(1, 5))
-    assert [each.number for each in side.take() if each.kind == WINDOW] == [52_005]
+def test_reading_a_part_of_a_large_response_is_enough() -> None:
+    server = ServerHarness(Limits(connection_window_bytes=100_000, max_unsent_bytes=20_000))
+    server.feed(settings(window=0), server.request(1, bytes(60_000)))
+    server.sent_frames()
+    server.feed(server.headers(3, to("/test/Raw")), frame(DATA, 0, 3, message(bytes(52_000))))
+    server.feed(window(1, 40_000))
+    assert [each.number for each in server.sent_frames() if each.kind == WINDOW] == []
+    server.feed(window(1, 5))
+    assert [each.number for each in server.sent_frames() if each.kind == WINDOW] == [52_005]
 
 
 def test_a_reset_brings_the_window_back_at_the_next_tick() -> None:
-    side = Side(Limits(connection_window_bytes=100_000, max_unsent_bytes=20_000))
-    side.give(settings(window=0), side.request(1, bytes(60_000)))
-    side.take()
-    side.give(side.headers(3, to("/test/Raw")), frame(DATA, 0, 3, message(bytes(52_000))))
-    assert side.take() == []
-    side.give(frame(RST, 0, 1, bytes(4)))
-    assert side.take() == []
-    side.connection.tick(1)
-    assert side.one(WINDOW).number == 52_005
+    server = ServerHarness(Limits(connection_window_bytes=100_000, max_unsent_bytes=20_000))
+    server.feed(settings(window=0), server.request(1, bytes(60_000)))
+    server.sent_frames()
+    server.feed(server.headers(3, to("/test/Raw")), frame(DATA, 0, 3, message(bytes(52_000))))
+    assert server.sent_frames() == []
+    server.feed(frame(RST, 0, 1, bytes(4)))
+    assert server.sent_frames() == []
+    server.http2.on_timer(1)
+    assert server.one(WINDOW).number == 52_005
 
 
-def test_who_keeps_sending_all_the_same_is_cut_off() -> None:
-    side = Side(Limits(connection_window_bytes=100_000, max_unsent_bytes=20_000))
-    side.give(settings(window=0), side.request(1, bytes(60_000)))
-    side.take()
-    side.give(side.headers(3, to("/test/Raw")), frame(DATA, 0, 3, message(bytes(90_000))))
-    assert side.take() == []
-    side.give(frame(DATA, 0, 3, message(bytes(20_000))))
-    assert side.one(GOAWAY).code == Code.FLOW_CONTROL_ERROR
+def test_clients_that_exceed_the_withheld_window_are_cut_off() -> None:
+    server = ServerHarness(Limits(connection_window_bytes=100_000, max_unsent_bytes=20_000))
+    server.feed(settings(window=0), server.request(1, bytes(60_000)))
+    server.sent_frames()
+    server.feed(server.headers(3, to("/test/Raw")), frame(DATA, 0, 3, message(bytes(90_000))))
+    assert server.sent_frames() == []
+    server.feed(frame(DATA, 0, 3, message(bytes(20_000))))
+    assert server.one(GOAWAY).code == Code.FLOW_CONTROL_ERROR

@@ -1,4 +1,4 @@
-"""When files count as written, and how a failure is told."""
+"""When files count as written, and how a failure is described."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.rpc.net.tls_files import _Seen, reason
+from nereid.rpc.net.tls_files import _FileVersion, reason
 
 
 @pytest.mark.parametrize(
@@ -22,20 +22,20 @@ def test_a_file_is_settled_a_second_after_it_was_written(
     path.write_bytes(b"x")
     then = time.time() - age_s
     os.utime(path, (then, then))
-    assert _Seen.of(str(path)).settled() is settled
+    assert _FileVersion.of(str(path)).settled() is settled
 
 
-def test_a_file_that_went_is_a_change(tmp_path: Path) -> None:
+def test_a_removed_file_is_a_change(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x")
-    before = _Seen.of(str(path))
+    before = _FileVersion.of(str(path))
     path.unlink()
-    assert _Seen.of(str(path)) != before
-    assert _Seen.of(str(path)).settled()
+    assert _FileVersion.of(str(path)) != before
+    assert _FileVersion.of(str(path)).settled()
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "text"),
     [
         (ssl.SSLError(1, "[SSL: X] what happened (_ssl.c:1006)"), "[SSL: X] what happened"),
         (OSError(2, "No such file"), "[Errno 2] No such file"),
@@ -43,6 +43,6 @@ def test_a_file_that_went_is_a_change(tmp_path: Path) -> None:
         (TimeoutError("timed out"), "timed out"),
     ],
 )
-def test_reasons_are_for_people(error: Exception, told: str) -> None:
-    assert told in reason(error)
+def test_reasons_have_no_source_lines(error: Exception, text: str) -> None:
+    assert text in reason(error)
     assert "_ssl.c" not in reason(error)

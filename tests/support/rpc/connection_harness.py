@@ -1,4 +1,7 @@
-"""Whom the connections under test talk to, frame by frame; both are pure, and so is this."""
+"""A pure connection under test, and its peer: feed it frames, read the frames that it sends.
+
+ServerHarness and ClientHarness are what unit tests begin with; nothing here does I/O or sleeps.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,14 @@ from typing import Any, Generic, Self, TypeVar
 
 import hpack
 
-from nereid.rpc.grpc.call import Call, Handlers
+from nereid.rpc.grpc.call import Call
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.deadlines import Deadlines
-from nereid.rpc.grpc.dispatch import routes_of
-from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection
-from nereid.rpc.grpc.server_context import Service
+from nereid.rpc.grpc.handlers import Handlers, routes_of
+from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
 from nereid.rpc.grpc.status import RpcError
-from nereid.rpc.http2.control_frames import Limits
 from nereid.rpc.http2.frames import PREFACE, Code
+from nereid.rpc.http2.limits import Limits
 from tests.support.rpc.http2_frames import (
     DATA,
     END_HEADERS,
@@ -36,50 +38,59 @@ from tests.support.rpc.http2_frames import (
 Role = TypeVar("Role", bound=ClientConnection | ServerConnection)
 
 
-class Peer(Generic[Role]):
-    """Gives a connection frames, and reads what it writes."""
+class _Harness(Generic[Role]):
+    """A connection of either role."""
 
     def __init__(self, connection: Role) -> None:
         self.connection = connection
+        self.http2 = connection.http2
         self.encoder = hpack.Encoder()
         self.reader = Reader()
 
-    def give(self, *parts: bytes) -> Self:
+    def feed(self, *parts: bytes) -> Self:
         for part in parts:
-            self.connection.receive(part)
+            self.http2.receive_data(part)
         return self
 
-    def take(self) -> list[Frame]:
+    def sent_frames(self) -> list[Frame]:
         data = b""
-        while out := self.connection.take():
+        while out := self.http2.data_to_send():
             data += b"".join(out)
         return self.reader.read(data)
 
     def one(self, kind: int) -> Frame:
-        """The one frame of this kind among what was written."""
-        frames = [each for each in self.take() if each.kind == kind]
+        """The one frame of this kind among those sent."""
+        frames = [each for each in self.sent_frames() if each.kind == kind]
         assert len(frames) == 1, frames
         return frames[0]
 
 
-class Side(Peer[ServerConnection]):
-    """A server connection with one method of each kind, and a clock to turn by hand."""
+class ServerHarness(_Harness[ServerConnection]):
+    """A server connection with one method of each kind, and a clock that tests set."""
 
     def __init__(self, limits: Limits | None = None, *, greet: bool = True) -> None:
         self.now = 1000.0
         self.calls: list[Call] = []
         self.events: list[Any] = []
+        # When the timer of deadlines was set, and for which time.
+        self.timers: list[float | None] = []
         handlers = Handlers(
             unary={"/test/Echo": self.echo, "/test/Hold": self.hold, "/test/Fail": self.broken},
             async_unary={"/test/Later": self.later},
             stream={"/test/Chat": self.chat, "/test/Raw": self.raw},
         )
         self.deadlines: Deadlines[ServerCall] = Deadlines()
-        self.service = Service(routes_of(handlers), self.deadlines, lambda: self.now, self.spawn)
-        super().__init__(ServerConnection(limits or Limits(), self.service, "peer"))
+        context = ServerContext(
+            routes_of(handlers),
+            self.deadlines,
+            now=lambda: self.now,
+            spawn=self.spawn,
+            on_earlier_deadline=lambda: self.timers.append(self.deadlines.next_due()),
+        )
+        super().__init__(ServerConnection(limits or Limits(), context, "peer", wake=lambda: None))
         if greet:
-            self.give(PREFACE + settings())
-            self.take()
+            self.feed(PREFACE + settings())
+            self.sent_frames()
 
     def headers(self, stream: int, fields: Fields | None = None, flags: int = END_HEADERS) -> bytes:
         return frame(HEADERS, flags, stream, self.encoder.encode(fields or REQUEST))
@@ -121,35 +132,44 @@ class Side(Peer[ServerConnection]):
         call.on_writable = lambda: self.events.append("writable")
 
 
-class Ends(Peer[ClientConnection]):
+class ClientHarness(_Harness[ClientConnection]):
     """A client connection and the streams opened on it."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        super().__init__(ClientConnection(limits or Limits(trusting=True)))
-        self.freed = 0
-        self.connection.freed = self._freed
+        self.slots = 0
+        super().__init__(
+            ClientConnection(
+                limits or Limits(trusts_peer=True),
+                wake=lambda: None,
+                on_stream_slot=self._on_stream_slot,
+            )
+        )
         self.messages: list[bytes] = []
         self.closes: list[RpcError | None] = []
         self.opens = 0
-        opening = b"".join(self.connection.take())
+        self.writable = 0
+        opening = b"".join(self.http2.data_to_send())
         assert opening.startswith(PREFACE)
         self.opening = self.reader.read(opening[len(PREFACE) :])
-        self.give(settings())
-        self.take()
+        self.feed(settings())
+        self.sent_frames()
 
-    def _freed(self) -> None:
-        self.freed += 1
+    def _on_stream_slot(self) -> None:
+        self.slots += 1
 
     def headers(self, fields: list[tuple[str, str]], flags: int = END_HEADERS) -> bytes:
         return frame(HEADERS, flags, 1, self.encoder.encode(fields))
 
     def stream(self) -> ClientStream:
         block = request_block("/test/Echo", "host", (("a", "b"),), timeout_s=2)
-        stream = ClientStream(block, self.messages.append, self.closes.append)
-        stream.on_open = self._opened
-        return stream
+        return ClientStream(
+            block, self.messages.append, self.closes.append, self._on_open, self._on_writable
+        )
 
-    def _opened(self) -> None:
+    def _on_writable(self) -> None:
+        self.writable += 1
+
+    def _on_open(self) -> None:
         self.opens += 1
 
     def start(self) -> ClientStream:
@@ -165,9 +185,9 @@ class Ends(Peer[ClientConnection]):
         return error
 
 
-def response_of(side: Side, stream: int = 1) -> bytes:
-    """The one message answered on a stream that ended well."""
-    frames = [each for each in side.take() if each.stream == stream]
+def response_of(server: ServerHarness, stream: int = 1) -> bytes:
+    """The one message sent on a stream that ended with OK."""
+    frames = [each for each in server.sent_frames() if each.stream == stream]
     assert [each.kind for each in frames[:1] + frames[-1:]] == [HEADERS, HEADERS]
     assert frames[0].fields == {":status": "200", "content-type": "application/grpc"}
     assert frames[-1].fields == {"grpc-status": "0"}
@@ -177,15 +197,17 @@ def response_of(side: Side, stream: int = 1) -> bytes:
     return data[5:]
 
 
-def failed(side: Side) -> Code:
-    """The connection gave up with this code, and says nothing more."""
-    last = side.one(GOAWAY)
-    assert side.connection.dead is not None
-    side.give(frame(PING, payload=bytes(8)))
-    assert side.take() == []
+def connection_error(server: ServerHarness) -> Code:
+    """The code that the connection ended with; it must be silent from then on."""
+    last = server.one(GOAWAY)
+    assert server.http2.error is not None
+    server.feed(frame(PING, payload=bytes(8)))
+    assert server.sent_frames() == []
     return Code(last.code)
 
 
-def statuses(side: Side) -> list[str]:
-    """How the calls ended that were answered."""
-    return [each.fields["grpc-status"] for each in side.take() if "grpc-status" in each.fields]
+def statuses(server: ServerHarness) -> list[str]:
+    """The gRPC statuses of the calls that ended."""
+    return [
+        each.fields["grpc-status"] for each in server.sent_frames() if "grpc-status" in each.fields
+    ]

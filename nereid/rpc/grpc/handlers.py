@@ -1,38 +1,43 @@
-"""From a complete request to its handler, and from a handler's exception to a status.
-
-Shared by every engine. Exceptions other than RpcError become INTERNAL with a fixed text; the log
-has the rest.
-"""
+"""A server's table of handlers, and how coroutines among them are run. Shared by both engines."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.grpc.call import Call
+from nereid.rpc.grpc.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from nereid.rpc.grpc.messages import AllocateBuffer
 
-    from nereid.rpc.grpc.call import (
-        AllocateBuffer,
-        AsyncUnaryHandler,
-        Call,
-        Handlers,
-        StreamHandler,
-        UnaryHandler,
-    )
+# The message is a MessageBuffer instead of bytes where its path has an allocator that made one.
+UnaryHandler = Callable[[Call, Any], None]
+AsyncUnaryHandler = Callable[[Call, bytes], Awaitable[bytes]]
+StreamHandler = Callable[[Call], None]
 
-log = logging.getLogger("nereid.rpc")
 
-INTERNAL_TEXT = "internal error"
+@dataclass(frozen=True)
+class Handlers:
+    """Methods by path. `unary` handlers are plain functions and must not block; `async_unary` run
+    as tasks.
+    """
+
+    unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
+    async_unary: Mapping[str, AsyncUnaryHandler] = field(default_factory=dict)
+    stream: Mapping[str, StreamHandler] = field(default_factory=dict)
+    # Methods whose responses are worth compressing, where the server's options ask for it.
+    compressible: frozenset[str] = frozenset()
+    # For unary paths whose large messages shall not be put together in bytes.
+    rooms: Mapping[str, AllocateBuffer] = field(default_factory=dict)
 
 
 class Route:
     """One method's handler; exactly one of the three is set."""
 
-    __slots__ = ("compressible", "coroutine", "room", "stream", "unary")
+    __slots__ = ("allocate", "compressible", "coroutine", "stream", "unary")
 
     def __init__(
         self,
@@ -45,7 +50,7 @@ class Route:
         self.stream = stream
         self.compressible = False
         # Where its large messages are put together; None: in bytes.
-        self.room: AllocateBuffer | None = None
+        self.allocate: AllocateBuffer | None = None
 
 
 def routes_of(handlers: Handlers) -> dict[str, Route]:
@@ -54,36 +59,19 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
     routes.update({path: Route(stream=item) for path, item in handlers.stream.items()})
     for path in handlers.compressible:
         routes[path].compressible = True
-    for path, room in handlers.rooms.items():
-        routes[path].room = room
+    for path, allocate in handlers.rooms.items():
+        routes[path].allocate = allocate
     return routes
 
 
-def report(call: Call, error: Exception) -> None:
-    """Answer a call whose handler raised."""
-    if isinstance(error, RpcError):
-        call.fail(error.status, error.message, error.trailers)
-        return
-    log.error("handler of %s failed", call.path, exc_info=error)
-    call.fail(Status.INTERNAL, INTERNAL_TEXT)
-
-
-def guarded(call: Call, callback: Callable[..., None], *args: object) -> None:
-    """Run a handler's callback; what it raises ends the call."""
-    try:
-        callback(*args)
-    except Exception as error:
-        report(call, error)
-
-
-class Tasks:
+class HandlerTasks:
     """Runs coroutine handlers, and keeps their tasks from being collected."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(_response(call, handler, message))
+        task = asyncio.get_running_loop().create_task(_run(call, handler, message))
         call.on_cancel = lambda: _cancel(task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -99,11 +87,11 @@ def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
 
 
-async def _response(call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
+async def _run(call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
     try:
         call.reply(await handler(call, message))
     except asyncio.CancelledError:
         call.fail(Status.CANCELLED, "the call was cancelled")
         raise
     except Exception as error:
-        report(call, error)
+        call.fail_with(error)

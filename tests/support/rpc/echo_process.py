@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from nereid.rpc import Server, ServerOptions
-from tests.support.rpc.rpc_site import Site
+from tests.support.rpc.echo_service import Site
 
 
 async def main() -> None:

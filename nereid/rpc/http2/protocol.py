@@ -1,6 +1,6 @@
-"""The asyncio shell around a connection: bytes in, gathered bytes out, back-pressure, ticks.
+"""Runs an HTTP/2 connection on an asyncio transport: bytes in, gathered bytes out, back-pressure.
 
-What is said within one turn of the event loop leaves in one write. Knows nothing of calls.
+What is sent within one turn of the event loop leaves in one write. Knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from nereid.rpc.http2.connection import Connection
+    from nereid.rpc.http2.connection import Http2Connection
 
 _WRITE_HIGH_WATER_BYTES = 1 << 20
 # Joined below this; above, copying costs more than the vectors save.
 _JOIN_BYTES = 1 << 18
-# For a peer to read our last words.
+# For a peer to read our GOAWAY.
 _LINGER_S = 1.0
 
 
-class Shell(asyncio.Protocol):
-    """Runs one connection over one transport; a role's protocol extends it."""
+class Http2Protocol(asyncio.Protocol):
+    """One connection on one transport; extended by servers and channels, which make `http2` before
+    `connection_made` is called here.
+    """
 
-    connection: Connection[Any]
+    http2: Http2Connection[Any]
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -42,25 +44,24 @@ class Shell(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.connection.wake = self.wake
         self.wake()
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        # Answers given while parsing leave below, without a turn of their own.
+        # Replies given while parsing leave below, without a turn of their own.
         self._scheduled = True
-        self.connection.receive(data)
+        self.http2.receive_data(data)
         self._flush()
 
     def pause_writing(self) -> None:
         self._paused = True
-        self.connection.set_blocked(True)
+        self.http2.sender.set_blocked(True)
 
     def resume_writing(self) -> None:
         self._paused = False
-        self.connection.set_blocked(False)
+        self.http2.sender.set_blocked(False)
 
     # --- for the connection and its owner
 
@@ -69,8 +70,9 @@ class Shell(asyncio.Protocol):
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
-    def tick(self) -> None:
-        if not self.connection.tick(time.monotonic()):
+    def on_timer(self) -> None:
+        """To be called about once a second."""
+        if not self.http2.on_timer(time.monotonic()):
             self.abort()
 
     def close(self) -> None:
@@ -86,11 +88,11 @@ class Shell(asyncio.Protocol):
 
     def _flush(self) -> None:
         transport = self._transport
-        connection = self.connection
+        http2 = self.http2
         if transport is None:
             return
         while True:
-            out = connection.take()
+            out = http2.data_to_send()
             if not out or transport.is_closing():
                 break
             if len(out) == 1:
@@ -100,11 +102,12 @@ class Shell(asyncio.Protocol):
             if self._paused:
                 break
         self._scheduled = False
-        if self._closing or connection.dead is not None:
-            self._shut(transport)
-        elif connection.refusing and not connection.streams:
-            # Drained: the last answer is out.
-            self._shut(transport)
+        control = http2.control
+        if self._closing or control.error is not None:
+            self._close_transport(transport)
+        elif control.refusing and not http2.streams.open:
+            # Drained: the last response is out.
+            self._close_transport(transport)
 
     def _write(self, transport: asyncio.Transport, out: list[bytes | memoryview]) -> None:
         if sum(map(len, out)) <= _JOIN_BYTES:
@@ -112,7 +115,7 @@ class Shell(asyncio.Protocol):
         else:
             transport.writelines(out)
 
-    def _shut(self, transport: asyncio.Transport) -> None:
+    def _close_transport(self, transport: asyncio.Transport) -> None:
         if not transport.is_closing():
             transport.close()
             self._loop.call_later(_LINGER_S, transport.abort)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from tests.support.rpc.rpc_peer import (
+from tests.support.rpc.raw_peer import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -46,44 +46,44 @@ class Sender:
     """Sends requests of any size over a peer's connection, within the windows that it is given."""
 
     def __init__(self, peer: Peer, path: str = "/test/Echo", *, blind: bool = False) -> None:
-        """blind: reads nothing, and takes it that there is room again."""
+        """blind: reads nothing, and assumes that windows are open."""
         self.peer = peer
         self.path = path
         self.blind = blind
-        self.room = {0: 65_535}
+        self.windows = {0: 65_535}
         self.initial = 65_535
         self.pings = 0
 
     async def open(self, stream: int) -> None:
         fields = [(name, self.path if name == ":path" else value) for name, value in REQUEST]
         await self.peer.send(frame(HEADERS, END_HEADERS, stream, block(fields)))
-        self.room[stream] = self.initial
+        self.windows[stream] = self.initial
 
     async def upload(self, stream: int, body: bytes) -> None:
         """A whole request."""
         await self.open(stream)
         await self.message(stream, body, END_STREAM)
-        del self.room[stream]
+        del self.windows[stream]
 
     async def message(self, stream: int, body: bytes, flags: int = 0) -> None:
         """flags: of the last frame."""
         rest = memoryview(struct.pack(">BI", 0, len(body)) + body)
-        room = self.room
+        windows = self.windows
         while rest:
-            size = min(16_384, len(rest), room[0], room[stream])
+            size = min(16_384, len(rest), windows[0], windows[stream])
             if size <= 0:
-                await self.learn(stream)
+                await self.await_window(stream)
                 continue
             piece, rest = rest[:size], rest[size:]
-            room[0] -= size
-            room[stream] -= size
+            windows[0] -= size
+            windows[stream] -= size
             await self.peer.send(frame(DATA, 0 if rest else flags, stream, bytes(piece)))
 
-    async def learn(self, stream: int) -> None:
-        """Learn of more room, or that there is none for now: a ping comes back first."""
+    async def await_window(self, stream: int) -> None:
+        """Wait for a window; a ping that comes back first means that there is none for now."""
         if self.blind:
-            self.room[0] += MIB
-            self.room[stream] += MIB
+            self.windows[0] += MIB
+            self.windows[stream] += MIB
             return
         self.pings += 1
         token = struct.pack(">Q", self.pings)
@@ -91,12 +91,12 @@ class Sender:
         while True:
             kind, _, of, payload = await self.peer.next_of(SETTINGS, WINDOW, PING)
             if kind == WINDOW:
-                self.room[of] = self.room.get(of, 0) + int.from_bytes(payload)
+                self.windows[of] = self.windows.get(of, 0) + int.from_bytes(payload)
             elif kind == PING and payload == token:
                 raise NoRoomError
             elif kind == SETTINGS and payload:
                 initial = dict(struct.iter_unpack(">HI", payload))[4]
-                self.room[stream] += initial - self.initial
+                self.windows[stream] += initial - self.initial
                 self.initial = initial
-            if kind != PING and self.room[0] > 0 and self.room[stream] > 0:
+            if kind != PING and self.windows[0] > 0 and self.windows[stream] > 0:
                 return

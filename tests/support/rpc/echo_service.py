@@ -1,4 +1,4 @@
-"""A little service with one method of every kind, served by either engine, to test nereid.rpc."""
+"""A small service with one method of every kind, served by either engine, to test nereid.rpc."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Site:
         return b""
 
     def chat(self, call: Call) -> None:
-        """Answers every message, finishes when the client does."""
+        """Echoes every message, finishes when the client does."""
         self._keep(call)
         call.on_message = call.send
         call.on_half_close = call.finish
@@ -108,7 +108,7 @@ class Site:
         call.on_half_close = self.half_closed.set
 
     def sink(self, call: Call) -> None:
-        """Takes everything, answers with its size when the client is done."""
+        """Reads everything, replies with its size when the client is done."""
         self._keep(call)
         sizes: list[int] = []
         call.on_message = lambda message: sizes.append(len(message))
@@ -148,7 +148,7 @@ async def soon(event: asyncio.Event) -> None:
         await event.wait()
 
 
-def taken(stream: BlockingStream) -> list[bytes]:
+def poll_messages(stream: BlockingStream) -> list[bytes]:
     """What comes next on a stream whose owner polls."""
     poll = select.poll()
     poll.register(stream, select.POLLIN)

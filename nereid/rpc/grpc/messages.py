@@ -1,0 +1,231 @@
+"""gRPC's length-prefixed messages in the content of HTTP/2 streams: cut out, decompressed, and
+sent.
+
+Pure. Knows nothing of calls; who owns a stream gets its messages through `MessageHandler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from nereid.rpc.grpc.compression import decompress
+from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.http2 import frames
+from nereid.rpc.http2.stream import REMOTE_CLOSED, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.rpc.http2.sender import Sender
+
+# A flag that says whether the message is compressed, and its length.
+MESSAGE_HEAD = Struct(">BI")
+_HEAD_BYTES = MESSAGE_HEAD.size
+# A DATA frame's head and a message's head in one pack. Only for frames below 64 KiB.
+_DATA_AND_MESSAGE_HEAD = Struct(">BHBBIBI")
+_pack_data_and_message_head = _DATA_AND_MESSAGE_HEAD.pack
+_unpack_message_head = MESSAGE_HEAD.unpack_from
+# A bytes object costs some 40 bytes beside its content; crumbs smaller than this are copied
+# together so that a peer sending byte by byte cannot make a message cost forty times its size.
+_CRUMB_BYTES = 1024
+
+
+class MessageBuffer(Protocol):
+    """Memory that a large message is put together in."""
+
+    # As long as the message.
+    view: memoryview
+
+
+# Given the size of a message that comes in pieces, and the first of them: where to put it, or None
+# for bytes.
+AllocateBuffer = Callable[[int, memoryview], MessageBuffer | None]
+
+
+class PartialMessage:
+    """One message that arrives in pieces: its five-byte head, then its body."""
+
+    __slots__ = (
+        "_allocate",
+        "_buffer",
+        "_head",
+        "_max_bytes",
+        "_missing",
+        "_pieces",
+        "_size",
+        "compressed",
+    )
+
+    def __init__(self, max_bytes: int, allocate: AllocateBuffer | None = None) -> None:
+        self._allocate = allocate
+        self._buffer: MessageBuffer | None = None
+        self._size = 0
+        self._head = b""
+        self._max_bytes = max_bytes
+        self._missing = -1
+        self._pieces: list[bytes | bytearray] = []
+        self.compressed = 0
+
+    def feed(self, data: bytes, start: int, stop: int) -> int:
+        """Consume what belongs to this message; returns where the next one starts."""
+        if self._missing < 0:
+            size = min(stop - start, _HEAD_BYTES - len(self._head))
+            self._head += data[start : start + size]
+            start += size
+            if len(self._head) < _HEAD_BYTES:
+                return start
+            self.compressed, self._missing = MESSAGE_HEAD.unpack(self._head)
+            check_message_head(self.compressed, self._missing, self._max_bytes)
+            self._size = self._missing
+            if self.compressed:
+                self._allocate = None
+        size = min(stop - start, self._missing)
+        if size:
+            if self._allocate is not None:
+                self._buffer = self._allocate(self._size, memoryview(data)[start : start + size])
+                self._allocate = None
+            if self._buffer is not None:
+                place = self._size - self._missing
+                self._buffer.view[place : place + size] = memoryview(data)[start : start + size]
+            else:
+                self._append(data[start : start + size])
+            self._missing -= size
+        return start + size
+
+    def _append(self, piece: bytes) -> None:
+        pieces = self._pieces
+        if len(piece) >= _CRUMB_BYTES:
+            pieces.append(piece)
+        elif pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += piece
+        else:
+            pieces.append(bytearray(piece))
+
+    @property
+    def complete(self) -> bool:
+        return self._missing == 0
+
+    def message(self) -> bytes | MessageBuffer:
+        return b"".join(self._pieces) if self._buffer is None else self._buffer
+
+
+def check_message_head(compressed: int, size: int, max_bytes: int) -> None:
+    """Refuse a message by its head, before any of its body is kept."""
+    if compressed > 1:
+        raise RpcError(Status.INTERNAL, "a message with an unknown flag")
+    if size > max_bytes:
+        raise RpcError(
+            Status.RESOURCE_EXHAUSTED, f"message of {size} bytes is larger than {max_bytes} bytes"
+        )
+
+
+class MessageStream(Stream):
+    """A stream that carries messages; calls of either role extend it, and set both attributes."""
+
+    __slots__ = ("encoding", "partial_message")
+
+    # The peer's grpc-encoding.
+    encoding: str
+    partial_message: PartialMessage | None
+
+    def discard_partial_input(self) -> None:
+        self.partial_message = None
+
+
+M = TypeVar("M", bound=MessageStream)
+M_contra = TypeVar("M_contra", bound=MessageStream, contravariant=True)
+
+
+class MessageHandler(Protocol[M_contra]):
+    """Gets the messages of all of a connection's streams."""
+
+    def on_message(self, stream: M_contra, message: Any) -> None:
+        """A whole message, decompressed: bytes, or the buffer that was allocated for it."""
+
+    def on_bad_message(self, stream: M_contra, error: RpcError) -> None:
+        """The stream's content is no message, or one too large: nothing more can be read of it."""
+
+    def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
+        """Where the stream's messages that come in pieces are put together; None: in bytes."""
+
+
+class MessageReader(Generic[M]):
+    """Cuts messages out of the content of a connection's streams (http2.handler.ContentReader).
+
+    Nearly every message comes in one DATA frame, and is one slice of what was received.
+    """
+
+    def __init__(self, max_message_bytes: int, handler: MessageHandler[M]) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._handler = handler
+
+    def read(self, stream: M, data: bytes, start: int, stop: int) -> None:
+        try:
+            while start < stop:
+                if stream.partial_message is None and stop - start >= 5:
+                    compressed, size = _unpack_message_head(data, start)
+                    end = start + 5 + size
+                    if end <= stop:
+                        message = data[start + 5 : end]
+                        start = end
+                        if compressed or size > self._max_message_bytes:
+                            message = self._decompress(stream, compressed, message)
+                        self._handler.on_message(stream, message)
+                        if stream.state & REMOTE_CLOSED:
+                            return
+                        continue
+                start = self._read_piece(stream, data, start, stop)
+        except RpcError as error:
+            stream.partial_message = None
+            self._handler.on_bad_message(stream, error)
+
+    def _read_piece(self, stream: M, data: bytes, start: int, stop: int) -> int:
+        partial = stream.partial_message
+        if partial is None:
+            partial = stream.partial_message = PartialMessage(
+                self._max_message_bytes, self._handler.allocator_of(stream)
+            )
+        start = partial.feed(data, start, stop)
+        if partial.complete:
+            stream.partial_message = None
+            message: Any = partial.message()
+            if partial.compressed:
+                message = self._decompress(stream, partial.compressed, message)
+            self._handler.on_message(stream, message)
+            if stream.state & REMOTE_CLOSED:
+                return stop
+        return start
+
+    def _decompress(self, stream: M, compressed: int, message: bytes) -> bytes:
+        check_message_head(compressed, len(message), self._max_message_bytes)
+        return decompress(stream.encoding, message, self._max_message_bytes)
+
+
+def send_message(
+    sender: Sender[Any], stream: MessageStream, message: bytes, compressed: int = 0
+) -> None:
+    """One message: straight out when both windows allow it."""
+    size = len(message) + 5
+    if stream.queue is None and size <= min(
+        sender.quick_bytes, stream.send_window, sender.send_window
+    ):
+        stream.send_window -= size
+        sender.send_window -= size
+        if not sender.out:
+            sender.wake()
+        sender.out += (
+            _pack_data_and_message_head(0, size, frames.DATA, 0, stream.id, compressed, size - 5),
+            message,
+        )
+        return
+    sender.enqueue(stream, (MESSAGE_HEAD.pack(compressed, size - 5), message))
+
+
+def send_message_parts(
+    sender: Sender[Any], stream: MessageStream, parts: Sequence[bytes | memoryview]
+) -> None:
+    """One message, given in parts that are not worth joining."""
+    head = MESSAGE_HEAD.pack(0, sum(map(len, parts)))
+    sender.enqueue(stream, (head, *parts))

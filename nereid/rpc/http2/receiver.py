@@ -1,0 +1,354 @@
+"""The receiving part of an HTTP/2 connection: frames out of bytes, and our own windows.
+
+Pure. The content of DATA is handed on as it arrives; all other frames wait until they are whole.
+Errors of the peer are raised as Http2ConnectionError; those of one stream end here, in a reset.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Generic
+
+from nereid.rpc.http2 import frames
+from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
+from nereid.rpc.http2.stream import AFTER_END_RECEIVED, LOCAL_CLOSED, REMOTE_CLOSED, S
+
+if TYPE_CHECKING:
+    from nereid.rpc.http2.control_frames import ControlFrames
+    from nereid.rpc.http2.handler import ConnectionHandler, ContentReader
+    from nereid.rpc.http2.limits import Limits
+    from nereid.rpc.http2.sender import Sender
+
+_unpack_frame_head = frames.FRAME_HEAD.unpack_from
+
+# Content of a frame that is neither DATA nor part of a header block.
+_LARGEST_CONTROL_BYTES = 16_384
+_LARGEST_CONTINUATIONS = 64
+
+
+class Expects(Enum):
+    """What may come next:
+
+    PREFACE -> SETTINGS -> ANY_FRAME <-> CONTINUATION
+
+    A server begins with PREFACE, a client with SETTINGS. HEADERS without END_HEADERS leads to
+    CONTINUATION, of the same stream and nothing else; END_HEADERS leads back.
+    """
+
+    PREFACE = auto()
+    SETTINGS = auto()
+    ANY_FRAME = auto()
+    CONTINUATION = auto()
+
+
+_ANY_FRAME = Expects.ANY_FRAME
+
+
+class Receiver(Generic[S]):
+    """Parses frames and dispatches them.
+
+    Public state: window_withheld says that the connection's window is kept back until the handler
+    allows more.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        sender: Sender[S],
+        control: ControlFrames[S],
+        handler: ConnectionHandler[S],
+        content: ContentReader[S],
+    ) -> None:
+        self.window_withheld = False
+        # Content received on all streams, and not given back by WINDOW_UPDATE yet.
+        self.unacknowledged_bytes = 0
+        self._streams = sender.streams
+        self._open_streams = sender.streams.open
+        self._sender = sender
+        self._control = control
+        self._budget = control.budget
+        self._handler = handler
+        self._content = content
+        self._expects = Expects.PREFACE if control.server else Expects.SETTINGS
+        # The beginning of a frame, or of the preface.
+        self._rest = b""
+        # Of a DATA frame that is still arriving; without a stream if it is to be passed over.
+        self._data_left = 0
+        self._data_stream: S | None = None
+        self._data_ends = 0
+        self._window = limits.connection_window_bytes
+        self._half_window = limits.connection_window_bytes // 2
+        self._stream_window = limits.stream_window_bytes
+        self._half_stream_window = limits.stream_window_bytes // 2
+        self._max_frame_bytes = limits.max_frame_bytes
+        # The header block that CONTINUATION frames add to.
+        self._block_stream_id = 0
+        self._block_ends = 0
+        self._block_pieces: list[bytes] = []
+        self._block_bytes = 0
+        self._largest_block_bytes = (
+            max(limits.max_header_list_bytes, frames.DEFAULT_FRAME_BYTES) * 2
+        )
+        self._frame_handlers = {
+            **control.frame_handlers,
+            frames.DATA: self._on_padded_data,
+            frames.HEADERS: self._on_headers,
+            frames.CONTINUATION: self._on_continuation,
+        }
+
+    def feed(self, data: bytes) -> None:
+        """Bytes as they come from the socket."""
+        if self._rest or self._expects is Expects.PREFACE:
+            data = self._join_rest(data)
+        pos, end = 0, len(data)
+        if self._data_left:
+            pos = self._continue_data(data, end)
+        while end - pos >= 9:
+            high, size, kind, flags, stream_id = _unpack_frame_head(data, pos)
+            size |= high << 8
+            start = pos + 9
+            stop = start + size
+            if size > self._max_frame_bytes:
+                raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "frame too large")
+            # The two frames that make up nearly all requests: DATA without padding, and HEADERS
+            # with END_HEADERS and neither padding nor priority. Everything else is slower.
+            if kind == 0 and not flags & 8 and self._expects is _ANY_FRAME:
+                pos = self._on_data(stream_id & 0x7FFFFFFF, flags & 1, data, start, stop)
+                continue
+            if stop > end:
+                if kind > frames.CONTINUATION:
+                    # An extension's: whatever it holds is passed over as it comes.
+                    self._dispatch(kind, flags, stream_id & 0x7FFFFFFF, b"")
+                    self._data_left = stop - end
+                    pos = end
+                    break
+                self._check_size(kind, size)
+                break
+            if kind == 1 and flags & 0x2C == 4 and self._expects is _ANY_FRAME:
+                self._on_block(stream_id & 0x7FFFFFFF, data[start:stop], flags & 1)
+            else:
+                self._check_size(kind, size)
+                self._dispatch(kind, flags, stream_id & 0x7FFFFFFF, data[start:stop])
+            pos = stop
+        if pos < end:
+            self._rest = data[pos:]
+
+    def arriving_bytes(self, stream: S) -> int:
+        """How much is still to come of a DATA frame of this stream that has begun."""
+        return self._data_left if self._data_stream is stream else 0
+
+    def _join_rest(self, data: bytes) -> bytes:
+        """With what was left of the last bytes, and without the preface."""
+        data = self._rest + data
+        self._rest = b""
+        if self._expects is not Expects.PREFACE:
+            return data
+        preface = frames.PREFACE
+        if not data.startswith(preface[: len(data)]):
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "not HTTP/2")
+        if len(data) < len(preface):
+            self._rest = data
+            return b""
+        self._expects = Expects.SETTINGS
+        return data[len(preface) :]
+
+    def _check_size(self, kind: int, size: int) -> None:
+        """Refuse what would only be buffered to be refused."""
+        if kind in {frames.HEADERS, frames.CONTINUATION}:
+            if size > self._largest_block_bytes:
+                raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
+        elif frames.DATA < kind <= frames.CONTINUATION and size > _LARGEST_CONTROL_BYTES:
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "control frame too large")
+
+    def _dispatch(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """A whole frame of any kind."""
+        expects = self._expects
+        if expects is Expects.CONTINUATION and (
+            kind != frames.CONTINUATION or stream_id != self._block_stream_id
+        ):
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "a frame inside a header block")
+        if expects is Expects.SETTINGS and kind != frames.SETTINGS:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        handle = self._frame_handlers.get(kind)
+        if handle is None:
+            self._budget.spend()
+            return
+        try:
+            handle(flags, stream_id, payload)
+        except Http2StreamError as error:
+            self._on_stream_error(stream_id, error)
+        if expects is Expects.SETTINGS and self._control.settled:
+            self._expects = Expects.ANY_FRAME
+
+    def _on_stream_error(self, stream_id: int, error: Http2StreamError) -> None:
+        self._budget.spend()
+        stream = self._open_streams.get(stream_id)
+        if stream is not None:
+            self._sender.reset_stream(stream, error.code)
+            self._handler.on_reset(stream, error.code)
+        elif self._streams.is_idle(stream_id):
+            # RST_STREAM must not be sent for an idle stream.
+            raise Http2ConnectionError(error.code, error.message)
+        else:
+            self._sender.refuse_stream(stream_id, error.code)
+
+    # --- DATA
+
+    def _on_data(self, stream_id: int, ended: int, data: bytes, start: int, stop: int) -> int:
+        """A DATA frame without padding, whole or not; returns where the next frame starts."""
+        stream = self._admit_data(stream_id, stop - start)
+        if start == stop and not ended:
+            self._budget.spend()
+        end = len(data)
+        if stop > end:
+            self._data_left = stop - end
+            self._data_stream = stream
+            self._data_ends = ended
+            if stream is not None:
+                self._content.read(stream, data, start, end)
+            return end
+        if stream is not None:
+            self._content.read(stream, data, start, stop)
+            if ended:
+                self.end_remote(stream)
+        return stop
+
+    def _continue_data(self, data: bytes, end: int) -> int:
+        stop = min(self._data_left, end)
+        self._data_left -= stop
+        stream = self._data_stream
+        if stream is not None and not stream.state & REMOTE_CLOSED:
+            self._content.read(stream, data, 0, stop)
+            if not self._data_left and self._data_ends:
+                self.end_remote(stream)
+        if not self._data_left:
+            self._data_stream = None
+        return stop
+
+    def _on_padded_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        """A whole DATA frame; its padding counts for windows but is no content."""
+        if not payload or payload[0] >= len(payload):
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "padding longer than its frame")
+        padding = 1 + payload[0]
+        if padding == len(payload) and not flags & frames.END_STREAM:
+            self._budget.spend()
+        stream = self._admit_data(stream_id, len(payload))
+        if stream is not None:
+            if stream.remaining_content_bytes is not None:
+                stream.remaining_content_bytes += padding
+            self._content.read(stream, payload, 1, len(payload) - payload[0])
+            if flags & frames.END_STREAM:
+                self.end_remote(stream)
+
+    def _admit_data(self, stream_id: int, size: int) -> S | None:
+        """Count a DATA frame against both windows, and give them back when half used."""
+        self.unacknowledged_bytes += size
+        if self.unacknowledged_bytes >= self._half_window:
+            if self.unacknowledged_bytes > self._window:
+                raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "connection window exceeded")
+            if not self.window_withheld:
+                self.reopen_connection_window()
+        stream = self._open_streams.get(stream_id)
+        if stream is None or stream.state & REMOTE_CLOSED:
+            self._on_data_after_end(stream_id)
+            return None
+        if stream.remaining_content_bytes is not None:
+            stream.remaining_content_bytes -= size
+        stream.unacknowledged_bytes += size
+        if stream.unacknowledged_bytes >= self._half_stream_window:
+            if stream.unacknowledged_bytes > self._stream_window:
+                self._on_stream_error(
+                    stream_id, Http2StreamError(Code.FLOW_CONTROL_ERROR, "stream window exceeded")
+                )
+                return None
+            self.reopen_stream_window(stream)
+        return stream
+
+    def _on_data_after_end(self, stream_id: int) -> None:
+        if stream_id == 0 or self._streams.is_idle(stream_id):
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "DATA on an idle stream")
+        if not self._streams.was_reset_here(stream_id):
+            self._on_stream_error(
+                stream_id, Http2StreamError(Code.STREAM_CLOSED, "DATA on a closed stream")
+            )
+
+    def reopen_connection_window(self) -> None:
+        """Give the connection's window back, unless the handler withholds it."""
+        self.window_withheld = not self._handler.may_reopen_window()
+        if not self.window_withheld:
+            self._sender.write(frames.window_update(0, self.unacknowledged_bytes))
+            self.unacknowledged_bytes = 0
+
+    def reopen_stream_window(self, stream: S) -> None:
+        """Give a stream's window back if it is half used, and the stream not paused."""
+        if not stream.paused and stream.unacknowledged_bytes >= self._half_stream_window:
+            self._sender.write(frames.window_update(stream.id, stream.unacknowledged_bytes))
+            stream.unacknowledged_bytes = 0
+
+    def end_remote(self, stream: S) -> None:
+        """END_STREAM came, on DATA or HEADERS."""
+        state = stream.state
+        if not state & REMOTE_CLOSED:
+            stream.state = AFTER_END_RECEIVED[state]
+            self.finish_remote(stream)
+
+    def finish_remote(self, stream: S) -> None:
+        """The peer's side is closed: check what it sent, and report it."""
+        if stream.remaining_content_bytes:
+            self._on_stream_error(
+                stream.id, Http2StreamError(Code.PROTOCOL_ERROR, "content-length does not match")
+            )
+        else:
+            self._handler.on_end(stream)
+        if stream.state & LOCAL_CLOSED:
+            self._open_streams.pop(stream.id, None)
+
+    # --- HEADERS
+
+    def _on_block(self, stream_id: int, block: bytes, ended: int) -> None:
+        try:
+            self._handler.on_headers(stream_id, block, ended)
+        except Http2StreamError as error:
+            self._on_stream_error(stream_id, error)
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        start, stop = 0, len(payload)
+        if flags & frames.PADDED:
+            if not payload or payload[0] >= stop:
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "padding longer than its frame")
+            start, stop = 1, stop - payload[0]
+        if flags & frames.PRIORITY_FLAG:
+            if stop - start < 5:
+                raise Http2ConnectionError(
+                    Code.FRAME_SIZE_ERROR, "HEADERS too short for a priority"
+                )
+            if int.from_bytes(payload[start : start + 4]) & 0x7FFFFFFF == stream_id:
+                raise Http2ConnectionError(Code.PROTOCOL_ERROR, "a stream depends on itself")
+            start += 5
+        if stream_id == 0:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on stream 0")
+        ended = flags & frames.END_STREAM
+        if flags & frames.END_HEADERS:
+            self._on_block(stream_id, payload[start:stop], ended)
+            return
+        self._expects = Expects.CONTINUATION
+        self._block_stream_id = stream_id
+        self._block_ends = ended
+        self._block_pieces = [payload[start:stop]]
+        self._block_bytes = stop - start
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._expects is not Expects.CONTINUATION:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._block_bytes += len(payload)
+        self._block_pieces.append(payload)
+        if (
+            self._block_bytes > self._largest_block_bytes
+            or len(self._block_pieces) > _LARGEST_CONTINUATIONS
+        ):
+            raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
+        if flags & frames.END_HEADERS:
+            block = b"".join(self._block_pieces)
+            self._block_pieces = []
+            self._expects = Expects.ANY_FRAME
+            self._on_block(stream_id, block, self._block_ends)

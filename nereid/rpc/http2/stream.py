@@ -1,0 +1,126 @@
+"""One stream's record with its state machine (RFC 9113 5.1), and the table of a connection's
+streams.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, auto
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections import deque
+
+_REMEMBERED_RESETS = 512
+
+
+class StreamState(IntEnum):
+    """The RFC's states, without idle (no record yet) and reserved (push is off). One bit for each
+    side that has ended.
+    """
+
+    OPEN = 0
+    HALF_CLOSED_LOCAL = 1
+    HALF_CLOSED_REMOTE = 2
+    CLOSED = 3
+
+
+class StreamEvent(Enum):
+    """What changes a stream's state."""
+
+    END_SENT = auto()
+    END_RECEIVED = auto()
+    # RST_STREAM either way, a GOAWAY that excludes the stream, or a lost connection.
+    RESET = auto()
+
+
+OPEN = StreamState.OPEN
+HALF_CLOSED_LOCAL = StreamState.HALF_CLOSED_LOCAL
+HALF_CLOSED_REMOTE = StreamState.HALF_CLOSED_REMOTE
+CLOSED = StreamState.CLOSED
+
+# END_SENT is no error when CLOSED: a call may be completed while its connection is torn down.
+TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
+    StreamEvent.END_SENT: {
+        OPEN: HALF_CLOSED_LOCAL,
+        HALF_CLOSED_REMOTE: CLOSED,
+        CLOSED: CLOSED,
+    },
+    StreamEvent.END_RECEIVED: {
+        OPEN: HALF_CLOSED_REMOTE,
+        HALF_CLOSED_LOCAL: CLOSED,
+    },
+    StreamEvent.RESET: dict.fromkeys(StreamState, CLOSED),
+}
+# A transition on the hot path is one look-up: stream.state = AFTER_END_SENT[stream.state]
+AFTER_END_SENT = TRANSITIONS[StreamEvent.END_SENT]
+AFTER_END_RECEIVED = TRANSITIONS[StreamEvent.END_RECEIVED]
+AFTER_RESET = TRANSITIONS[StreamEvent.RESET]
+# Masks: stream.state & REMOTE_CLOSED
+LOCAL_CLOSED = 1
+REMOTE_CLOSED = 2
+
+
+class Stream:
+    """One stream's record; calls of either role extend it."""
+
+    __slots__ = (
+        "above_low_water",
+        "id",
+        "paused",
+        "queue",
+        "queued_bytes",
+        "remaining_content_bytes",
+        "send_window",
+        "state",
+        "trailers",
+        "unacknowledged_bytes",
+    )
+
+    def __init__(self, stream_id: int, send_window: int) -> None:
+        self.id = stream_id
+        self.state = OPEN
+        self.send_window = send_window
+        # Content that windows hold back, and what ends our side after it.
+        self.queue: deque[memoryview] | None = None
+        self.queued_bytes = 0
+        self.trailers: bytes | None = None
+        self.above_low_water = False
+        # Received, but not yet given back by WINDOW_UPDATE.
+        self.unacknowledged_bytes = 0
+        self.paused = False
+        # What content-length announced and has not come yet; None: nothing was announced.
+        self.remaining_content_bytes: int | None = None
+
+    def notify_writable(self) -> None:
+        """The queue fell below the low-water mark, or is empty."""
+
+    def discard_partial_input(self) -> None:
+        """The stream was reset: drop what was kept of an incomplete message."""
+
+
+S = TypeVar("S", bound=Stream)
+
+
+class StreamTable(Generic[S]):
+    """A connection's streams, all of which the client opens.
+
+    open: the records of those that are not closed, by id; `last_id` is the highest id ever opened.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[int, S] = {}
+        self.last_id = 0
+        self._reset_here: dict[int, None] = {}
+
+    def is_idle(self, stream_id: int) -> bool:
+        """Never opened, or never to be: even ids are for push."""
+        return stream_id > self.last_id or not stream_id & 1
+
+    def remember_reset(self, stream_id: int) -> None:
+        """The peer may not know yet that we reset it: frames still on their way are no error."""
+        if len(self._reset_here) >= _REMEMBERED_RESETS:
+            del self._reset_here[next(iter(self._reset_here))]
+        self._reset_here[stream_id] = None
+
+    def was_reset_here(self, stream_id: int) -> bool:
+        return stream_id in self._reset_here
