@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.models.model_version import ModelVersion
     from nereid.services.scheduler.observability.statistics import GpuShare, ModelStatistics
-    from nereid.services.scheduler.requests.admission import GatewaySession, HoldingRoom
+    from nereid.services.scheduler.requests.gateway_session import GatewaySession
+    from nereid.services.scheduler.requests.load_queue import HoldingRoom
 
     Labels = Mapping[str, str]
 
