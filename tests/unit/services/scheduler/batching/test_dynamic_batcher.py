@@ -100,7 +100,7 @@ class TestFormingAhead:
         batcher.form_batches(0, instances=2)
         assert [entry.state is RequestState.BATCHED for entry in entries] == [True] * 4 + [False]
 
-    def test_late_binding_with_a_queue_policy(self) -> None:
+    def test_with_a_queue_policy_batches_form_when_an_instance_is_free(self) -> None:
         batcher = dynamic("preferred_batch_size: 8 default_queue_policy { max_queue_size: 9 }")
         entries = enqueue(batcher, *entries_of(2))
         batcher.form_batches(0, instances=1)
@@ -213,7 +213,7 @@ class TestDelay:
         entries = enqueue(batcher, *entries_of(6))
         assert next_entries(batcher) == entries[:4]
 
-    def test_waiting_batches_merge_when_an_instance_comes_late(self) -> None:
+    def test_waiting_batches_merge_after_the_delay(self) -> None:
         batcher = dynamic("preferred_batch_size: 3 max_queue_delay_microseconds: 10")
         entries = []
         for _ in range(2):
@@ -223,7 +223,7 @@ class TestDelay:
         assert batch is not None
         assert (batch.entries, batch.size, batch.reason) == (entries, 8, "full")
 
-    def test_a_merge_may_leave_room(self) -> None:
+    def test_a_merge_may_leave_a_batch_partly_filled(self) -> None:
         batcher = dynamic("preferred_batch_size: 3 max_queue_delay_microseconds: 10")
         entries = []
         for amount in (4, 3):
@@ -250,7 +250,7 @@ class TestDelay:
         assert next_entries(batcher, now_us * US) == [first]
         assert next_entries(batcher, now_us * US) == [second]
 
-    def test_a_batch_after_a_sealed_one_stays_apart(self) -> None:
+    def test_a_batch_after_a_sealed_one_is_not_merged(self) -> None:
         batcher = dynamic("preferred_batch_size: 8 max_queue_delay_microseconds: 10")
         first, other, third = (entry_of(key=key) for key in "aba")
         enqueue(batcher, first, other, third)

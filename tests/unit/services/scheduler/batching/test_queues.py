@@ -94,7 +94,7 @@ def test_levels_prepend_by_level() -> None:
     assert levels.pop(4) == [urgent, first, second, waiting]
 
 
-def test_expiries_tell_each_entry_once() -> None:
+def test_expiries_return_each_entry_once() -> None:
     expiries, holder = Expiries(), object()
     timeless, entry, gone = (entry_of() for _ in range(3))
     entry.timeout_ns, entry.deadline_ns = 5, 6

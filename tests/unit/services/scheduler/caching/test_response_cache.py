@@ -318,7 +318,7 @@ async def test_a_lookup_without_a_result_has_its_span(end: str) -> None:
     await it.end()
 
 
-async def test_a_response_too_large_to_store_stays_in_its_segment() -> None:
+async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
     segments = Segments(1 << 20)
     segment = segments.take(101)
     assert segment is not None

@@ -39,7 +39,7 @@ class World:
         self.served = ServedVersion("m", 1, "/m/1", draft, runtime=self.runtime)
         self.session = Session(pb.Hello(name="e"), Stream())
         self.placed: dict[int, Placed] = {}
-        self.fates = Fates(self.placed)
+        self.crash_recovery = Fates(self.placed)
         self.responses: list[InferResponse] = []
         self.first, self.stream = self.add_instance(1, reports_crashes=reports_crashes)
 
@@ -60,10 +60,10 @@ class World:
 
     def break_stream(self) -> None:
         self.first.instance.stream = None
-        self.fates.closed(self.first, "it broke")
+        self.crash_recovery.closed(self.first, "it broke")
 
     def report(self, begun: int) -> None:
-        self.fates.told(self.session, 1, crashed(begun))
+        self.crash_recovery.told(self.session, 1, crashed(begun))
 
     def respond_first(self) -> None:
         self.runtime.executed(self.first.instance, executed(self.stream.sent[0]))
@@ -84,19 +84,28 @@ class World:
         ([World.break_stream], "waits"),
         ([World.break_stream, lambda it: it.report(1)], "it died"),
         ([World.break_stream, lambda it: it.report(0)], "runs again"),
-        ([World.break_stream, lambda it: it.fates.told(it.session, 1)], "runs again"),
-        ([World.break_stream, lambda it: it.fates.left(it.session)], "runs again"),
+        ([World.break_stream, lambda it: it.crash_recovery.told(it.session, 1)], "runs again"),
+        ([World.break_stream, lambda it: it.crash_recovery.left(it.session)], "runs again"),
         # The report comes before the end of the stream.
         ([lambda it: it.report(1)], "waits"),
         ([lambda it: it.report(1), World.break_stream], "it died"),
         ([lambda it: it.report(0), World.break_stream], "runs again"),
         ([lambda it: it.report(1), World.respond_first, World.break_stream], "responded"),
         # Events of other executors and instances.
-        ([World.break_stream, lambda it: it.fates.told(Session(pb.Hello(), Stream()), 1)], "waits"),
-        ([World.break_stream, lambda it: it.fates.left(Session(pb.Hello(), Stream()))], "waits"),
+        (
+            [
+                World.break_stream,
+                lambda it: it.crash_recovery.told(Session(pb.Hello(), Stream()), 1),
+            ],
+            "waits",
+        ),
+        (
+            [World.break_stream, lambda it: it.crash_recovery.left(Session(pb.Hello(), Stream()))],
+            "waits",
+        ),
         ([lambda it: setattr(it.session, "gone", True), World.break_stream], "runs again"),
         (
-            [lambda it: it.fates.told(it.session, 99, crashed(1)), World.break_stream],
+            [lambda it: it.crash_recovery.told(it.session, 99, crashed(1)), World.break_stream],
             "waits",
         ),
     ],

@@ -24,7 +24,7 @@ def test_a_cancelled_request_delays_no_other() -> None:
     assert order.end_request(1, None) == ["two"]
 
 
-def test_several_responses_to_an_entry_stay_together() -> None:
+def test_responses_to_one_entry_are_not_interleaved() -> None:
     order: ResponseOrder[str] = ResponseOrder()
     for entry in (1, 2, 3):
         order.append_request(entry)

@@ -207,7 +207,7 @@ def test_duplicate_outputs_are_one() -> None:
     assert FIXED.check(head).batch_size == 1
 
 
-def test_the_request_id_is_told() -> None:
+def test_errors_carry_the_request_id() -> None:
     with pytest.raises(InvalidArgument) as caught:
         TWO.check(head_of([a(1, 2)]), "r1")
     assert caught.value.message.startswith("[request id: r1] expected 2 inputs")
