@@ -360,8 +360,8 @@ class Gateway:
         """Of each response its request, its content as in Instance.tell, and `more`. Skips empty
         responses that are not the last.
         """
-        told: list[tuple[int, float | str | None, bool]] = []
-        while len(told) < count:
+        responses: list[tuple[int, float | str | None, bool]] = []
+        while len(responses) < count:
             response = await asyncio.wait_for(self.arrivals.get(), LIMIT_S)
             if response.more and not response.head and response.error is None:
                 continue
@@ -370,8 +370,8 @@ class Gateway:
                 what = response.error.message
             elif response.head:
                 what = numbers_of(response)[0]
-            told.append((response.id, what, response.more))
-        return told
+            responses.append((response.id, what, response.more))
+        return responses
 
     async def arrived(self) -> None:
         """Until the scheduler has seen all that was sent: a call behind it on the connection."""

@@ -158,7 +158,7 @@ def test_a_responded_request_is_not_waited_for() -> None:
     world.run(b, entry)
     world.end(b)
     world.run(b, world.ask("b"))
-    # a waits for nothing: it will answer.
+    # a waits for nothing: it will respond.
     world.ask("a", b)
 
 

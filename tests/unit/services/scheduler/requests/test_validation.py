@@ -36,7 +36,7 @@ TWO = validator(spec("A", "-1"), spec("B", "-1"))
 FIXED = validator(spec("A", "16"))
 PLAIN = validator(spec("A", "4"), max_batch_size=0)
 OPTIONAL = validator(spec("A", "-1"), spec("B", "-1", "optional: true"), spec("C", "4"))
-# Two of three may be left out, so that counting alone does not tell which is missing.
+# Two of three may be left out, so that their number alone does not say which is missing.
 LOOSE = validator(spec("A", "-1"), *(spec(name, "4", "optional: true") for name in "BC"))
 
 
@@ -317,10 +317,10 @@ class TestSizes:
         assert error.code == InvalidArgument.code
 
     def test_shared_memory(self) -> None:
-        error = self.refused(FIXED, [a(1, 16)], [SharedMemory("slab", 0, 60)])
+        error = self.refused(FIXED, [a(1, 16)], [SharedMemory("segment", 0, 60)])
         assert error.message.endswith("Expected 64, got 60")
         valid = FIXED.check(head_of([a(1, 16)]))
-        FIXED.check_sizes(valid, [SharedMemory("slab", 0, 64)])
+        FIXED.check_sizes(valid, [SharedMemory("segment", 0, 64)])
 
     def test_strings_are_not_looked_into(self) -> None:
         checker = validator(spec("A", "2", datatype="STRING"))
