@@ -1,1 +1,1 @@
-"""The scheduler service: every model's life, every request's life."""
+"""The scheduler service: life cycles of models, and queues, batches and routing of requests."""

@@ -1,4 +1,4 @@
-"""The control plane: KServe's own messages, answered from the catalogue.
+"""The control plane: KServe's own messages, served from the catalogue.
 
 Translation only; the one place where errors become RPC statuses.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """Answers to the control calls. strict: readiness by Triton's strict rule."""
+    """The handlers of the control calls. strict: readiness by Triton's strict rule."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Control:
         self._strict = strict
         self.stopping = False
 
-    def asking_handlers(self) -> dict[str, AsyncUnaryHandler]:
-        """The calls that models may be asked for, by path."""
+    def async_handlers(self) -> dict[str, AsyncUnaryHandler]:
+        """The calls that may have to query models, by path."""
         pb = kserve_pb2
         return {
             SCHEDULER + "ServerReady": _async_handler(pb.ServerReadyRequest, self._server_ready),
@@ -58,7 +58,7 @@ class Control:
         }
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """The others by path."""
+        """The other calls, by path."""
         pb = kserve_pb2
         return {
             SCHEDULER + "ModelMetadata": _handler(pb.ModelMetadataRequest, self._metadata),
@@ -115,7 +115,7 @@ class Control:
             changes[name] = None if choice is None else getattr(setting, choice)
         response = kserve_pb2.LogSettingsResponse()
         for name, value in self._mesh_settings.log(changes).items():
-            _fill(response.settings[name], value)
+            _set_log_setting(response.settings[name], value)
         return response
 
     def _write_metrics(self, request: nereid_pb.MetricsRequest) -> Message:
@@ -124,7 +124,9 @@ class Control:
         return nereid_pb.MetricsResponse(exposition=page.encode())
 
 
-def _fill(setting: kserve_pb2.LogSettingsResponse.SettingValue, value: bool | int | str) -> None:
+def _set_log_setting(
+    setting: kserve_pb2.LogSettingsResponse.SettingValue, value: bool | int | str
+) -> None:
     if isinstance(value, bool):
         setting.bool_param = value
     elif isinstance(value, int):
@@ -135,7 +137,7 @@ def _fill(setting: kserve_pb2.LogSettingsResponse.SettingValue, value: bool | in
 
 def _handler(request_type: type[Message], wire_response: Callable[[Any], Message]) -> UnaryHandler:
     def handle(call: Call, message: bytes) -> None:
-        with _told_as_statuses():
+        with _errors_as_statuses():
             response = wire_response(request_type.FromString(message))
         call.reply(response.SerializeToString())
 
@@ -146,7 +148,7 @@ def _async_handler(
     request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
     async def handle(_call: Call, message: bytes) -> bytes:
-        with _told_as_statuses():
+        with _errors_as_statuses():
             response = await wire_response(request_type.FromString(message))
         return response.SerializeToString()
 
@@ -154,7 +156,7 @@ def _async_handler(
 
 
 @contextmanager
-def _told_as_statuses() -> Iterator[None]:
+def _errors_as_statuses() -> Iterator[None]:
     try:
         yield
     except DecodeError as error:

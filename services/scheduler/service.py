@@ -1,7 +1,7 @@
 """The scheduler as a service: its table of RPCs, its start and its drain.
 
-Wires what the other modules decide; a gateway's link is the same whether it comes over a socket or
-lies in memory (nereid.cli.serve.joined).
+Wires the other modules together and decides nothing. A gateway's link is the same over a socket and
+in memory (nereid.cli.serve.joined).
 """
 
 from __future__ import annotations
@@ -40,12 +40,9 @@ from nereid.services.scheduler.observability.request_traces import open_traces
 from nereid.services.scheduler.repository.model_control import ControlRules, RepositoryControl
 from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_calls
-from nereid.services.scheduler.requests.admission import (
-    STOPPING,
-    GatewaySession,
-    HoldingRoom,
-    Intake,
-)
+from nereid.services.scheduler.requests.admission import STOPPING, Admission
+from nereid.services.scheduler.requests.gateway_session import GatewaySession
+from nereid.services.scheduler.requests.load_queue import HoldingRoom
 from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 from nereid.shm.segments import memory_domain
 
@@ -61,47 +58,56 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A process that hangs with its connections open is gone after this. An executor at work answers
-# pings all the same.
+# A peer that hangs with its connections open counts as lost after this. An executor that executes
+# a batch still replies to pings.
 _SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
-# A cache that hangs is as good as none: this only lets go of its connection in the end.
+# Lookups in a cache that hangs time out by themselves; this only closes its connection.
 _CACHE_OPTIONS: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
-# What is left of the time to drain when everything is answered, for answers on their way.
+# For the responses that are still in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
-# What a process ends with that shall not be started again: --exit-on-error has ended it.
+# The exit code after --exit-on-error: the process should not be restarted.
 FAILED_START_CODE: Final = 3
+
+
+def _nothing() -> None:
+    pass
 
 
 class SchedulerService:
     """One scheduler. Create it inside the event loop that it shall run in."""
 
     def __init__(self, settings: Settings, cache_link: CacheLink | None = None) -> None:
-        """cache_link: to a cache in this process; else settings say where one is, if any is."""
+        """cache_link: to a cache in this process; else settings say where one is, if any."""
         self._settings = settings
         self._shared_tensors = SharedTensors(memory_domain(settings.shm_limit_bytes))
         self._traces = open_traces(settings)
         self._catalogue = Catalogue()
-        self._room = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
-        self._intake = Intake(self._catalogue, self._room, self._traces)
         metrics_config = config_of(settings.metrics_config)
         self._cache_channel: SocketChannel | None = None
         self._cache = self._open_cache(cache_link)
         rules = self._load_rules(metrics_config)
         self._loader = Loader(rules, self._models_changed, self._catalogue)
-        self._intake.lineage = self._loader.lineage
+        self._load_queue = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
+        self._admission = Admission(
+            self._catalogue, self._load_queue, self._traces, self._loader.lineage
+        )
         repositories = Repositories(settings.model_repository, settings.model_config_name)
         self._repository = RepositoryControl(
             repositories, self._catalogue, self._loader, _control_rules(settings)
         )
         self._links: dict[GatewaySession, Link[FromScheduler]] = {}
-        # The models whose requests want a digest, as gateways were told last.
+        # The cached models that gateways know of: those whose requests want a digest.
         self._announced: tuple[str, ...] = ()
         self.metrics = SchedulerMetrics(
-            self._catalogue, self._loader, self._room, self._links.keys(), metrics_config
+            self._catalogue,
+            self._loader,
+            self._load_queue,
+            self._links.keys(),
+            metrics_config,
         )
         if self._cache is not None:
             self.metrics.cache_usage = self._cache.usage_message
-        self._mesh_settings = MeshSettings(settings, self._tell_gateways, self._tell_executors)
+        self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)
         self._loader.greeting = self._mesh_settings.commands
         self._control = Control(
             self._catalogue,
@@ -111,11 +117,11 @@ class SchedulerService:
             strict=settings.strict_readiness,
         )
         self._server: Server | None = None
-        # With --exit-on-error: whether a model to begin with could not be loaded, and whom to tell.
+        # With --exit-on-error: whether a model to begin with could not be loaded.
         self.failed_start = False
-        self.on_failed_start: Callable[[], None] = _nobody
-        self._watch: asyncio.Task[None] | None = None
-        # Where it really listens, once started: port 0 is whatever the system chose.
+        self.on_failed_start: Callable[[], None] = _nothing
+        self._first_loads: asyncio.Task[None] | None = None
+        # Where it listens, once started: port 0 is replaced by the one that the system chose.
         self.addresses: list[str] = []
 
     def handlers(self) -> Handlers:
@@ -124,7 +130,7 @@ class SchedulerService:
             unary=self._control.handlers(),
             async_unary={
                 **repository_calls(self._repository),
-                **self._control.asking_handlers(),
+                **self._control.async_handlers(),
             },
             stream={
                 INFER_PATH: self._accept_gateway,
@@ -134,16 +140,16 @@ class SchedulerService:
         )
 
     def attach(self, link: Link[FromScheduler]) -> None:
-        """Serve a gateway whose link lies in this process. Call before items come in."""
-        session = GatewaySession(self._intake, self._shared_tensors, self._shared_tensors.domain)
+        """Serve a gateway in this process. Call before items come in."""
+        session = GatewaySession(self._admission, self._shared_tensors, self._shared_tensors.domain)
         link.on_items = session.on_items
         link.on_down = partial(self._gateway_lost, session)
-        self._add(session, link)
+        self._attach(session, link)
 
     def announce(self) -> None:
-        """Tell the gateways all that they have to know."""
+        """Send the gateways all notices that are in force."""
         for link in self._links.values():
-            self._brief(link)
+            self._send_notices(link)
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
@@ -154,7 +160,7 @@ class SchedulerService:
             self.addresses.append(await self._server.listen(address, tls))
         _log.info("listening at %s", ", ".join(self.addresses))
         if self._settings.exit_on_error:
-            self._watch = asyncio.ensure_future(self._watch_first_loads())
+            self._first_loads = asyncio.ensure_future(self._watch_first_loads())
 
     async def _watch_first_loads(self) -> None:
         if not await self._repository.first_loads():
@@ -163,22 +169,22 @@ class SchedulerService:
             self.on_failed_start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept nothing new, finish what was accepted, fail what takes longer; then end."""
+        """Refuse new requests, finish accepted ones, fail those that take longer; then end."""
         self._control.stopping = True
-        self._intake.stop()
-        if self._watch is not None:
-            self._watch.cancel()
+        self._admission.stop()
+        if self._first_loads is not None:
+            self._first_loads.cancel()
         await self._repository.close()
         models = [each.runtime for each in self._loader.versions if each.runtime is not None]
-        waits = [asyncio.ensure_future(self._room.idle())]
+        waits = [asyncio.ensure_future(self._load_queue.idle())]
         waits += [asyncio.ensure_future(model.idle()) for model in models]
-        _, late = await asyncio.wait(waits, timeout=timeout_s)
-        for wait in late:
+        _, unfinished = await asyncio.wait(waits, timeout=timeout_s)
+        for wait in unfinished:
             wait.cancel()
-        if late:
-            _log.warning("requests are still under way after %g s; they fail", timeout_s)
+        if unfinished:
+            _log.warning("requests are still pending after %g s; they fail", timeout_s)
         error = Unavailable(STOPPING, accepted=True)
-        self._room.fail_all(error)
+        self._load_queue.fail_all(error)
         for model in models:
             model.fail_all(error)
             model.close()
@@ -236,33 +242,33 @@ class SchedulerService:
         return CachedModels(self._catalogue.cached(), self._shared_tensors.domain)
 
     def _models_changed(self) -> None:
-        self._intake.models_changed()
+        self._admission.models_changed()
         if self._cache is not None and self._announced != self._catalogue.cached():
             self._announced = self._catalogue.cached()
-            self._tell_gateways(self._cached_models())
+            self._send_notice(self._cached_models())
 
     def _accept_gateway(self, call: Call) -> None:
         domain = call.get(DOMAIN_KEY)
-        session = GatewaySession(self._intake, self._shared_tensors, str(domain or ""))
+        session = GatewaySession(self._admission, self._shared_tensors, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
         link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
-        self._add(session, link)
+        self._attach(session, link)
 
-    def _add(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
+    def _attach(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
         session.link = link
         self._links[session] = link
-        self._brief(link)
+        self._send_notices(link)
 
-    def _brief(self, link: Link[FromScheduler]) -> None:
+    def _send_notices(self, link: Link[FromScheduler]) -> None:
         link.send(self._cached_models())
         for notice in self._mesh_settings.notices():
             link.send(notice)
 
-    def _tell_gateways(self, notice: Notice) -> None:
+    def _send_notice(self, notice: Notice) -> None:
         for link in self._links.values():
             link.send(notice)
 
-    def _tell_executors(self, command: pb.ExecutorCommand) -> None:
+    def _send_command(self, command: pb.ExecutorCommand) -> None:
         for session in self._loader.sessions:
             session.send(command)
 
@@ -271,12 +277,8 @@ class SchedulerService:
         session.on_down()
 
 
-def _nobody() -> None:
-    """Told by default."""
-
-
 class _GatewayCodec:
-    """The scheduler's end of the Infer link: answers out, requests in."""
+    """The scheduler's end of the Infer link: responses out, requests in."""
 
     def __init__(self) -> None:
         out = ResponseCodec()

@@ -1,4 +1,4 @@
-"""One timer of the event loop's that is set anew all the time, mostly to what it is set to."""
+"""A re-armable timer of the event loop; re-arming to the same deadline is free."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ if TYPE_CHECKING:
 _NEVER: Final = 1 << 63
 
 
-class Alarm:
-    """Calls on_time once it is time; times are monotonic nanoseconds."""
+class RearmableTimer:
+    """Calls on_timer once per deadline. Times are monotonic nanoseconds."""
 
-    def __init__(self, on_time: Callable[[], None]) -> None:
-        self._on_time = on_time
+    def __init__(self, on_timer: Callable[[], None]) -> None:
+        self._on_timer = on_timer
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._at_ns = _NEVER
 
-    def set(self, at_ns: int | None, now_ns: int) -> None:
-        """None: there is nothing to wake up for."""
+    def arm(self, at_ns: int | None, now_ns: int) -> None:
+        """None: never."""
         at_ns = _NEVER if at_ns is None else at_ns
         if at_ns == self._at_ns:
             return
         self.cancel()
         if at_ns != _NEVER:
             self._at_ns = at_ns
-            self._handle = self._loop.call_later(max(0, at_ns - now_ns) / 1e9, self._ring)
+            self._handle = self._loop.call_later(max(0, at_ns - now_ns) / 1e9, self._fire)
+
+    set = arm
 
     def cancel(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
         self._handle, self._at_ns = None, _NEVER
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._handle, self._at_ns = None, _NEVER
-        self._on_time()
+        self._on_timer()

@@ -1,8 +1,8 @@
 """Triton's dynamic batcher: which queued requests run together, and when.
 
-Pure: events and now in, batches out. Batches are formed ahead of time and grow until an instance
-takes them, as on Triton, unless timeouts, queue bounds or priorities are configured: then an entry
-is bound as late as possible, when an instance is free.
+Pure: events and the time in, batches out. As on Triton, batches are formed ahead of time and grow
+until an instance is free. Where queue timeouts, queue bounds or priorities are configured, a batch
+is formed only when an instance is free.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from nereid.services.scheduler.batching.queues import (
     Cursor,
     Expiries,
     Fifo,
-    Levels,
+    PriorityQueues,
     deadline_passed,
     queue_full,
     timeout_expired,
 )
-from nereid.services.scheduler.requests.entry import State, hand_out
+from nereid.services.scheduler.requests.entry import RequestState, executing_batch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from nereid.model_config import DynamicBatching
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
-# Triton's: so many batches wait, ready, for each instance.
+# Triton's: how many formed batches may wait per instance.
 _FORMED_PER_INSTANCE = 2
 
 
-class _Formed:
+class _FormedBatch:
     """A batch that waits for an instance. sealed: nothing may be merged with it."""
 
     __slots__ = ("entries", "key", "reason", "sealed", "size")
@@ -48,8 +48,8 @@ class _Formed:
 class _Scan(Cursor):
     """The candidates in front of the cursor: what would join the batch if it were closed now.
 
-    It outlives a call while they wait for company, and is dropped when one of them is gone or
-    somebody comes before them.
+    Kept between calls while they wait for more entries, and dropped when one of them is removed or
+    another entry is queued in front of them.
     """
 
     __slots__ = ("count", "key", "oldest_ns", "size")
@@ -62,8 +62,8 @@ class _Scan(Cursor):
         self.key = key
 
 
-class _Findings:
-    """What a scan found: the best place to cut, and why it ended."""
+class _ScanResult:
+    """The best place to cut, and why the scan ended."""
 
     __slots__ = ("best_count", "best_reason", "best_size", "ended_by")
 
@@ -71,7 +71,7 @@ class _Findings:
         self.best_count = 0
         self.best_size = 0
         self.best_reason = ""
-        # full or shape: the next entry does not fit; empty: there may be none.
+        # full or shape: the next entry does not fit; empty: all entries were scanned.
         self.ended_by = ""
 
     def cut(self, scan: _Scan, reason: str) -> None:
@@ -101,13 +101,13 @@ class DynamicBatcher:
             or self._policy.allow_timeout_override
             or self._policy.max_queue_size
         )
-        self._queues = Levels()
+        self._queues = PriorityQueues()
         self._scan = _Scan()
-        self._formed: deque[_Formed] = deque()
-        self._growing: _Formed | None = None
+        self._formed: deque[_FormedBatch] = deque()
+        self._growing: _FormedBatch | None = None
         self._expiries = Expiries()
 
-    def add(self, entry: Entry, now_ns: int) -> None:
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
         if not self._forms_ahead:
@@ -115,43 +115,44 @@ class DynamicBatcher:
             if bound and self._queues.count(entry.level) >= bound:
                 raise queue_full(entry)
         entry.enqueued_ns = now_ns
+        entry.state = RequestState.QUEUED
         if not self._queues.append(entry, self._scan):
             self._scan = _Scan()
         self.pending += 1
         self._expiries.push(entry, self.pending)
 
-    def put_back(self, entries: Sequence[Entry]) -> None:
-        # What was formed comes after them: it must be formed anew.
+    def requeue(self, entries: Sequence[Entry]) -> None:
+        # Formed batches come after these entries and must be formed anew.
         undone = [entry for formed in self._formed for entry in formed.entries]
         self._formed.clear()
         self._growing = None
         self._scan = _Scan()
         self.pending += len(entries)
         for entry in entries:
-            entry.timeout_ns = None  # it was met when the entry was taken
+            entry.timeout_ns = None  # it was met: the entry has been executing
             self._expiries.push(entry, self.pending)
         self._queues.prepend([*entries, *undone])
         for entry in (*entries, *undone):
-            entry.state = State.QUEUED
+            entry.state = RequestState.QUEUED
 
-    def remove(self, entry: Entry) -> bool:
+    def remove_entry(self, entry: Entry) -> bool:
         holder = entry.holder
         if isinstance(holder, Fifo):
             holder.discard(entry)
-        elif isinstance(holder, _Formed):
+        elif isinstance(holder, _FormedBatch):
             entry.holder = None
-            self._drop(entry, holder)
+            self._drop_from_batch(entry, holder)
         else:
             return False
         self._scan = _Scan()
         self.pending -= 1
         return True
 
-    def take(self, now_ns: int, instances: int) -> Batch | None:
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         if self._formed:
-            self.poll(now_ns, instances)
+            self.form_batches(now_ns, instances)
         else:
-            # It leaves as soon as it is formed: there is no time to grow.
+            # The batch leaves as soon as it is formed: it need not grow.
             self._form(now_ns)
         if not self._formed:
             return None
@@ -159,13 +160,15 @@ class DynamicBatcher:
         if self._delay_ns:
             self._merge_followers(batch, now_ns)
         if self._growing is not None and not self._formed:
-            # What was growing has just been taken, and the candidates were to join it.
+            # The growing batch has just left, and the candidates were to join it.
             self._growing = None
             self._scan = _Scan()
         self.pending -= len(batch.entries)
-        return hand_out(batch.entries, batch.size, batch.reason)
+        return executing_batch(batch.entries, batch.size, batch.reason)
 
-    def poll(self, now_ns: int, instances: int) -> None:
+    take = next_batch
+
+    def form_batches(self, now_ns: int, instances: int) -> None:
         if not self._forms_ahead:
             return
         limit = _FORMED_PER_INSTANCE * instances
@@ -173,38 +176,38 @@ class DynamicBatcher:
             if not self._form(now_ns):
                 break
 
-    def expire(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        ended: list[tuple[Entry, NereidError]] = []
+    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
-                self.remove(entry)
-                ended.append((entry, deadline_passed(self._model_name)))
+                self.remove_entry(entry)
+                expired.append((entry, deadline_passed(self._model_name)))
             elif entry.timeout_ns is not None and entry.timeout_ns <= now_ns:
                 if self._policies.get(entry.level, self._policy).timeout_action == "DELAY":
                     entry.timeout_ns = None
                     self._queues.delay(entry)
                     self._scan = _Scan()
                 else:
-                    self.remove(entry)
-                    ended.append((entry, timeout_expired()))
-        return ended
+                    self.remove_entry(entry)
+                    expired.append((entry, timeout_expired()))
+        return expired
 
     def wake_at_ns(self, now_ns: int) -> int | None:
         at_ns = self._expiries.next_ns()
         if self._delay_ns and self._scan.count:
             closes_ns = self._scan.oldest_ns + self._delay_ns
-            # Past: only a free instance is missing, and its owner will know.
+            # Past: only a free instance is missing, and the owner knows when there is one.
             if closes_ns > now_ns and (at_ns is None or closes_ns < at_ns):
                 return closes_ns
         return at_ns
 
     def _form(self, now_ns: int) -> bool:
-        """Close a batch, or let the growing one grow or end; False: nothing can be done yet."""
+        """Close a batch, or grow or end the growing one; False: nothing can be done yet."""
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
         found = self._examine(base)
-        late = self._delay_ns and scan.count and now_ns - scan.oldest_ns >= self._delay_ns
-        if found.best_size and not late:
+        delay_over = self._delay_ns and scan.count and now_ns - scan.oldest_ns >= self._delay_ns
+        if found.best_size and not delay_over:
             saturated = not self._delay_ns or found.best_reason == "full"
             self._close(found.best_count, found.best_size, found.best_reason, saturated)
         elif not scan.count:
@@ -214,10 +217,10 @@ class DynamicBatcher:
             self._scan = _Scan()
         elif found.ended_by or base + scan.size >= self._max_preferred:
             self._close(scan.count, scan.size, found.ended_by or "preferred", True)
-        elif late or not self._delay_ns:
-            self._close(scan.count, scan.size, "delay" if late else "immediate", False)
+        elif delay_over or not self._delay_ns:
+            self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
-            # An instance may come for it at any moment: let it find all there is.
+            # An instance may be free at any moment: the batch should have all there is by then.
             self._close(scan.count, scan.size, growing.reason, False)
         else:
             return False
@@ -225,9 +228,9 @@ class DynamicBatcher:
             self._formed[-1].sealed = True
         return True
 
-    def _examine(self, base: int) -> _Findings:
+    def _examine(self, base: int) -> _ScanResult:
         """Move the cursor as far as entries fit on top of a batch of size base."""
-        scan, found = self._scan, _Findings()
+        scan, found = self._scan, _ScanResult()
         key = scan.key if self._growing is None else self._growing.key
         max_preferred = self._max_preferred
         for entry in self._queues.scan(scan):
@@ -250,7 +253,7 @@ class DynamicBatcher:
             if total in self._preferred:
                 found.cut(scan, "preferred")
             if total >= max_preferred and not self._delay_ns:
-                # Without a delay nothing behind this can change what is cut where.
+                # Without a delay no entry behind this one can change the cut.
                 break
         return found
 
@@ -259,7 +262,7 @@ class DynamicBatcher:
         formed = self._growing
         entries = self._queues.pop(count)
         if formed is None:
-            formed = _Formed(self._scan.key)
+            formed = _FormedBatch(self._scan.key)
             formed.entries = entries
             self._formed.append(formed)
         else:
@@ -268,12 +271,12 @@ class DynamicBatcher:
         formed.reason = "full" if formed.size >= self._max_size else reason
         for entry in entries:
             entry.holder = formed
-            entry.state = State.BATCHED
+            entry.state = RequestState.BATCHED
         self._growing = None if saturated else formed
         self._scan = _Scan()
 
-    def _merge_followers(self, batch: _Formed, now_ns: int) -> None:
-        """Add the next batches to one that is being taken, as far as they fit and have waited."""
+    def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
+        """Add the next batches to one that leaves, as far as they fit and have waited."""
         while self._formed and not batch.sealed:
             following = self._formed[0]
             oldest_ns = min(entry.enqueued_ns for entry in following.entries)
@@ -289,7 +292,7 @@ class DynamicBatcher:
             batch.size += following.size
             batch.reason = "full" if batch.size >= self._max_size else "delay"
 
-    def _drop(self, entry: Entry, formed: _Formed) -> None:
+    def _drop_from_batch(self, entry: Entry, formed: _FormedBatch) -> None:
         formed.entries.remove(entry)
         formed.size -= entry.valid.batch_size
         if not formed.entries:

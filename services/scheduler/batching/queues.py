@@ -1,7 +1,7 @@
-"""What a batcher keeps entries in: queues by priority level, and when entries end by themselves.
+"""What a batcher keeps entries in: queues by priority level, and timeouts and deadlines.
 
-Decides nothing about batches. An entry's holder names the queue that has it; an entry taken out of
-the middle stays in the deque as a dead slot and is skipped, so that giving up costs no search.
+Decides nothing about batches. `Entry.holder` is the queue that has the entry. An entry discarded
+from the middle stays in the deque as a dead slot that is skipped, so that cancelling is O(1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nereid.services.scheduler.requests.entry import Entry
 
-# Dead slots and stale deadlines that are not worth a clean-up.
+# So many dead slots and stale deadlines are not worth a clean-up.
 _SLACK = 64
 
 
@@ -43,7 +43,7 @@ def deadline_passed(model_name: str) -> DeadlineExceeded:
 
 
 class Fifo:
-    """Entries of one rank in order of arrival. An entry discarded must not come back."""
+    """Entries of one rank in order of arrival. A discarded entry must not be queued here again."""
 
     __slots__ = ("items", "live", "rank")
 
@@ -58,7 +58,7 @@ class Fifo:
         self.live += 1
 
     def prepend(self, entries: Sequence[Entry]) -> None:
-        """To the front, the first of them foremost."""
+        """To the front, in this order."""
         for entry in entries:
             entry.holder = self
         self.items.extendleft(reversed(entries))
@@ -71,7 +71,7 @@ class Fifo:
             self.items = deque(item for item in self.items if item.holder is self)
 
     def extract(self, entry: Entry) -> None:
-        """Like discard, but the entry may come back: it leaves no dead slot."""
+        """Like discard, but in O(n) and without a dead slot: the entry may be queued again."""
         entry.holder = None
         self.live -= 1
         self.items.remove(entry)
@@ -80,21 +80,21 @@ class Fifo:
         """At most limit of the oldest entries."""
         items = self.items
         if limit >= self.live == len(items):
-            taken = list(items)
+            entries = list(items)
             items.clear()
         else:
-            taken = []
+            entries = []
             limit = min(limit, self.live)
-            while len(taken) < limit:
+            while len(entries) < limit:
                 entry = items.popleft()
                 if entry.holder is self:
-                    taken.append(entry)
-        self.live -= len(taken)
-        return taken
+                    entries.append(entry)
+        self.live -= len(entries)
+        return entries
 
 
 class Cursor:
-    """How far a scan has come: so many entries, in all, from the front."""
+    """How far a scan has come."""
 
     __slots__ = ("index", "slot")
 
@@ -103,7 +103,7 @@ class Cursor:
         self.slot = 0
 
 
-class Levels:
+class PriorityQueues:
     """The queues of all priority levels, each with one for its delayed entries behind it.
 
     Only the queues in use exist: a model may have any number of levels.
@@ -138,13 +138,13 @@ class Levels:
             (self._by_rank.get(2 * level) or self._open(2 * level)).prepend(group)
 
     def count(self, level: int) -> int:
-        """How many entries a level holds, delayed ones included."""
+        """How many entries of a level wait, delayed ones included."""
         fresh = self._by_rank.get(2 * level)
         delayed = self._by_rank.get(2 * level + 1)
         return (fresh.live if fresh else 0) + (delayed.live if delayed else 0)
 
     def scan(self, cursor: Cursor) -> Iterator[Entry]:
-        """The entries behind the cursor. It passes one when the next one is asked for."""
+        """The entries behind the cursor, which passes one when the next is asked for."""
         while self._fifos:
             fifo = self._fifos[cursor.index]
             for entry in islice(fifo.items, cursor.slot, None):
@@ -157,14 +157,14 @@ class Levels:
             cursor.slot = 0
 
     def pop(self, limit: int) -> list[Entry]:
-        """The first limit entries, in scan order; so many must be there."""
+        """The first limit entries, in scan order; there must be as many."""
         fifos = self._fifos
-        taken = fifos[0].pop(limit)
-        while len(taken) < limit:
-            # Empty now: drop it, or models with many levels would collect them.
+        entries = fifos[0].pop(limit)
+        while len(entries) < limit:
+            # Empty now: drop it, or a model with many levels would keep many queues.
             del self._by_rank[fifos.pop(0).rank]
-            taken.extend(fifos[0].pop(limit - len(taken)))
-        return taken
+            entries.extend(fifos[0].pop(limit - len(entries)))
+        return entries
 
     def _open(self, rank: int) -> Fifo:
         fifo = self._by_rank[rank] = Fifo(rank)
@@ -173,7 +173,7 @@ class Levels:
 
 
 class Expiries:
-    """When queued entries end by themselves, soonest first."""
+    """Timeouts and deadlines of queued entries, soonest first."""
 
     __slots__ = ("_heap", "_order")
 
@@ -186,22 +186,22 @@ class Expiries:
         if entry.timeout_ns is None and entry.deadline_ns is None:
             return
         if len(self._heap) > 4 * pending + _SLACK:
-            self._forget_gone()
+            self._drop_stale()
         self._watch(entry)
 
     def next_ns(self) -> int | None:
-        """No later than the next end."""
+        """No later than the next timeout or deadline."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ns: int) -> list[Entry]:
-        """The entries that have come to an end by now and are still held, soonest first."""
+        """The entries past their timeout or deadline that are still queued, soonest first."""
         heap = self._heap
-        found: dict[Entry, None] = {}
+        expired: dict[Entry, None] = {}
         while heap and heap[0][0] <= now_ns:
             entry = heappop(heap)[2]
             if entry.holder is not None:
-                found[entry] = None
-        return list(found)
+                expired[entry] = None
+        return list(expired)
 
     def _watch(self, entry: Entry) -> None:
         if entry.timeout_ns is not None:
@@ -209,8 +209,8 @@ class Expiries:
         if entry.deadline_ns is not None:
             heappush(self._heap, (entry.deadline_ns, next(self._order), entry))
 
-    def _forget_gone(self) -> None:
-        # Entries that ran long since would otherwise hold their tensors until their deadline.
+    def _drop_stale(self) -> None:
+        # Otherwise entries that ran long ago would keep their tensors until their deadline.
         held = dict.fromkeys(item[2] for item in self._heap if item[2].holder is not None)
         self._heap.clear()
         for entry in held:

@@ -1,1 +1,1 @@
-"""The response cache: keys, look-ups, stores, and single flight for identical requests."""
+"""The response cache: keys, lookups, stores, and single flight for identical requests."""

@@ -1,9 +1,10 @@
-"""A model version's way through the response cache: look up, let one of alike requests run, store.
+"""A model version's requests on their way through the response cache: look up, run one of identical
+requests, store.
 
-A request is looked up before it is queued; those like it that come meanwhile wait for what the
-first one gets, from the cache or from its execution. A large one waits before that for its digest,
-which a thread makes. Only answers without an error are shared or kept, and only under the revision
-of the model that computed them. Knows the queue by its owner's three methods alone.
+A request is looked up before it is queued. Identical requests that come meanwhile follow it and get
+its response, from the cache or from its execution. A large request first waits for a thread to
+compute its digest. Only responses without an error are shared or stored, and only under the
+revision of the model that computed them. Knows the queue by three methods of its version alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.batching.queues import deadline_passed, queue_full
 from nereid.services.scheduler.caching.cache_keys import CacheKeys
 from nereid.services.scheduler.caching.single_flight import Flight, SingleFlight
-from nereid.services.scheduler.requests.entry import State, about
+from nereid.services.scheduler.requests.entry import RequestState, about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -36,50 +37,50 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Failures that are one request's own; those like it need not share them.
-_ITS_OWN: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
+# Errors of one request alone, which its followers do not share.
+_OWN_ERRORS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
-class Owner(Protocol):
+class CachedVersion(Protocol):
     """The model version, as far as its cache knows it."""
 
     name: str
     config: ModelConfig
     statistics: ModelStatistics
-    # It answers by what it asks of other models.
+    # It responds by calling other models.
     asks_others: bool
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raises Unavailable when the queue is full."""
 
     def finish(self, entry: Entry, response: InferResponse) -> None:
-        """The end of an entry that waited here: tell its answer."""
+        """Send the response to an entry that was not queued."""
 
     def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
-        """The end of an entry that no instance has: tell why there is no answer."""
+        """Fail an entry that no instance has."""
 
 
 class Place(NamedTuple):
-    """Where a version's answers are kept: what their keys begin with, and whose they are."""
+    """One revision of a version: the prefix of its keys, and its revision."""
 
     prefix: bytes
     revision: bytes
 
 
 def place_of(name: str, number: int, revision: bytes) -> Place:
-    """The place of a version's answers in one of its revisions."""
-    # Of the name a digest: it may hold anything, and keys shall be short.
+    """The prefix of the keys of a version in one of its revisions."""
+    # A digest of the name, which may hold any character: keys shall be short.
     model = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
     return Place(f"{model}:{number}:{revision.hex()}:".encode(), revision)
 
 
-class Passage:
-    """An entry's way through the cache.
+class CacheLookup:
+    """An entry's lookup and its flight.
 
     waiting -> queued -> ended, or waiting -> ended; the leader of a flight waits for the lookup,
-    a follower for its leader. Until its digest is made, an entry is in a flight of its own, which
-    nobody finds.
+    a follower for its leader. Until its digest is computed, an entry is in a flight of its own,
+    which is not in the table.
     """
 
     __slots__ = ("flight", "key", "on_queued", "revision", "timer", "waited_ns", "waiting")
@@ -89,7 +90,7 @@ class Passage:
         self.revision = revision
         self.flight = flight
         self.waiting = True
-        # From its arrival until it was queued: what looking it up cost.
+        # From its arrival until it was queued: the cost of the lookup.
         self.waited_ns = 0
         self.timer: asyncio.TimerHandle | None = None
         # Called when the flight's leader is queued; raises NereidError if this entry shall not wait
@@ -98,53 +99,55 @@ class Passage:
 
 
 class ResponseCache:
-    """The requests of one model version that the cache may answer. most_waiting 0: any number."""
+    """The requests of one model version that may get a cached response."""
 
-    def __init__(self, owner: Owner, client: CacheClient, most_waiting: int) -> None:
-        self._owner = owner
+    def __init__(self, version: CachedVersion, client: CacheClient, max_waiting: int) -> None:
+        """max_waiting 0: any number."""
+        self._version = version
         self._client = client
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._waiting = 0
         self._flights = SingleFlight["Entry"]()
-        self._keys = CacheKeys(spec.name for spec in owner.config.outputs)
+        self._keys = CacheKeys(spec.name for spec in version.config.outputs)
         self._loop = asyncio.get_running_loop()
-        # None: no instance has been placed yet, so nobody knows whose answers these would be.
+        # None: no instance is loaded yet, so the revision is not known.
         self._place: Place | None = None
 
     def revise(self, place: Place | None) -> None:
-        """From now on the version is another: what is kept of the old one is out of reach. None:
-        it is one whose answers cannot be kept.
+        """The version's files have changed: entries of the old revision are not found any more.
+        None: its responses cannot be cached.
         """
         self._place = place
 
     # ---- from arrival to the queue
 
-    def admit(self, entry: Entry, now_ns: int) -> None:
-        """Take an entry in.
+    def submit_entry(self, entry: Entry, now_ns: int) -> None:
+        """Look an entry up, or queue it.
 
         Raises:
             Unavailable: too many are waiting, or the queue is full.
         """
         place, request = self._place, entry.request
-        work = None if place is None else self._keys.long_work(request)
-        key = self._keys.key(request) if place is not None and work is None else b""
-        if place is None or (work is None and not key):
-            self._owner.enqueue(entry, now_ns)
+        large_digest = None if place is None else self._keys.large_digest(request)
+        key = self._keys.key(request) if place is not None and large_digest is None else b""
+        if place is None or (large_digest is None and not key):
+            self._version.enqueue(entry, now_ns)
             return
-        if self._most_waiting and self._waiting >= self._most_waiting:
+        if self._max_waiting and self._waiting >= self._max_waiting:
             raise queue_full(entry)
-        flight = Flight(None, entry) if work is not None else self._join(place, key, entry)
-        entry.passage = passage = Passage(place.prefix + key, place.revision, flight)
-        entry.state = State.WAITING
+        large = large_digest is not None
+        flight = Flight(None, entry) if large else self._join_flight(place, key, entry)
+        entry.passage = lookup = CacheLookup(place.prefix + key, place.revision, flight)
+        entry.state = RequestState.CACHE_LOOKUP
         self._waiting += 1
         if entry.deadline_ns is not None:
             left_s = max(0, entry.deadline_ns - now_ns) / 1e9
-            passage.timer = self._loop.call_later(left_s, self._expire, entry)
-        if work is not None:
-            self._make_digest(work, entry, passage)
-        elif flight.leader is entry and not self._look_up(entry, flight):
+            lookup.timer = self._loop.call_later(left_s, self._expire, entry)
+        if large_digest is not None:
+            self._compute_digest(large_digest, entry, lookup)
+        elif flight.leader is entry and not self._send_lookup(entry, flight):
             try:
-                self._enqueue(entry, passage, now_ns)
+                self._enqueue(entry, lookup, now_ns)
             except Unavailable:
                 self._flights.land(flight)
                 entry.passage = None
@@ -152,197 +155,199 @@ class ResponseCache:
             if entry.trace is not None:
                 entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
 
-    def _make_digest(self, work: Callable[[], bytes], entry: Entry, passage: Passage) -> None:
-        def make() -> bytes:
-            return work() if entry.passage is passage else b""  # it may have been given up
+    def _compute_digest(
+        self, large_digest: Callable[[], bytes], entry: Entry, lookup: CacheLookup
+    ) -> None:
+        def compute() -> bytes:
+            # The entry may have been cancelled meanwhile.
+            return large_digest() if entry.passage is lookup else b""
 
-        made = self._loop.run_in_executor(self._client.threads, make)
-        made.add_done_callback(partial(self._go_on, entry, passage))
+        digest = self._loop.run_in_executor(self._client.threads, compute)
+        digest.add_done_callback(partial(self._on_digest, entry, lookup))
 
-    def _go_on(self, entry: Entry, passage: Passage, made: asyncio.Future[bytes]) -> None:
-        """Its digest is made, or cannot be."""
+    def _on_digest(self, entry: Entry, lookup: CacheLookup, future: asyncio.Future[bytes]) -> None:
         digest = b""
         try:
-            digest = made.result()
+            digest = future.result()
         except asyncio.CancelledError:
-            _log.debug("a digest was left undone")
+            _log.debug("a digest was cancelled: the cache client is closed")
         except Exception:
-            _log.exception("a digest could not be made", extra=about(entry))
-        if entry.passage is not passage:
+            _log.exception("a digest failed; its request is not cached", extra=about(entry))
+        if entry.passage is not lookup:
             return
         now_ns, place = _now_ns(), self._place
         entry.request.digest = digest
         if not digest or place is None:
             entry.passage = None
             try:
-                self._enqueue(entry, passage, now_ns)
+                self._enqueue(entry, lookup, now_ns)
             except Unavailable as error:
-                self._owner.fail(entry, error, now_ns)
+                self._version.fail(entry, error, now_ns)
             else:
-                self._tell_queued(entry, passage, now_ns)
+                self._call_on_queued(entry, lookup, now_ns)
             return
         key = self._keys.key(entry.request)
-        passage.key, passage.revision = place.prefix + key, place.revision
-        passage.flight = flight = self._join(place, key, entry)
+        lookup.key, lookup.revision = place.prefix + key, place.revision
+        lookup.flight = flight = self._join_flight(place, key, entry)
         if flight.leader is not entry:
-            if flight.leader.state is not State.WAITING:
-                self._tell_queued(entry, passage, now_ns)
-        elif not self._look_up(entry, flight):
-            self._queue(entry, passage, now_ns)
+            if flight.leader.state is not RequestState.CACHE_LOOKUP:
+                self._call_on_queued(entry, lookup, now_ns)
+        elif not self._send_lookup(entry, flight):
+            self._enqueue_leader(entry, lookup, now_ns)
 
-    def _join(self, place: Place, key: bytes, entry: Entry) -> Flight[Entry]:
-        """Let an entry wait together with those that are like it."""
-        # A request shall not wait for one that may wait longer than itself.
-        alike: tuple[Hashable, ...] = (place.prefix + key, entry.level, entry.request.timeout_us)
-        if entry.request.caller and self._owner.asks_others:
-            # Nor for one that may, by way of other models, wait for the very model that asks.
-            alike = (*alike, entry)
-        return self._flights.join(alike, entry)
+    def _join_flight(self, place: Place, key: bytes, entry: Entry) -> Flight[Entry]:
+        # A request must not follow one that may wait longer than itself.
+        identity: tuple[Hashable, ...] = (place.prefix + key, entry.level, entry.request.timeout_us)
+        if entry.request.caller and self._version.asks_others:
+            # Nor one that may, by way of other models, wait for the very model that asks.
+            identity = (*identity, entry)
+        return self._flights.join(identity, entry)
 
-    def _look_up(self, entry: Entry, flight: Flight[Entry]) -> bool:
-        """Ask for what this entry's flight is after; False: nobody can be asked now."""
-        assert entry.passage is not None, "it is not on its way"
+    def _send_lookup(self, entry: Entry, flight: Flight[Entry]) -> bool:
+        """False: the cache cannot be asked now."""
+        assert entry.passage is not None, "a lookup for an entry without one"
         context = b"" if entry.trace is None else entry.trace.begin_lookup()
-        return self._client.lookup(entry.passage.key, partial(self._found, flight), context)
+        on_result = partial(self._on_result, flight)
+        return self._client.lookup(entry.passage.key, on_result, context)
 
-    def _found(self, flight: Flight[Entry], value: bytes | None) -> None:
-        """The lookup for a flight is over."""
-        passage = flight.leader.passage
-        if passage is None:
-            return  # all its members have given up
+    def _on_result(self, flight: Flight[Entry], value: bytes | None) -> None:
+        lookup = flight.leader.passage
+        if lookup is None:
+            return  # all its members were cancelled
         now_ns = _now_ns()
-        response = None if value is None else _read(value)
+        response = None if value is None else _read_response(value)
         if response is None:
-            self._queue(flight.leader, passage, now_ns)
+            self._enqueue_leader(flight.leader, lookup, now_ns)
         else:
             members = [flight.leader, *self._flights.land(flight)]
-            self._share(members, response, passage.revision, now_ns)
+            self._send_hits(members, response, lookup.revision, now_ns)
 
-    def _queue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
+    def _enqueue_leader(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
+        """The lookup was a miss: queue the leader, while its followers wait."""
         if entry.trace is not None:
             entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
         try:
-            self._enqueue(entry, passage, now_ns)
+            self._enqueue(entry, lookup, now_ns)
         except Unavailable as error:
-            self._owner.fail(entry, error, now_ns)
+            self._version.fail(entry, error, now_ns)
             return
-        for member in (entry, *passage.flight.followers):
+        for member in (entry, *lookup.flight.followers):
             if member.passage is not None:
-                self._tell_queued(member, member.passage, now_ns)
+                self._call_on_queued(member, member.passage, now_ns)
 
-    def _tell_queued(self, entry: Entry, passage: Passage, now_ns: int) -> None:
-        if passage.on_queued is not None:
+    def _call_on_queued(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
+        if lookup.on_queued is not None:
             try:
-                passage.on_queued()
+                lookup.on_queued()
             except NereidError as error:
-                self._owner.fail(entry, error, now_ns)
+                self._version.fail(entry, error, now_ns)
 
-    def _enqueue(self, entry: Entry, passage: Passage, now_ns: int) -> None:
-        passage.waited_ns = now_ns - entry.received_ns
-        entry.state = State.QUEUED
-        self._release(passage)
-        self._owner.enqueue(entry, now_ns)
+    def _enqueue(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
+        lookup.waited_ns = now_ns - entry.received_ns
+        self._end_wait(lookup)
+        self._version.enqueue(entry, now_ns)
 
     def _expire(self, entry: Entry) -> None:
-        self._owner.fail(entry, deadline_passed(self._owner.name), _now_ns())
+        self._version.fail(entry, deadline_passed(self._version.name), _now_ns())
 
     # ---- the end
 
-    def takes(self, passage: Passage, response: InferResponse) -> bool:
-        """Whether others are told this answer, or it is kept; then it has to be inline."""
+    def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
+        """Whether a response will be shared or stored, and so must not be in a segment."""
         size_bytes = sum(map(payload_bytes, response.payloads))
-        return bool(passage.flight.followers) or self._client.has_room(size_bytes)
+        return bool(lookup.flight.followers) or self._client.can_send(size_bytes)
 
-    def ended(self, entry: Entry, response: InferResponse | None) -> None:
-        """An entry that came by here has been told its answer, or, without one, was given up."""
-        passage, entry.passage = entry.passage, None
-        assert passage is not None, "it did not come by here"
-        was_waiting = passage.waiting
-        self._release(passage)
+    def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
+        """An entry with a lookup has had its response, or, without one, was cancelled."""
+        lookup, entry.passage = entry.passage, None
+        assert lookup is not None, "an entry without a lookup"
+        was_waiting = lookup.waiting
+        self._end_wait(lookup)
         if was_waiting and entry.trace is not None and entry.trace.lookup:
-            # Given up while the cache was asked, which tells of that in any case.
+            # Cancelled during the lookup, of which the cache records a span in any case.
             entry.trace.end_lookup(entry.received_ns, _now_ns(), hit=False)
-        flight = passage.flight
+        flight = lookup.flight
         if entry is not flight.leader:
             self._flights.leave(flight, entry)
-        elif response is None or (response.error is not None and response.error.code in _ITS_OWN):
-            heir = self._flights.leave(flight, entry)
-            if heir is not None and heir.passage is not None and not was_waiting:
-                self._queue(heir, heir.passage, _now_ns())
+        elif response is None or (
+            response.error is not None and response.error.code in _OWN_ERRORS
+        ):
+            leader = self._flights.leave(flight, entry)
+            if leader is not None and leader.passage is not None and not was_waiting:
+                self._enqueue_leader(leader, leader.passage, _now_ns())
         elif (
             response.error is not None and entry.retries and response.error.code == Unavailable.code
         ):
-            # Instances died with it, again and again: those like it would take more of them along.
+            # Instances were lost executing it, again and again: its followers would lose more.
             now_ns = _now_ns()
             for follower in self._flights.land(flight):
                 error = Unavailable(response.error.message, accepted=True)
-                self._owner.fail(follower, error, now_ns)
+                self._version.fail(follower, error, now_ns)
         elif response.error is not None:
-            self._scatter(flight)
+            self._enqueue_followers(flight)
         else:
             if response.segment_name:
-                # It was not taken, so that who has come since cannot have it either.
-                self._scatter(flight)
+                # It is not inline, so that followers since needs_inline() cannot have it either.
+                self._enqueue_followers(flight)
             elif followers := self._flights.land(flight):
-                self._share(followers, response, entry.revision, _now_ns())
-            self._keep(entry, passage, response)
+                self._send_hits(followers, response, entry.revision, _now_ns())
+            self._store(entry, lookup, response)
 
-    def _scatter(self, flight: Flight[Entry]) -> None:
-        """The leader failed: the others try for themselves, together rather than in a row."""
+    def _enqueue_followers(self, flight: Flight[Entry]) -> None:
+        """The leader failed: the followers run, in a batch rather than one after the other."""
         now_ns = _now_ns()
         for entry in self._flights.land(flight):
             if entry.passage is not None:
                 entry.passage.flight = Flight(flight.identity, entry)
-                self._queue(entry, entry.passage, now_ns)
+                self._enqueue_leader(entry, entry.passage, now_ns)
 
-    def _share(
+    def _send_hits(
         self, entries: Sequence[Entry], response: InferResponse, revision: bytes, now_ns: int
     ) -> None:
-        """Answer entries that waited with one answer, of this revision: all of them are hits."""
+        """Send waiting entries one response, computed by this revision: all are cache hits."""
         for entry in entries:
-            passage, entry.passage = entry.passage, None
-            if passage is None:
+            lookup, entry.passage = entry.passage, None
+            if lookup is None:
                 continue
-            self._release(passage)
+            self._end_wait(lookup)
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
                 self._expire(entry)
                 continue
             if entry.trace is not None:
                 entry.trace.end_lookup(entry.received_ns, now_ns, hit=True)
             entry.revision = revision
-            self._owner.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
-            self._owner.finish(entry, InferResponse(0, response.head, list(response.payloads)))
+            self._version.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
+            self._version.finish(entry, InferResponse(0, response.head, list(response.payloads)))
 
-    def _keep(self, entry: Entry, passage: Passage, response: InferResponse) -> None:
-        """Store what was computed, unless an instance of another revision computed it."""
+    def _store(self, entry: Entry, lookup: CacheLookup, response: InferResponse) -> None:
+        """Store a response, unless an instance of another revision computed it."""
         started_ns = _now_ns()
         size_bytes = sum(map(payload_bytes, response.payloads))
-        valid = entry.revision == passage.revision
-        if valid and not self._client.has_room(size_bytes):
-            # To write it in vain would take as long.
+        valid = entry.revision == lookup.revision
+        if valid and not self._client.can_send(size_bytes):
+            # Before serialising it in vain.
             self._client.failures += 1
         elif valid and all(isinstance(payload, bytes) for payload in response.payloads):
             message = pb.InferResponse()
             write_response(response, message)
             context = b"" if entry.trace is None else entry.trace.lookup
-            self._client.store(passage.key, message.SerializeToString(), context)
-        self._owner.statistics.record_cache_miss(passage.waited_ns, _now_ns() - started_ns)
+            self._client.store(lookup.key, message.SerializeToString(), context)
+        self._version.statistics.record_cache_miss(lookup.waited_ns, _now_ns() - started_ns)
 
-    def _release(self, passage: Passage) -> None:
-        """It waits no longer."""
-        if passage.waiting:
-            passage.waiting = False
+    def _end_wait(self, lookup: CacheLookup) -> None:
+        if lookup.waiting:
+            lookup.waiting = False
             self._waiting -= 1
-        if passage.timer is not None:
-            passage.timer.cancel()
-            passage.timer = None
+        if lookup.timer is not None:
+            lookup.timer.cancel()
+            lookup.timer = None
 
 
-def _read(value: bytes) -> InferResponse | None:
-    """The answer that was kept; None: the store holds something else."""
+def _read_response(value: bytes) -> InferResponse | None:
+    """None: the value is no response; a miss."""
     try:
         response = read_response(pb.InferResponse.FromString(value))
     except DecodeError:
-        _log.warning("the cache holds a value that is no answer; it is taken for a miss")
+        _log.warning("the cache returned a value that is no response; counting it as a miss")
         return None
     return response if response.error is None and response.head else None

@@ -1,7 +1,8 @@
-"""Alike requests under way at once: one of them leads, the others wait for what it gets.
+"""Single flight: of identical requests that are pending at once one leads, the others follow it and
+get its response.
 
-Pure. A flight is in the table from its first member until it lands. Whoever leaves takes nobody
-along: when the leader goes, the one that has waited longest leads.
+Pure. A flight is in the table from its first member until it lands. A member that leaves affects no
+other: when the leader leaves, the follower that has waited longest leads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ M = TypeVar("M")
 
 @dataclass(slots=True, eq=False)
 class Flight(Generic[M]):
-    """Members that want one and the same answer."""
+    """Members that want the same response."""
 
     identity: Hashable
     leader: M
@@ -43,7 +44,7 @@ class SingleFlight(Generic[M]):
         return flight
 
     def leave(self, flight: Flight[M], member: M) -> M | None:
-        """A member gives up; the new leader, if that was the leader and others are left."""
+        """A member leaves; the new leader, if it led and there are followers."""
         if member is not flight.leader:
             flight.followers.pop(member, None)
             return None
@@ -55,7 +56,7 @@ class SingleFlight(Generic[M]):
         return flight.leader
 
     def land(self, flight: Flight[M]) -> list[M]:
-        """The flight is over: who still waited for its leader, in order of arrival."""
+        """The flight is over: its followers, in order of arrival."""
         self._forget(flight)
         followers = list(flight.followers)
         flight.followers.clear()

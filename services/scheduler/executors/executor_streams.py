@@ -1,7 +1,7 @@
 """The executors' streams: Join, one for each executor, and Execute, one for each ready instance.
 
-Translates between messages and the loader's events. The end of a stream is the end of what it
-stands for; nothing is decided here.
+Translates between messages and the loader's events. A stream that ends means an executor, or an
+instance, that is lost; what follows is the loader's decision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nereid.core.codecs import read_error
 from nereid.core.methods import CONTROLS_KEY, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.scheduler.executors.crash_recovery import Fate
+from nereid.services.scheduler.executors.instance import CrashReport
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.readiness import heard
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 def accept_join(loader: Loader, call: Call) -> None:
     """Open an executor's control stream."""
-    _Join(loader, call)
+    _JoinStream(loader, call)
     call.accept()
 
 
@@ -43,23 +43,23 @@ def accept_execute(loader: Loader, call: Call) -> None:
     if placed is None or placed.served.runtime is None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
-    placed.instance.heeds_controls = call.get(CONTROLS_KEY) is not None
+    placed.instance.accepts_controls = call.get(CONTROLS_KEY) is not None
     placed.instance.tells_ready = call.get(READY_KEY) is not None
-    placed.instance.vouched = call.get(VOUCHED_KEY) is not None
-    if placed.instance.vouched:
+    placed.instance.reports_crashes = call.get(VOUCHED_KEY) is not None
+    if placed.instance.reports_crashes:
         call.trust()
     call.on_message = partial(placed.served.runtime.executed, placed.instance)
-    call.on_cancel = partial(_execute_ended, loader, placed, call)
+    call.on_cancel = partial(_end_execute, loader, placed, call)
     call.on_half_close = call.on_cancel
 
 
-def _execute_ended(loader: Loader, placed: Placed, call: Call) -> None:
+def _end_execute(loader: Loader, placed: Placed, call: Call) -> None:
     loader.instance_closed(placed, call)
     call.finish()
 
 
-class _Join:
-    """One Join stream: silent until its hello, then a session, until it ends."""
+class _JoinStream:
+    """One Join stream: a hello first, then the events of a session."""
 
     def __init__(self, loader: Loader, call: Call) -> None:
         self._loader = loader
@@ -83,9 +83,9 @@ class _Join:
             else:
                 self._refuse("the first message must be a hello with a name")
             return
-        self._handle(self._session, kind, event)
+        self._on_event(self._session, kind, event)
 
-    def _handle(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
+    def _on_event(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
         if kind == "described":
             self._loader.described(session, event.described)
         elif kind == "instance_failed":
@@ -97,23 +97,23 @@ class _Join:
             self._loader.fates.told(session, unloaded)
         elif kind == "instance_lost":
             lost = event.instance_lost
-            fate = Fate(lost.begun, read_error(lost.error))
-            self._loader.fates.told(session, lost.instance, fate)
+            report = CrashReport(lost.begun, read_error(lost.error))
+            self._loader.fates.told(session, lost.instance, report)
         elif kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":
             session.custom_metrics = event.custom_metrics
         elif kind == "readiness_report":
-            told = event.readiness_report
-            heard(self._loader.instances.placed.get(told.instance), session, told)
+            placed = self._loader.instances.placed.get(event.readiness_report.instance)
+            heard(placed, session, event.readiness_report)
         elif kind == "leaving":
             self._loader.leaving(session)
         else:
-            # Releases may be mixed during an upgrade: what is not known here is not needed here.
-            _log.warning("executor '%s' sent an event that is not understood", session.name)
+            # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
+            _log.warning("executor '%s' sent an unknown event; ignoring it", session.name)
 
     def _refuse(self, why: str) -> None:
-        _log.warning("an executor at %s was refused: %s", self._call.peer, why)
+        _log.warning("executor at %s refused: %s", self._call.peer, why)
         self._call.fail(Status.INVALID_ARGUMENT, why)
         self._end()
 

@@ -1,27 +1,25 @@
-"""One model instance as the scheduler sees it: a stream that takes one batch at a time.
+"""One model instance as the scheduler sees it: a stream that runs one batch at a time.
 
-Writes batches and reads what came of them; decides nothing about either. Knows no queue.
+Writes batches and reads their outcome; decides nothing about either. Knows no queue.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nereid.core.codecs import remaining_us, write_parameters, write_payloads
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability.execution import Execution
-from nereid.services.scheduler.requests.deferred_responses import check_places
 from nereid.services.scheduler.requests.shared_tensors import inline_if_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
-    from nereid.services.scheduler.executors.crash_recovery import Fate
+    from nereid.core.messages import ErrorStatus
     from nereid.services.scheduler.models.readiness import Question
-    from nereid.services.scheduler.requests.deferred_responses import Late
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 
@@ -36,12 +34,12 @@ class BatchStream(Protocol):
 
 
 def _nothing() -> None:
-    """It goes on as before."""
+    """The instance goes on as before."""
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A batch that an instance has and has not answered."""
+    """A batch that an instance executes."""
 
     id: int
     batch: Batch
@@ -50,20 +48,20 @@ class Running:
     revision: bytes = b""
     gpu_uuid: str = ""
 
-    def read(self, message: bytes) -> pb.Executed:
-        """What the instance says came of it. Raises whatever shows that this makes no sense."""
+    def read_reply(self, message: bytes) -> pb.Executed:
+        """The batch's outcome. Raises on a malformed message."""
         reply = pb.Executed.FromString(message)
         if reply.id != self.id:
-            raise ValueError(f"batch {self.id} was under way, batch {reply.id} was answered")
+            raise ValueError(f"a response to batch {reply.id} while executing batch {self.id}")
         members = len(self.batch.entries)
         if reply.partial:
-            check_places(reply, range(members))
+            check_members(reply, range(members))
         elif len(reply.responses) != members:
-            raise ValueError(f"{len(reply.responses)} answers to {members} requests")
+            raise ValueError(f"{len(reply.responses)} responses to {members} requests")
         return reply
 
     def execution(self, reply: pb.Executed, finished_ns: int) -> Execution:
-        """How it went, as the instance tells."""
+        """The times that the instance reports, and the scheduler's own."""
         return Execution(
             self.started_ns,
             finished_ns,
@@ -76,9 +74,25 @@ class Running:
         )
 
 
+class DeferredBatch(NamedTuple):
+    """An executed batch, and its members without a response, by their index in it."""
+
+    running: Running
+    execution: Execution
+    waiting: dict[int, Entry]
+
+
+class CrashReport(NamedTuple):
+    """What an executor reports about a lost instance."""
+
+    # The last batch that its model had begun to execute.
+    begun: int
+    error_status: ErrorStatus
+
+
 @dataclass(slots=True, eq=False)
 class Instance:
-    """Told to load: no stream. Ready: a stream. Its model's owner alone touches `running`."""
+    """Loading: no stream. Ready: a stream. Only its model's version touches `running`."""
 
     id: int
     name: str
@@ -86,73 +100,78 @@ class Instance:
     stream: BatchStream | None = None
     running: Running | None = None
     batches: int = 0
-    # Which state of the model it was told to load; empty: nobody needs to know.
+    # The state of the model's files that it loads; empty without a response cache.
     revision: bytes = b""
-    # Of the GPU that it is on, if it is on one.
+    # Of the GPU that it is on, if any.
     gpu_uuid: str = ""
-    # What is to be done when a batch is answered; something for the last one.
+    # Called when it has no work left; unloads an instance that is to go.
     on_idle: Callable[[], None] = _nothing
-    # Requests that still await answers from it, though it may have its next batch: a decoupled
-    # model's, and of others those of batches that it has executed, by the batch's number.
+    # Entries without their last response though it may have its next batch: a decoupled model's,
+    # and those of the deferred batches, by the batch's number.
     open_members: int = 0
-    late: dict[int, Late] = field(default_factory=dict)
-    # It can be told what has become of requests that it executes.
-    heeds_controls: bool = False
-    # Its executor tells what becomes of its batch if its stream breaks.
-    vouched: bool = False
-    # What it told before the stream's end was seen.
-    fate: Fate | None = None
+    deferred: dict[int, DeferredBatch] = field(default_factory=dict)
+    # Its model reads MemberControl messages: cancellations and flow control.
+    accepts_controls: bool = False
+    # Its executor sends a CrashReport when its stream breaks.
+    reports_crashes: bool = False
+    # Came before the stream's end was seen.
+    crash_report: CrashReport | None = None
     # Its executor can open the memory that requests lie in.
     shares: bool = True
-    # Its model can be asked whether it is ready, and what it was asked last.
+    # Its model can be asked whether it is ready, and the last such query.
     tells_ready: bool = False
     question: Question | None = None
 
     @property
     def going(self) -> bool:
-        """Whether it goes as soon as it has nothing to do."""
+        """Whether it is unloaded as soon as it is idle."""
         return self.on_idle is not _nothing
 
     @property
     def at_work(self) -> bool:
-        """Whether anybody awaits anything from it."""
+        """Whether it still has to respond to anything."""
         return self.running is not None or self.open_members > 0
 
     def execute(self, batch: Batch, now_ns: int) -> None:
-        """Send a batch on its way. Raises whatever serialisation raises; nothing is sent then."""
+        """Send a batch. A serialisation error is raised before anything is sent."""
         assert self.stream is not None, "a batch for an instance without a stream"
         message = batch_message(self.batches + 1, batch, now_ns, inline=not self.shares)
         self.stream.send(message)
         self.batches += 1
         self.running = Running(self.batches, batch, now_ns, self.revision, self.gpu_uuid)
 
+    def send_control(self, batch: int, member: int, kind: pb.MemberControl.Kind) -> None:
+        """Report what became of a request that it executes, if its model reads such messages."""
+        if self.accepts_controls and self.stream is not None:
+            message = pb.Batch()
+            message.controls.add(batch=batch, member=member, kind=kind)
+            self.stream.send(message.SerializeToString())
 
-def control_message(batch: int, member: int, kind: pb.MemberControl.Kind) -> bytes:
-    """What tells an instance what has become of a request that it was given."""
-    message = pb.Batch()
-    message.controls.add(batch=batch, member=member, kind=kind)
-    return message.SerializeToString()
+
+def check_members(reply: pb.Executed, waiting: Container[int]) -> None:
+    """Raise ValueError unless each response is to another member that waits for one."""
+    members = [response.id for response in reply.responses]
+    if len({*members}) < len(members) or any(member not in waiting for member in members):
+        raise ValueError(f"responses to members {members}, some of which wait for none")
 
 
-def withdraw(entry: Entry, instances: Iterable[Instance]) -> None:
-    """Nobody waits for this entry any more: let the model that executes it know, if it listens."""
+def cancel_member(entry: Entry, instances: Iterable[Instance]) -> None:
+    """Notify the instance that executes this entry that its client has cancelled."""
     for instance in instances:
-        given = [late.running for late in instance.late.values()]
+        batches = [deferred.running for deferred in instance.deferred.values()]
         if instance.running is not None:
-            given.append(instance.running)
-        running = next((each for each in given if entry in each.batch.entries), None)
-        if running is not None:
-            if instance.heeds_controls and instance.stream is not None:
-                place = running.batch.entries.index(entry)
-                cancel = pb.MemberControl.CANCEL
-                instance.stream.send(control_message(running.id, place, cancel))
-            return
+            batches.append(instance.running)
+        for running in batches:
+            if entry in running.batch.entries:
+                member = running.batch.entries.index(entry)
+                instance.send_control(running.id, member, pb.MemberControl.CANCEL)
+                return
 
 
 def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:
-    """A batch as it travels: its members' heads and payloads as the clients sent them.
+    """A batch on the wire: its members' heads and payloads as the clients sent them.
 
-    inline: with all bytes in it.
+    inline: with the bytes of payloads in shared memory.
     """
     message = pb.Batch(id=number)
     add = message.members.add

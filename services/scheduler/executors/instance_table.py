@@ -1,7 +1,7 @@
-"""The instances that executors have, or are getting, by their numbers.
+"""All instances that executors have, or are loading, by number.
 
-Tells executors to load and to unload them. Which there shall be, and what becomes of a version when
-one comes or goes, is decided elsewhere.
+Sends executors the commands to load and to unload them. Which instances there shall be, and what
+that means for a version's state, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Instances:
-    """All instances of all versions on all executors."""
+    """The instances of all versions on all executors."""
 
     def __init__(self, rules: LoadRules, numbers: Iterator[int]) -> None:
         self._rules = rules
@@ -44,7 +44,7 @@ class Instances:
             instance = Instance(next(self._numbers), slot.name, session.name, revision=revision)
             instance.gpu_uuid = uuid_of(slot, session.hello)
             if instance.gpu_uuid and served.runtime is not None:
-                # Makes the share, so that it is told of from now on.
+                # Creates the GPU's counters, so that metrics show them from now on.
                 served.runtime.statistics.gpus[instance.gpu_uuid]
             instance.shares = self._rules.shared_tensors.shared_with(session.hello.memory_domain)
             added.append(Placed(instance, served, session, slot))
@@ -55,7 +55,7 @@ class Instances:
         return [each.instance.id for each in added]
 
     def unload(self, placed: Placed, cause: str) -> None:
-        """Have an instance ended whose batch, if it has one, is lost or runs elsewhere."""
+        """Have an executor unload an instance. Its batch, if any, fails or runs elsewhere."""
         session, instance = placed.session, placed.instance
         unload = pb.UnloadInstance(instance=instance.id)
         session.send(pb.ExecutorCommand(unload=unload))
@@ -64,12 +64,12 @@ class Instances:
             self.drop(part, instance, cause)
 
     def unload_all(self, served: ServedVersion, cause: str) -> None:
-        """Have all instances of a version ended."""
+        """Have executors unload all instances of a version."""
         for placed in [each for each in self.placed.values() if each.served is served]:
             self.unload(placed, cause)
 
     def drop(self, part: Part, instance: Instance, cause: str) -> None:
-        """An instance is no more, and its batch, if it has one, is lost or runs elsewhere."""
+        """Remove a lost instance. Its batch, if any, fails or runs elsewhere."""
         placed = self.forget(part, instance)
         stream, instance.stream = instance.stream, None
         if stream is not None:
@@ -78,7 +78,7 @@ class Instances:
             placed.served.runtime.lose_instance(instance, cause)
 
     def forget(self, part: Part, instance: Instance) -> Placed | None:
-        """An instance that has nothing to do any more is gone."""
+        """Remove an instance that has no work left."""
         part.instances.pop(instance.id, None)
         part.surplus.discard(instance.id)
         return self.placed.pop(instance.id, None)

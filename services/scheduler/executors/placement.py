@@ -1,6 +1,6 @@
 """Which instances of a model version an executor shall host, by the version's instance groups.
 
-Pure: a configuration and what an executor says of itself, in; instances to load, out.
+Pure: a configuration and an executor's hello in; instances to load out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One instance to be: its name and its device."""
+    """One instance to load: its name and its device."""
 
     name: str
     kind: pb.Device.Kind
@@ -40,7 +40,7 @@ def gpu_ids(hello: pb.Hello) -> list[int]:
 
 
 def uuid_of(slot: Slot, hello: pb.Hello) -> str:
-    """The GPU that an instance is to be on; empty for one that is on none."""
+    """The GPU of an instance; empty for one on the CPU."""
     if slot.kind != pb.Device.GPU:
         return ""
     gpus = (device for device in hello.devices if device.kind == pb.Device.GPU)
@@ -48,7 +48,7 @@ def uuid_of(slot: Slot, hello: pb.Hello) -> str:
 
 
 def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
-    """The instances for an executor that has just said hello: the counts hold for each executor.
+    """The instances for an executor. Counts are per executor.
 
     Raises:
         NereidError: this executor cannot host the model; the text says why.
@@ -69,5 +69,5 @@ def _slots(group: InstanceGroup) -> list[Slot]:
             Slot(f"{group.name}_{index}", pb.Device.GPU, gpu)
             for index, gpu in enumerate(gpu for gpu in group.gpus for _ in range(group.count))
         ]
-    # KIND_MODEL leaves devices to the backend; the instance as such lives on the host.
+    # KIND_MODEL leaves devices to the backend; the instance itself is on the host.
     return [Slot(f"{group.name}_{index}", pb.Device.CPU, 0) for index in range(group.count)]

@@ -19,31 +19,31 @@ class Router(Generic[T]):
 
     def __init__(self) -> None:
         self._all: set[T] = set()
-        # In the order of becoming free.
+        # In the order in which they became free.
         self._free: OrderedDict[T, None] = OrderedDict()
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._all)
 
-    def add(self, instance: T) -> None:
+    def add_instance(self, instance: T) -> None:
         """It is ready and free."""
         self._all.add(instance)
         self._free[instance] = None
 
-    def remove(self, instance: T) -> bool:
-        """It is gone; False if it was not here."""
+    def remove_instance(self, instance: T) -> bool:
+        """It gets no more batches; False if it is not here."""
         if instance not in self._all:
             return False
         self._all.remove(instance)
         self._free.pop(instance, None)
         return True
 
-    def take(self) -> T | None:
+    def acquire_instance(self) -> T | None:
         """The instance that has been free for longest, now busy; None: all are busy."""
         return self._free.popitem(last=False)[0] if self._free else None
 
-    def release(self, instance: T) -> None:
-        """It is free again; nothing happens if it is gone meanwhile."""
+    def release_instance(self, instance: T) -> None:
+        """It is free again; nothing happens if it was removed meanwhile."""
         if instance in self._all:
             self._free[instance] = None
 

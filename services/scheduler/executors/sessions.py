@@ -1,6 +1,6 @@
-"""Executors as the scheduler sees them: who has joined, and what each has of which version.
+"""The executors that have joined, and the instances that each has of each version.
 
-Knows executors as streams that take commands, not how these travel. Decides nothing.
+Knows executors as streams that accept commands, not the transport. Decides nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class CommandStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """What one executor has, or is getting, of one version."""
+    """The instances of one version that one executor has, or is loading."""
 
     instances: dict[int, Instance] = field(default_factory=dict)
     # All of them have been ready at once.
     completed: bool = False
-    # While other instance groups are taken on: those to come, and those to go once they are here.
+    # During a resize: the instances that are loading, and those to unload once these are ready.
     awaited: set[int] = field(default_factory=set)
     surplus: set[int] = field(default_factory=set)
-    # Why the last one that was awaited did not come.
+    # Why an awaited instance failed to load.
     error_status: str = ""
 
     @property
@@ -45,17 +45,16 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """An executor that has joined, from its hello to its end."""
+    """An executor, from its hello to the end of its stream."""
 
     hello: pb.Hello
     stream: CommandStream
     parts: dict[ServedVersion, Part] = field(default_factory=dict)
     leaving: bool = False
-    # Its stream is at its end.
+    # Its stream has ended.
     gone: bool = False
-    # What it told last of its devices.
+    # Its last report about its devices, and about its models' own metrics.
     usage: pb.DeviceUsage | None = None
-    # And of its models' own metrics.
     custom_metrics: pb.CustomMetrics | None = None
 
     @property
@@ -68,7 +67,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where an instance belongs, and which of the version's instances it is there."""
+    """An instance, its version, its executor, and which of the version's slots it fills there."""
 
     instance: Instance
     served: ServedVersion

@@ -1,9 +1,9 @@
-"""A decoupled model's version: its requests have any number of answers, each told as it comes.
+"""A decoupled model's version: its requests have any number of responses, each sent as it comes.
 
-An instance is free for its next batch as soon as it says so, though requests of earlier ones are
-still open there. Such a request ends with its last answer, or with its instance: it runs again only
-if nothing of it was told. Instances that heed controls hear of clients that went, or that cannot
-keep up.
+An instance is free for its next batch as soon as it reports so, though requests of earlier ones are
+still open there. Such a request ends with its last response, or with its instance: it runs again
+only if none of its responses was sent. Instances that accept controls are notified of clients that
+cancelled or cannot keep up.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nereid.core.codecs import read_response
 from nereid.core.errors import Internal, Unavailable, Unimplemented
 from nereid.core.messages import DECOUPLED, InferResponse
 from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.instance import control_message
 from nereid.services.scheduler.models.model_version import ModelVersion
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.request_traces import end_attempts
-from nereid.services.scheduler.requests.entry import State, tell
+from nereid.services.scheduler.requests.entry import RequestState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.executors.instance import Instance, Running
-    from nereid.services.scheduler.models.model_version import OnResponse
+    from nereid.services.scheduler.models.queue_limits import QueueLimits
+    from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 _log = logging.getLogger(__name__)
@@ -39,64 +39,66 @@ _now_ns = time.monotonic_ns
 
 
 def check_taker(config: ModelConfig, request: InferRequest) -> None:
-    """Raise if the model is decoupled and whoever asks takes one answer only."""
     if config.decoupled and not request.accepts_many:
         raise Unimplemented(DECOUPLED, accepted=True)
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A request that an instance was given, until its last answer. Its entry may end before."""
+    """A request of a batch, until its last response. Its entry may end before."""
 
     entry: Entry
-    given: _Given
-    place: int
+    batch: _OpenBatch
+    index: int
     responses: int = 0
     responded_ns: int = 0
     ended_ns: int = 0
     failed: bool = False
 
+    def send_control(self, kind: pb.MemberControl.Kind) -> None:
+        self.batch.instance.send_control(self.batch.running.id, self.index, kind)
+
 
 @dataclass(slots=True, eq=False)
-class _Given:
-    """A batch that an instance was given, until the last of its members has ended."""
+class _OpenBatch:
+    """A batch that an instance was sent, until the last of its members has ended."""
 
     instance: Instance
     running: Running
     members: list[_Member] = field(default_factory=list)
     open: int = 0
-    # How it went; None: the instance is still executing it.
+    # None: the instance is still executing it.
     execution: Execution | None = None
 
 
 class DecoupledVersion(ModelVersion):
-    """As ModelVersion, but on_answer is called for each answer; the last one alone lacks `more`."""
+    """A ModelVersion that calls on_response for each response; all but the last have `more`."""
 
-    def __init__(self, *how: Any) -> None:
-        super().__init__(*how)
-        self._given: dict[Instance, dict[int, _Given]] = {}
-        # Those whose instance may have more to say of them.
+    def __init__(
+        self,
+        config: ModelConfig,
+        number: int,
+        limits: QueueLimits,
+        traces: Traces | None = None,
+    ) -> None:
+        super().__init__(config, number, limits, traces)
+        self._open_batches: dict[Instance, dict[int, _OpenBatch]] = {}
+        # Entries that their instances may still respond to.
         self._members: dict[Entry, _Member] = {}
 
     # ---- requests
 
-    def submit(
-        self, request: InferRequest, on_response: OnResponse, *, at_once: bool = False
-    ) -> Entry:
-        check_taker(self.config, request)
-        return super().submit(request, on_response, at_once=at_once)
-
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """The entry's client cannot keep up with the answers, or it can again."""
+        """The entry's client cannot keep up with the responses (paused), or can again."""
         member = self._members.get(entry)
         if member is not None:
-            _tell_instance(member, pb.MemberControl.PAUSE if paused else pb.MemberControl.RESUME)
+            member.send_control(pb.MemberControl.PAUSE if paused else pb.MemberControl.RESUME)
 
     def _close(self, entry: Entry, response: InferResponse | None) -> None:
         member = self._members.pop(entry, None)
         if member is not None:
-            # It ends before its last answer.
-            _tell_instance(member, pb.MemberControl.CANCEL)
+            # It ends before its instance's last response.
+            member.send_control(pb.MemberControl.CANCEL)
         super()._close(entry, response)
 
     # ---- instances
@@ -105,114 +107,116 @@ class DecoupledVersion(ModelVersion):
         instance = super()._start(batch, now_ns)
         running = instance.running
         if running is not None:
-            given = _Given(instance, running, open=len(batch.entries))
-            for place, entry in enumerate(batch.entries):
-                member = _Member(entry, given, place, responded_ns=now_ns)
-                given.members.append(member)
+            open_batch = _OpenBatch(instance, running, open=len(batch.entries))
+            for index, entry in enumerate(batch.entries):
+                member = _Member(entry, open_batch, index, responded_ns=now_ns)
+                open_batch.members.append(member)
                 self._members[entry] = member
-            instance.open_members += given.open
-            self._given.setdefault(instance, {})[running.id] = given
+            instance.open_members += open_batch.open
+            self._open_batches.setdefault(instance, {})[running.id] = open_batch
         return instance
 
     def lose_instance(self, instance: Instance, cause: str) -> None:
-        """It is gone, and with it whatever it had. Only what was told nothing yet runs again."""
+        """It is lost, with all its batches. Only requests without a response run again."""
         self.retire_instance(instance)
         instance.running, instance.open_members = None, 0
         now_ns = _now_ns()
-        again = []
-        for given in self._given.pop(instance, {}).values():
-            if given.execution is None and given.running.batch.traced:
-                end_attempts(instance, given.running, now_ns, cause)
-            for member in given.members:
+        retries = []
+        for batch in self._open_batches.pop(instance, {}).values():
+            if batch.execution is None and batch.running.batch.traced:
+                end_attempts(instance, batch.running, now_ns, cause)
+            for member in batch.members:
                 if member.ended_ns:
-                    if given.execution is None:
-                        self._count(member, _unknown(given.running, now_ns))
+                    if batch.execution is None:
+                        self._record_end(member, _unknown_execution(batch.running, now_ns))
                     continue
-                self._members.pop(member.entry, None)  # there is nobody to tell that it ends
+                self._members.pop(member.entry, None)  # the instance needs no CANCEL any more
                 if not member.responses:
-                    again.append(member.entry)
-                elif member.entry.state is not State.RESPONDED:
+                    retries.append(member.entry)
+                elif member.entry.state is not RequestState.RESPONDED:
                     text = f"{cause}, {member.responses} responses into the request"
                     self._fail(member.entry, Unavailable(text, accepted=True), now_ns)
-        self._run_again(again, cause, now_ns)
+        self._retry(retries, cause, now_ns)
 
     def executed(self, instance: Instance, message: bytes) -> None:
-        """An instance has answers to some of what it was given, or is free again."""
+        """A message from an instance: responses to open requests, or it is free again."""
         now_ns = _now_ns()
         try:
             frame = pb.Executed.FromString(message)
-            given = self._given.get(instance, {}).get(frame.id)
-            if given is None:
-                _log.error("%s answered a batch that it does not have", instance.name)
+            batch = self._open_batches.get(instance, {}).get(frame.id)
+            if batch is None:
+                _log.error("response from %s to a batch that it does not have", instance.name)
                 return
-            responses = list(_responses(given, frame))
+            responses = list(_read_responses(batch, frame))
         except Exception:
-            _log.exception("the answer of instance %s makes no sense", instance.name)
+            _log.exception("malformed response from instance %s; its requests fail", instance.name)
             error = Internal("the executor's answer cannot be understood", accepted=True)
-            self._give_up(instance, error, now_ns)
+            self._fail_instance(instance, error, now_ns)
             return
-        if given.execution is None and not frame.busy:
-            self._release(given, frame, now_ns)
+        if batch.execution is None and not frame.busy:
+            self._release_instance(batch, frame, now_ns)
         for member, response in responses:
-            self._take(member, response, now_ns)
-        if not given.open and given.execution is not None:
-            del self._given[instance][frame.id]
+            self._on_member_response(member, response, now_ns)
+        if not batch.open and batch.execution is not None:
+            del self._open_batches[instance][frame.id]
         if not instance.at_work:
             instance.on_idle()
 
-    def open_at(self, instance: Instance) -> list[Entry]:
-        """The requests that it has and that are not ended."""
-        given = self._given.get(instance, {}).values()
-        return [each.entry for one in given for each in one.members if not each.ended_ns]
+    def entries_at(self, instance: Instance) -> list[Entry]:
+        """The entries that it has and has not ended, also of batches that it has executed."""
+        batches = self._open_batches.get(instance, {}).values()
+        return [each.entry for batch in batches for each in batch.members if not each.ended_ns]
 
-    # ---- answers
+    # ---- responses
 
-    def _release(self, given: _Given, frame: pb.Executed, now_ns: int) -> None:
-        """Its instance can execute the next batch."""
-        running, instance = given.running, given.instance
-        given.execution = execution = running.execution(frame, now_ns)
+    def _release_instance(self, batch: _OpenBatch, frame: pb.Executed, now_ns: int) -> None:
+        """The instance can execute its next batch."""
+        running, instance = batch.running, batch.instance
+        batch.execution = execution = running.execution(frame, now_ns)
         instance.running = None
-        self._router.release(instance)
+        self._router.release_instance(instance)
         self._dispatch(now_ns)
         self.statistics.record_execution(running.batch, execution)
         if running.batch.traced:
             end_attempts(instance, running, now_ns)
-        for member in given.members:
+        for member in batch.members:
             member.entry.execution = execution
             if member.ended_ns:
-                self._count(member, execution)
+                self._record_end(member, execution)
 
-    def _take(self, member: _Member, response: InferResponse, now_ns: int) -> None:
-        entry, given = member.entry, member.given
-        wanted = entry.state is not State.RESPONDED
+    def _on_member_response(self, member: _Member, response: InferResponse, now_ns: int) -> None:
+        entry, batch = member.entry, member.batch
+        wanted = entry.state is not RequestState.RESPONDED
         if wanted and not member.responses and not response.more:
-            # Says what kind of model this is: its answers wait for no other request's.
-            self._tell(entry, InferResponse(0, more=True))
+            # Tells the gateway that the model is decoupled: its responses need not wait for those
+            # of earlier requests.
+            self._send_response(entry, InferResponse(0, more=True))
         if response.head or response.error is not None or not response.more:
-            self._count_response(member, response, now_ns)
+            self._record_response(member, response, now_ns)
         if not wanted:
             self.shared_tensors.unwanted(response)
         if response.more:
             if wanted:
-                self._tell(entry, response)
+                self._send_response(entry, response)
             return
         member.ended_ns = now_ns
-        given.open -= 1
-        given.instance.open_members -= 1
-        if given.execution is not None:
-            self._count(member, given.execution)
+        batch.open -= 1
+        batch.instance.open_members -= 1
+        if batch.execution is not None:
+            self._record_end(member, batch.execution)
         if wanted:
             del self._members[entry]
             self._close(entry, response)
 
-    def _tell(self, entry: Entry, response: InferResponse) -> None:
+    def _send_response(self, entry: Entry, response: InferResponse) -> None:
+        """Send a response that is not the entry's last."""
         if self._order is None:
-            tell(entry, response)
+            entry.respond(response)
         else:
-            for one, held in self._order.add(entry, (entry, response)):
-                tell(one, held)
+            for each, held in self._order.order_response(entry, (entry, response)):
+                each.respond(held)
 
-    def _count_response(self, member: _Member, response: InferResponse, now_ns: int) -> None:
+    def _record_response(self, member: _Member, response: InferResponse, now_ns: int) -> None:
         statistics, entry = self.statistics, member.entry
         statistics.record_response(member.responses, response, now_ns - member.responded_ns)
         if not member.responses and statistics.latencies is not None:
@@ -222,54 +226,49 @@ class DecoupledVersion(ModelVersion):
         member.responses += 1
         member.responded_ns = now_ns
 
-    def _count(self, member: _Member, execution: Execution) -> None:
-        """A member has ended, and how its batch went is known."""
+    def _record_end(self, member: _Member, execution: Execution) -> None:
+        """A member has ended, and its batch was executed."""
         if member.failed:
             self.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
         else:
-            # One that an answer told of a failure counts as well, as on Triton.
+            # As on Triton, a request whose model sent error responses is a success as well.
             self.statistics.record_end(member.entry, execution, member.ended_ns)
 
-    def _give_up(self, instance: Instance, error: NereidError, now_ns: int) -> None:
-        """What it said cannot be understood: nothing that it has is worth waiting for."""
-        given = self._given.pop(instance, {})
+    def _fail_instance(self, instance: Instance, error: NereidError, now_ns: int) -> None:
+        """Its message was malformed: fail all that it has."""
+        batches = self._open_batches.pop(instance, {})
         if instance.running is not None:
             instance.running = None
-            self._router.release(instance)
+            self._router.release_instance(instance)
         instance.open_members = 0
-        for each in given.values():
-            for member in each.members:
+        for batch in batches.values():
+            for member in batch.members:
                 if self._members.get(member.entry) is member:
                     self._fail(member.entry, error, now_ns)
         self.wake()
 
 
-def _unknown(running: Running, now_ns: int) -> Execution:
-    """How an execution went that nobody tells of any more."""
+def _unknown_execution(running: Running, now_ns: int) -> Execution:
+    """Of a batch whose instance was lost before it reported its times."""
     return Execution(running.started_ns, now_ns, 0, 0, 0, 0, gpu_uuid=running.gpu_uuid)
 
 
-def _responses(given: _Given, frame: pb.Executed) -> Iterator[tuple[_Member, InferResponse]]:
-    """What a frame says of a batch's members. Raises ValueError if it can be about none."""
-    if not frame.partial and len(frame.responses) != len(given.members):
-        raise ValueError(f"{len(frame.responses)} answers to {len(given.members)} requests")
-    ended = {member.place for member in given.members if member.ended_ns}
-    freed = given.execution is None and not frame.busy
-    for index, message in enumerate(frame.responses):
-        place = message.id if frame.partial else index
-        if place >= len(given.members) or place in ended:
-            raise ValueError(f"an answer to member {place}, which awaits none")
-        member = given.members[place]
+def _read_responses(
+    batch: _OpenBatch, frame: pb.Executed
+) -> Iterator[tuple[_Member, InferResponse]]:
+    """A frame's responses and the members that they are for. Raises ValueError if there is none."""
+    if not frame.partial and len(frame.responses) != len(batch.members):
+        raise ValueError(f"{len(frame.responses)} responses to {len(batch.members)} requests")
+    ended = {member.index for member in batch.members if member.ended_ns}
+    freed = batch.execution is None and not frame.busy
+    for position, message in enumerate(frame.responses):
+        index = message.id if frame.partial else position
+        if index >= len(batch.members) or index in ended:
+            raise ValueError(f"a response to member {index}, which waits for none")
+        member = batch.members[index]
         response = read_response(message)
         if not response.more:
-            ended.add(place)
-            # Not the model's word, but its failure: it raised, or died.
+            ended.add(index)
+            # An error in the frame that ends the execution: the model raised, or its worker died.
             member.failed = response.error is not None and freed
         yield member, response
-
-
-def _tell_instance(member: _Member, kind: pb.MemberControl.Kind) -> None:
-    """Say what has become of a request, if its instance can be told."""
-    instance = member.given.instance
-    if instance.heeds_controls and instance.stream is not None:
-        instance.stream.send(control_message(member.given.running.id, member.place, kind))

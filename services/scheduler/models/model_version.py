@@ -1,7 +1,7 @@
 """A model version in service: the one owner of its queue, its free instances, its statistics.
 
-Runs in one event loop and never awaits on the way of a request. What runs together and where is
-decided by the batcher and the router; this acts on it. Every entry is answered exactly once.
+Runs in one event loop and never awaits on a request's way. The batcher decides what runs together,
+the router where; this acts on it. Every entry gets its last response exactly once.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import time
 from typing import TYPE_CHECKING
 
 from nereid.core.codecs import read_response
-from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavailable
-from nereid.core.messages import InferResponse, error_status_of
+from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavailable, Unimplemented
+from nereid.core.messages import DECOUPLED, InferResponse, error_status_of
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.batching.batcher import make_batcher
-from nereid.services.scheduler.executors.executor_wait import Patience
-from nereid.services.scheduler.executors.instance import withdraw
+from nereid.services.scheduler.executors.executor_wait import ExecutorWait
+from nereid.services.scheduler.executors.instance import cancel_member
 from nereid.services.scheduler.executors.router import Router
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.observability.statistics import ModelStatistics
-from nereid.services.scheduler.requests.deferred_responses import LateResponses, lose
-from nereid.services.scheduler.requests.entry import Entry, State, about, tell
-from nereid.services.scheduler.requests.response_order import ReplyOrder
+from nereid.services.scheduler.requests.deferred_responses import DeferredResponses, drop_deferred
+from nereid.services.scheduler.requests.entry import Entry, RequestState, about
+from nereid.services.scheduler.requests.response_order import ResponseOrder
 from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 from nereid.services.scheduler.requests.validation import Validator
-from nereid.services.scheduler.timer import Alarm
+from nereid.services.scheduler.timer import RearmableTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,9 +47,9 @@ _now_ns = time.monotonic_ns
 
 
 class ModelVersion:
-    """The requests of one model version, from acceptance to answer."""
+    """The requests of one model version, from acceptance to the last response."""
 
-    # Whether it answers by what it asks of other models; others have instances.
+    # Whether it responds by calling other models; others have instances.
     asks_others = False
 
     def __init__(
@@ -63,23 +63,25 @@ class ModelVersion:
         self.number = number
         self.name = config.name
         self.statistics = ModelStatistics()
-        self._late = LateResponses(self.statistics, self._response)
-        self.cache: ResponseCache | None = None  # set where it may answer requests
+        self.cache: ResponseCache | None = None  # set where it may serve requests
         self.shared_tensors = SharedTensors()
-        self.revision = b""  # what it is at present, where there is a cache
+        self.revision = b""  # of its files, where there is a response cache
         self._limits = limits
         self._traces = traces  # None: no request is traced
         self._validator = Validator(config)
+        self._deferred = DeferredResponses(self.statistics, self._on_response)
         self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
         self._router: Router[Instance] = Router()
         keeps_order = config.batching is not None and config.batching.preserve_ordering
-        self._order = ReplyOrder[tuple[Entry, InferResponse]]() if keeps_order else None
-        self._open: dict[Entry, None] = {}  # accepted and not answered, in order of arrival
+        self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
+        self._open: dict[Entry, None] = {}  # without their last response, in order of arrival
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._turn_due = False
-        self._alarm = Alarm(self._timer_fired)
-        self._patience = Patience(limits.no_executor_timeout_s, self._open, self._forsake)
+        self._alarm = RearmableTimer(self._on_timer)
+        self._executor_wait = ExecutorWait(
+            limits.no_executor_timeout_s, self._open, self._fail_waiting
+        )
 
     def __repr__(self) -> str:
         return f"'{self.name}' version {self.number}"
@@ -99,30 +101,32 @@ class ModelVersion:
     def submit(
         self, request: InferRequest, on_response: OnResponse, *, at_once: bool = False
     ) -> Entry:
-        """Accept a request; on_answer is called once, after this has returned.
+        """Accept a request; on_response is called once, after this has returned.
 
-        at_once: nothing else is coming in this loop turn that it could share a batch with.
+        at_once: nothing else comes in this loop turn that it could share a batch with.
 
         Raises:
-            NereidError: it was refused, and on_answer will not be called.
+            NereidError: it was refused, and on_response will not be called.
         """
+        if self.config.decoupled:
+            self.check_client(request)
         now_ns = _now_ns()
-        entry = self._validator.accept(request, on_response, now_ns)
+        entry = self._validator.make_entry(request, on_response, self, now_ns)
         if self._traces is not None and request.trace_context:
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
         try:
             if self.cache is None:
-                self._batcher.add(entry, now_ns)
+                self._batcher.enqueue(entry, now_ns)
             else:
-                self.cache.admit(entry, now_ns)
+                self.cache.submit_entry(entry, now_ns)
         except Unavailable:
             self.statistics.failures[REJECTED] += 1
             raise
         self._open[entry] = None
         if self._order is not None:
-            self._order.admit(entry)
+            self._order.append_request(entry)
         if at_once and self._batcher.pending == 1 and self._router.free and not self._turn_due:
             self._dispatch(now_ns)
         else:
@@ -131,31 +135,39 @@ class ModelVersion:
             self._await_instance()
         return entry
 
+    def check_client(self, request: InferRequest) -> None:
+        """Raise if the model is decoupled and the client accepts only one response."""
+        if self.config.decoupled and not request.accepts_many:
+            raise Unimplemented(DECOUPLED, accepted=True)
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        """Do nothing: of a single response nothing can be held back."""
+
     def cancel(self, entry: Entry) -> None:
-        """Nobody waits for this entry any more. Its batchmates never notice."""
-        if entry.state is State.RESPONDED:
+        """The entry's client has cancelled. Its batchmates run as before."""
+        if entry.state is RequestState.RESPONDED:
             return
-        if self._batcher.remove(entry) or entry.state is State.WAITING:
+        if self._batcher.remove_entry(entry) or entry.state is RequestState.CACHE_LOOKUP:
             self.statistics.record_failure(entry, _now_ns(), CANCELED)
         elif not self.config.decoupled:
-            withdraw(entry, self._router)
+            cancel_member(entry, self._router)
         self._close(entry, None)
         self.wake()
 
-    # ---- what its cache asks of it
+    # ---- for its response cache
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
         """Queue an entry; raises Unavailable when the queue is full."""
-        self._batcher.add(entry, now_ns)
+        self._batcher.enqueue(entry, now_ns)
         self.wake()
 
     def finish(self, entry: Entry, response: InferResponse) -> None:
-        """Answer an entry that was not queued."""
+        """Respond to an entry that was not queued."""
         self._close(entry, response)
 
     def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
         """Fail an entry that no instance has."""
-        self._batcher.remove(entry)
+        self._batcher.remove_entry(entry)
         reason = REJECTED if isinstance(error, Unavailable) else CANCELED
         self._fail(entry, error, now_ns, reason)
 
@@ -163,122 +175,130 @@ class ModelVersion:
 
     def add_instance(self, instance: Instance) -> None:
         """It is ready for a batch."""
-        self._router.add(instance)
-        self._patience.end()
+        self._router.add_instance(instance)
+        self._executor_wait.stop_timer()
         self.wake()
 
     def retire_instance(self, instance: Instance) -> None:
-        """No more batches for it; what it has it may finish."""
-        if self._router.remove(instance) and not self._router.count:
-            self._patience.strand()
+        """No more batches for it; it may finish the one that it has."""
+        if self._router.remove_instance(instance) and not self._router.count:
+            self._executor_wait.restart_clock()
             self._await_instance()
 
     def lose_instance(self, instance: Instance, cause: str) -> None:
-        """It is gone. The batch it had runs again elsewhere, ahead of all others."""
+        """It is lost. Its batch runs again elsewhere, ahead of the queue."""
         self.retire_instance(instance)
         running, instance.running = instance.running, None
-        entries = lose(instance)
+        entries = drop_deferred(instance)
         now_ns = _now_ns()
         if running is not None:
             entries += running.batch.entries
             if running.batch.traced:
                 end_attempts(instance, running, now_ns, cause)
         if entries:
-            self._run_again(entries, cause, now_ns)
+            self._retry(entries, cause, now_ns)
 
     def fail_begun(self, instance: Instance, begun: int, error: NereidError) -> None:
-        """It is about to be lost; what it had of batches up to this one must not run again."""
+        """It is about to be lost; batches up to number `begun` must not run again."""
         now_ns = _now_ns()
-        self._fail_open(lose(instance), error, now_ns)
+        self._fail_all(drop_deferred(instance), error, now_ns)
         running = instance.running
         if running is not None and running.id <= begun:
             instance.running = None
             if running.batch.traced:
                 end_attempts(instance, running, now_ns, error.message)
-            self._fail_open(running.batch.entries, error, now_ns)
+            self._fail_all(running.batch.entries, error, now_ns)
 
-    def _run_again(self, entries: Iterable[Entry], cause: str, now_ns: int) -> None:
-        again = []
+    def entries_at(self, instance: Instance) -> list[Entry]:
+        """The entries that it executes now."""
+        return [] if instance.running is None else instance.running.batch.entries
+
+    def _retry(self, entries: Iterable[Entry], cause: str, now_ns: int) -> None:
+        retries = []
         for entry in entries:
-            if entry.state is State.RESPONDED:
+            if entry.state is RequestState.RESPONDED:
                 continue
             if entry.retries < self._limits.max_retries:
                 entry.retries += 1
                 self.statistics.retries += 1
                 if entry.retries == self._limits.max_retries:
-                    # Alone: if it kills executors, it shall not take others along again.
+                    # Its last attempt is alone: a request that kills executors fails nobody else's.
                     entry.key = entry
-                again.append(entry)
+                retries.append(entry)
             else:
                 attempts = entry.retries + 1
                 text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
                 self._fail(entry, Unavailable(text, accepted=True), now_ns)
-        if again:
-            self._batcher.put_back(again)
-            for entry in again:
+        if retries:
+            self._batcher.requeue(retries)
+            for entry in retries:
                 _log.warning("%s: its request runs again", cause, extra=about(entry))
             if not self._router.count:
                 self._await_instance()
         self.wake()
 
     def executed(self, instance: Instance, message: bytes) -> None:
-        """An instance has answered."""
-        if instance.late and self._is_late(instance, message):
+        """A message from an instance: it has executed its batch, or sends deferred responses."""
+        if instance.deferred and self._is_deferred(instance, message):
             return
         running, instance.running = instance.running, None
         if running is None:
-            _log.error("%s answered a batch that it was not given", instance.name)
+            _log.error("response from %s to a batch that it was not sent", instance.name)
             return
         finished_ns = _now_ns()
-        # Before the answers are told: meanwhile the instance can work.
-        self._router.release(instance)
+        # Before the responses are sent: meanwhile the instance can execute.
+        self._router.release_instance(instance)
         self._dispatch(finished_ns)
         if running.batch.traced:
             end_attempts(instance, running, finished_ns)
         try:
-            reply = running.read(message)
+            reply = running.read_reply(message)
         except Exception:
-            _log.exception("the answer of instance %s makes no sense", instance.name)
-            self._fail_open(running.batch.entries, _senseless(), finished_ns)
+            _log.exception("malformed response from instance %s; its batch fails", instance.name)
+            self._fail_all(running.batch.entries, _malformed(), finished_ns)
         else:
-            self._response_batch(instance, running, reply, finished_ns)
+            self._on_batch_executed(instance, running, reply, finished_ns)
         if not instance.at_work:
             instance.on_idle()
 
-    def _is_late(self, instance: Instance, message: bytes) -> bool:
+    def _is_deferred(self, instance: Instance, message: bytes) -> bool:
+        now_ns = _now_ns()
         try:
-            return self._late.take(instance, message)
+            return self._deferred.on_message(instance, message, now_ns)
         except Exception:
-            _log.exception("the late answer of instance %s makes no sense", instance.name)
-            self._fail_open(lose(instance), _senseless(), _now_ns())
+            _log.exception(
+                "malformed deferred response from instance %s; its deferred requests fail",
+                instance.name,
+            )
+            self._fail_all(drop_deferred(instance), _malformed(), now_ns)
             return True
 
     # ---- the end
 
     def fail_all(self, error: NereidError) -> None:
-        """Answer everything that is still here with this error."""
+        """Fail every open entry."""
         now_ns = _now_ns()
         for entry in list(self._open):
-            # One that led others may have taken them along.
-            if entry.state is not State.RESPONDED:
-                self._batcher.remove(entry)
+            # The leader of a flight fails its followers as well.
+            if entry.state is not RequestState.RESPONDED:
+                self._batcher.remove_entry(entry)
                 self._fail(entry, error, now_ns)
 
     async def idle(self) -> None:
-        """Wait until everything accepted is answered."""
+        """Wait until no entry is open."""
         while self._open:
             self._idle = self._idle or self._loop.create_future()
             await asyncio.shield(self._idle)
 
     def close(self) -> None:
-        """Let go of the event loop; call when nothing is open."""
-        self._patience.end()
+        """Cancel the timers; call when no entry is open."""
+        self._executor_wait.stop_timer()
         self._alarm.cancel()
 
     # ---- dispatch
 
     def wake(self) -> None:
-        """Decide anew at the end of this loop turn."""
+        """Dispatch at the end of this loop turn."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -286,53 +306,53 @@ class ModelVersion:
     def _turn(self) -> None:
         self._turn_due = False
         now_ns = _now_ns()
-        for entry, error in self._batcher.expire(now_ns):
-            # Given up by its queue's policy, or by its client's deadline.
+        for entry, error in self._batcher.expire_entries(now_ns):
+            # By its queue's policy, or by its client's deadline.
             reason = REJECTED if isinstance(error, Unavailable) else CANCELED
             self._fail(entry, error, now_ns, reason)
         self._dispatch(now_ns)
 
     def _dispatch(self, now_ns: int) -> None:
-        """Give each free instance the batch it shall run now, and note when to look again."""
+        """Send each free instance the batch to run now, and arm the timer for the next look."""
         batcher, router = self._batcher, self._router
         if batcher.pending:
             count = router.count
             while router.free:
-                batch = batcher.take(now_ns, count)
+                batch = batcher.next_batch(now_ns, count)
                 if batch is None:
                     break
                 self._start(batch, now_ns)
             else:
                 if count:
-                    batcher.poll(now_ns, count)
-        self._alarm.set(batcher.wake_at_ns(now_ns), now_ns)
+                    batcher.form_batches(now_ns, count)
+        self._alarm.arm(batcher.wake_at_ns(now_ns), now_ns)
 
     def _start(self, batch: Batch, now_ns: int) -> Instance:
-        instance = self._router.take()
-        assert instance is not None, "a batch was taken for an instance that is not free"
+        instance = self._router.acquire_instance()
+        assert instance is not None, "a batch without a free instance"
         self.statistics.batches_closed[batch.reason] += 1
         try:
             instance.execute(batch, now_ns)
         except Exception:
             _log.exception("a batch of %r cannot be sent", self)
-            self._router.release(instance)
+            self._router.release_instance(instance)
             error = Internal("the batch cannot be sent to an executor", accepted=True)
-            # Later: who submits one of them right now does not know yet that it is under way.
-            self._loop.call_soon(self._fail_open, batch.entries, error, now_ns)
+            # Later: the caller of submit() must have its entry before the entry fails.
+            self._loop.call_soon(self._fail_all, batch.entries, error, now_ns)
         return instance
 
-    def _timer_fired(self) -> None:
+    def _on_timer(self) -> None:
         if not self._turn_due:
             self._turn()
 
-    # ---- answers
+    # ---- responses
 
-    def _response_batch(
+    def _on_batch_executed(
         self, instance: Instance, running: Running, reply: pb.Executed, finished_ns: int
     ) -> None:
         execution = running.execution(reply, finished_ns)
         if reply.partial:
-            self._late.begin(instance, running, reply, execution)
+            self._deferred.defer_batch(instance, running, reply, execution)
             return
         entries = running.batch.entries
         responses = list(map(read_response, reply.responses))
@@ -342,23 +362,21 @@ class ModelVersion:
         self.statistics.record_batch(running.batch, execution, failed)
         for entry, response in zip(entries, responses, strict=True):
             entry.execution = execution
-            self._response(entry, response, running)
+            self._on_response(entry, response, running)
 
-    def _response(self, entry: Entry, response: InferResponse, running: Running) -> None:
-        if entry.state is State.RESPONDED:
-            self.shared_tensors.unwanted(
-                response
-            )  # cancelled while it ran: there is nobody to tell
+    def _on_response(self, entry: Entry, response: InferResponse, running: Running) -> None:
+        if entry.state is RequestState.RESPONDED:
+            self.shared_tensors.unwanted(response)  # cancelled while it ran
         elif entry.passage is None or self.cache is None:
             self._close(entry, response)
         else:
             entry.revision = running.revision
-            inline = self.cache.takes(entry.passage, response)
+            inline = self.cache.needs_inline(entry.passage, response)
             self._close(entry, self.shared_tensors.bring_in(response) if inline else response)
 
-    def _fail_open(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
+    def _fail_all(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
         for entry in entries:
-            if entry.state is not State.RESPONDED:
+            if entry.state is not RequestState.RESPONDED:
                 self._fail(entry, error, now_ns)
 
     def _fail(self, entry: Entry, error: NereidError, now_ns: int, reason: str = OTHER) -> None:
@@ -367,19 +385,19 @@ class ModelVersion:
         self._close(entry, InferResponse(0, error=error_status_of(error)))
 
     def _close(self, entry: Entry, response: InferResponse | None) -> None:
-        """The entry's end: its answer goes out, or, without one, it is dropped."""
-        entry.state = State.RESPONDED
+        """Send an entry's last response; None: it was cancelled."""
+        entry.state = RequestState.RESPONDED
         del self._open[entry]
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), response, _now_ns())
         if self._order is not None:
-            told = None if response is None else (entry, response)
-            for earlier, held in self._order.settle(entry, told):
-                tell(earlier, held)
+            last = None if response is None else (entry, response)
+            for earlier, held in self._order.end_request(entry, last):
+                earlier.respond(held)
         elif response is not None:
-            tell(entry, response)
+            entry.respond(response)
         if self.cache is not None and entry.passage is not None:
-            self.cache.ended(entry, response)
+            self.cache.end_entry(entry, response)
         if self._idle is not None and not self._open:
             self._idle.set_result(None)
             self._idle = None
@@ -387,14 +405,13 @@ class ModelVersion:
     # ---- no instance anywhere
 
     def _await_instance(self) -> None:
-        """Requests wait for an instance, but not for ever."""
-        self._patience.begin()
+        """Limit how long the open entries wait for an instance."""
+        self._executor_wait.start_timer()
 
-    def _forsake(self, entry: Entry) -> None:
-        """It has waited long enough for an instance."""
-        if entry.state is State.RESPONDED:
+    def _fail_waiting(self, entry: Entry) -> None:
+        if entry.state is RequestState.RESPONDED:
             return
-        self._batcher.remove(entry)
+        self._batcher.remove_entry(entry)
         text = (
             f"no executor has model '{self.name}' version {self.number}; waited"
             f" {self._limits.no_executor_timeout_s:g} s for one"
@@ -402,5 +419,5 @@ class ModelVersion:
         self._fail(entry, Unavailable(text, accepted=True), _now_ns())
 
 
-def _senseless() -> Internal:
+def _malformed() -> Internal:
     return Internal("the executor's answer cannot be understood", accepted=True)

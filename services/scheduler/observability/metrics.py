@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.model_version import ModelVersion
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.observability.statistics import GpuShare, ModelStatistics
-    from nereid.services.scheduler.requests.admission import GatewaySession
+    from nereid.services.scheduler.requests.gateway_session import GatewaySession
 
     Labels = Mapping[str, str]
 

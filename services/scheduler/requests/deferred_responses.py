@@ -1,21 +1,22 @@
-"""Requests whose instance is free again before it has answered them.
+"""Responses that come after their batch was executed.
 
-A model that is not decoupled may keep response senders and return from execute() without answers to
-all of its batch: it gets the next one, and answers when it likes, each request once. Knows no queue
-and no stream.
+A model that is not decoupled may keep response senders and return from execute() without responses
+to all of its batch: its instance gets the next batch, and responds to each deferred request once,
+whenever it likes. Decoupled models (any number of responses) have an accounting of their own, in
+models.decoupled_version. Knows no queue and no stream.
 """
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nereid.core.codecs import read_response
 from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.instance import DeferredBatch, check_members
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from nereid.core.messages import InferResponse
     from nereid.services.scheduler.executors.instance import Instance, Running
@@ -26,69 +27,55 @@ if TYPE_CHECKING:
     OnResponse = Callable[[Entry, InferResponse, Running], None]
 
 
-class Late(NamedTuple):
-    """A batch that was executed, and those of its members that await an answer, by their places."""
-
-    running: Running
-    execution: Execution
-    waiting: dict[int, Entry]
-
-
-class LateResponses:
-    """One model version's; on_answer: has an answer to an entry that it waits for, or did."""
+class DeferredResponses:
+    """One model version's. on_response: called with each response, also to cancelled entries."""
 
     def __init__(self, statistics: ModelStatistics, on_response: OnResponse) -> None:
         self._statistics = statistics
         self._on_response = on_response
 
-    def begin(
+    def defer_batch(
         self, instance: Instance, running: Running, reply: pb.Executed, execution: Execution
     ) -> None:
-        """An instance has executed a batch and answered some of it, or nothing."""
+        """An instance has executed a batch and responded to some of it, or nothing."""
         self._statistics.record_execution(running.batch, execution)
-        late = Late(running, execution, dict(enumerate(running.batch.entries)))
+        deferred = DeferredBatch(running, execution, dict(enumerate(running.batch.entries)))
         for entry in running.batch.entries:
             entry.execution = execution
-        instance.late[running.id] = late
-        instance.open_members += len(late.waiting)
-        self._take(instance, late, reply)
+        instance.deferred[running.id] = deferred
+        instance.open_members += len(deferred.waiting)
+        self._send_responses(instance, deferred, reply, execution.finished_ns)
 
-    def take(self, instance: Instance, message: bytes) -> bool:
-        """Whether a message is about such a batch; raises whatever shows that it makes no sense."""
+    def on_message(self, instance: Instance, message: bytes, now_ns: int) -> bool:
+        """Whether a message is about a deferred batch. Raises on a malformed one."""
         reply = pb.Executed.FromString(message)
-        late = instance.late.get(reply.id)
-        if late is None:
+        deferred = instance.deferred.get(reply.id)
+        if deferred is None:
             return False
-        check_places(reply, late.waiting.keys())
-        self._take(instance, late, reply)
+        check_members(reply, deferred.waiting.keys())
+        self._send_responses(instance, deferred, reply, now_ns)
         if not instance.at_work:
             instance.on_idle()
         return True
 
-    def _take(self, instance: Instance, late: Late, reply: pb.Executed) -> None:
-        now_ns = time.monotonic_ns()
+    def _send_responses(
+        self, instance: Instance, deferred: DeferredBatch, reply: pb.Executed, now_ns: int
+    ) -> None:
         for message in reply.responses:
-            entry, response = late.waiting.pop(message.id), read_response(message)
+            entry, response = deferred.waiting.pop(message.id), read_response(message)
             instance.open_members -= 1
             if response.error is None:
-                self._statistics.record_end(entry, late.execution, now_ns)
+                self._statistics.record_end(entry, deferred.execution, now_ns)
             else:
                 self._statistics.record_failure(entry, now_ns, BACKEND)
-            self._on_response(entry, response, late.running)
-        if not late.waiting:
-            del instance.late[late.running.id]
+            self._on_response(entry, response, deferred.running)
+        if not deferred.waiting:
+            del instance.deferred[deferred.running.id]
 
 
-def lose(instance: Instance) -> list[Entry]:
-    """An instance is gone: those that it leaves without an answer."""
-    left = [entry for late in instance.late.values() for entry in late.waiting.values()]
-    instance.open_members -= len(left)
-    instance.late.clear()
-    return left
-
-
-def check_places(reply: pb.Executed, waiting: Container[int]) -> None:
-    """Raise ValueError if it answers what awaits no answer."""
-    places = [response.id for response in reply.responses]
-    if len({*places}) < len(places) or any(place not in waiting for place in places):
-        raise ValueError(f"answers to members {places}, some of which await none")
+def drop_deferred(instance: Instance) -> list[Entry]:
+    """The instance is lost: the entries that it leaves without a response."""
+    entries = [entry for batch in instance.deferred.values() for entry in batch.waiting.values()]
+    instance.open_members -= len(entries)
+    instance.deferred.clear()
+    return entries

@@ -1,7 +1,7 @@
 """A request inside the scheduler, and the batch that it runs in.
 
-Knows no socket and no clock; an entry is built by validation.Validator.accept alone, so that only a
-request that fits its model can be queued. Times are nanoseconds of one monotonic clock.
+Knows no socket and no clock. Only validation.Validator.make_entry builds an entry, so that nothing
+but a request that fits its model can be queued. Times are nanoseconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -9,53 +9,74 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.observability.logging import about as about_request
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from nereid.core.messages import InferRequest, InferResponse
-    from nereid.services.scheduler.caching.response_cache import Passage
+    from nereid.services.scheduler.caching.response_cache import CacheLookup
     from nereid.services.scheduler.observability.entry_trace import EntryTrace
     from nereid.services.scheduler.observability.execution import Execution
 
 _log = logging.getLogger(__name__)
 
 
-class State(Enum):
-    """Where an entry is. The batcher moves it up to EXECUTING, the owner of the model from there.
+class RequestState(Enum):
+    """How far an entry has come. The batcher moves it up to EXECUTING, its owner from there."""
 
-    WAITING    for the response cache                   -> QUEUED, ANSWERED
-    QUEUED     new, or waiting in the queue             -> BATCHED, EXECUTING, ANSWERED
-    BATCHED    in a batch that waits for an instance    -> EXECUTING, QUEUED (undone), ANSWERED
-    EXECUTING  an instance has it                       -> ANSWERED, QUEUED (its instance died)
-    ANSWERED   its client was told, or gave it up       final
-    """
+    RECEIVED = 1  # valid, not yet queued
+    CACHE_LOOKUP = 2  # waiting for the response cache, or for a request like it
+    QUEUED = 3  # waiting in the queue
+    BATCHED = 4  # in a batch that waits for an instance
+    EXECUTING = 5  # an instance has it
+    RESPONDED = 6  # its last response was sent, or its client cancelled it
 
-    QUEUED = 1
-    BATCHED = 2
-    EXECUTING = 3
-    RESPONDED = 4
-    WAITING = 5
+
+# Tests check every move against this table (tests/support/scheduler/samples.py).
+TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
+    RequestState.RECEIVED: frozenset({RequestState.CACHE_LOOKUP, RequestState.QUEUED}),
+    RequestState.CACHE_LOOKUP: frozenset({RequestState.QUEUED, RequestState.RESPONDED}),
+    RequestState.QUEUED: frozenset(
+        {RequestState.BATCHED, RequestState.EXECUTING, RequestState.RESPONDED}
+    ),
+    # Back to the queue when the batch is undone.
+    RequestState.BATCHED: frozenset(
+        {RequestState.EXECUTING, RequestState.QUEUED, RequestState.RESPONDED}
+    ),
+    # Back to the queue when the instance is lost.
+    RequestState.EXECUTING: frozenset({RequestState.RESPONDED, RequestState.QUEUED}),
+    RequestState.RESPONDED: frozenset(),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ValidHead:
     """What a model's configuration says of one head; shared by all requests with that head."""
 
-    # What counts toward max_batch_size: 1 for a model without a batch dimension. 0 means that the
-    # shapes say so, which no request survives (see Validator.check_sizes).
+    # Counts toward max_batch_size: 1 for a model without a batch dimension. 0 is what the shapes
+    # say, and refused by Validator.check_sizes.
     batch_size: int
     # Equal if and only if the shapes and the set of inputs allow two requests to share a batch.
     shape_key: Hashable
     # The payload sizes that the shapes ask for, in head order; None where they vary (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
-    # Positions of the shape tensors, whose very bytes must be equal within a batch.
+    # Indexes of the shape tensors, whose very bytes must be equal within a batch.
     shape_tensors: tuple[int, ...] = ()
+
+
+class EntryOwner(Protocol):
+    """The model version that accepted an entry."""
+
+    def cancel(self, entry: Entry) -> None:
+        """The client disconnected or cancelled."""
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        """The client cannot keep up with the responses (paused), or can again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,35 +85,52 @@ class Entry:
 
     request: InferRequest
     valid: ValidHead
-    # Whoever waits for the answer; opaque to the core.
     on_response: Callable[[InferResponse], None]
+    owner: EntryOwner
     received_ns: int
-    # Two entries may share a batch if and only if theirs are equal.
+    # Two entries may share a batch if and only if their keys are equal.
     key: Hashable = None
-    # 1 is the most urgent; models without priorities have only that one.
+    # Priority level; 1 is the most urgent, and the only one of models without priorities.
     level: int = 1
-    # When the model's queue policy gives it up, and when its client does.
+    # When the model's queue policy expires it, and its client's deadline.
     timeout_ns: int | None = None
     deadline_ns: int | None = None
     enqueued_ns: int = 0
-    # How often an instance died with it.
+    # How many instances were lost while they executed it.
     retries: int = 0
-    state: State = State.QUEUED
-    # The batcher's own note of where it keeps the entry; None: not in its hands.
+    state: RequestState = RequestState.RECEIVED
+    # The batcher's: the queue or batch that holds the entry; None: it is not in the batcher.
     holder: object = None
-    # Its way through the response cache; None: it is not on one.
-    passage: Passage | None = None
+    # None: the response cache is not asked.
+    passage: CacheLookup | None = None
     # Only where the request is sampled.
     trace: EntryTrace | None = None
-    # How the batch went that it was answered from.
+    # Of the batch that its response came from.
     execution: Execution | None = None
-    # Of the model, as the one that its answer is of had it; only of one that went by the cache.
+    # Of the model that computed the response; only where the response cache was asked.
     revision: bytes = b""
+
+    def cancel(self) -> None:
+        self.owner.cancel(self)
+
+    def set_flow(self, *, paused: bool) -> None:
+        self.owner.set_flow(self, paused=paused)
+
+    def respond(self, response: InferResponse) -> None:
+        """Send a response; a callback that raises is logged and affects no other entry."""
+        response.id = self.request.id
+        if response.error is not None:
+            name = kserve_pb2.ModelInferRequest.FromString(self.request.head).model_name
+            response.head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
+        try:
+            self.on_response(response)
+        except Exception:
+            _log.exception("a response could not be sent", extra=about(self))
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Entries to be run together; size is the sum of their batch sizes.
+    """Entries that run together; size is the sum of their batch sizes.
 
     reason: why it closed: full, preferred, shape, delay, immediate or single.
     """
@@ -100,28 +138,19 @@ class Batch:
     entries: list[Entry]
     size: int
     reason: str
-    # Whether any of them is sampled; noted when it is sent.
+    # Whether any of them is sampled; set when it is sent.
     traced: bool = False
 
 
-def hand_out(entries: list[Entry], size: int, reason: str) -> Batch:
-    """The batch of these entries, for the instance that takes them off the batcher's hands."""
+def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
+    """A batch of entries that leave the batcher for an instance."""
     for entry in entries:
-        entry.state = State.EXECUTING
+        entry.state = RequestState.EXECUTING
         entry.holder = None
     return Batch(entries, size, reason)
 
 
-def tell(entry: Entry, response: InferResponse) -> None:
-    """Hand over the answer; that this fails is nobody else's trouble."""
-    response.id = entry.request.id
-    if response.error is not None:
-        name = kserve_pb2.ModelInferRequest.FromString(entry.request.head).model_name
-        response.head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
-    try:
-        entry.on_response(response)
-    except Exception:
-        _log.exception("an answer could not be handed over", extra=about(entry))
+tell = Entry.respond
 
 
 def about(entry: Entry) -> dict[str, str]:

@@ -1,19 +1,18 @@
-"""Requests that models make themselves: whose they are, how deep they go, and whether they can end.
+"""Requests that models make themselves: how deep they are nested, and whether they can deadlock.
 
 A model that waits for another model's response keeps its instance busy. Where instances wait for
-each other in a ring, nobody would ever answer: the request that would close such a ring is refused.
-One that waits for the answer to another like it (see response_cache) waits for who has that one.
-Looks at nothing but requests that say who asks. Knows no stream.
+each other in a circle, none would ever respond: the request that would close the circle is refused.
+A request that follows another one like it (see response_cache) waits for the instance of that one.
+Looks only at requests that name a caller. Knows no stream.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import InvalidArgument, Unavailable
-from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
-from nereid.services.scheduler.requests.entry import State
+from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,34 +20,30 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.services.scheduler.executors.instance import Instance
     from nereid.services.scheduler.executors.sessions import Placed
-    from nereid.services.scheduler.requests.entry import Batch, Entry
+    from nereid.services.scheduler.requests.entry import EntryOwner
 
-MOST_DEPTH: Final = 32
-_FEW: Final = 64
+MAX_DEPTH: Final = 32
+_MIN_SWEEP: Final = 64
 
 
-class Child:
+class Call(NamedTuple):
     """A request that an instance's batch waits for."""
 
-    __slots__ = ("batch", "entry", "model")
-
-    def __init__(self, batch: Batch, entry: Entry, model: object) -> None:
-        self.batch = batch
-        self.entry = entry
-        self.model = model
+    batch: Batch
+    entry: Entry
 
 
 class Lineage:
-    """Knows which instances wait for which requests. placed: all instances that there are."""
+    """Which instances wait for which requests. placed: all instances there are."""
 
     def __init__(self, placed: Mapping[int, Placed]) -> None:
         self._placed = placed
-        self._children: dict[Instance, list[Child]] = {}
+        self._calls: dict[Instance, list[Call]] = {}
         self._count = 0
-        self._sweep_at = _FEW
+        self._sweep_at = _MIN_SWEEP
 
-    def adopt(self, request: InferRequest) -> None:
-        """Count how deep a request is.
+    def set_depth(self, request: InferRequest) -> None:
+        """Set how deep a request is nested.
 
         Raises:
             InvalidArgument: models call each other without end.
@@ -56,49 +51,47 @@ class Lineage:
         placed = self._placed.get(request.caller)
         if placed is None:
             return
-        caller, model = placed.instance, placed.served.runtime
-        entries = caller.running.batch.entries if caller.running is not None else []
-        if isinstance(model, DecoupledVersion):
-            # Any of them may be the one, also when its batch is executed.
-            entries = model.open_at(caller)
+        # Any of them may be the one that asks.
+        model = placed.served.runtime
+        entries = [] if model is None else model.entries_at(placed.instance)
         request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
-        if request.depth > MOST_DEPTH:
+        if request.depth > MAX_DEPTH:
             raise InvalidArgument(
-                f"more than {MOST_DEPTH} models wait for each other's responses: "
+                f"more than {MAX_DEPTH} models wait for each other's responses: "
                 "do they call each other without end?"
             )
 
-    def note(self, request: InferRequest, model: object, entry: Entry) -> None:
-        """The request is accepted.
+    def add_call(self, request: InferRequest, entry: Entry) -> None:
+        """The request was accepted as this entry.
 
         Raises:
-            Unavailable: it would wait for ever.
+            Unavailable: it would deadlock.
         """
-        caller = self._instance_of(request.caller)
-        if caller is None or caller.running is None:
+        placed = self._placed.get(request.caller)
+        if placed is None or placed.instance.running is None:
             return
+        caller, batch = placed.instance, placed.instance.running.batch
         if self._count >= self._sweep_at:
             self._sweep()
-        self._children.setdefault(caller, []).append(Child(caller.running.batch, entry, model))
+        self._calls.setdefault(caller, []).append(Call(batch, entry))
         self._count += 1
-        if entry.passage is not None and entry.state is State.WAITING:
-            # Whether it has to wait for an instance is known when the cache has answered.
-            entry.passage.on_queued = partial(self._check, caller, model, entry)
-        self._check(caller, model, entry)
+        if entry.passage is not None and entry.state is RequestState.CACHE_LOOKUP:
+            # Whether it has to wait for an instance is known after the lookup.
+            entry.passage.on_queued = partial(self._check_deadlock, caller, entry)
+        self._check_deadlock(caller, entry)
 
-    def _check(self, caller: Instance, model: object, entry: Entry) -> None:
-        if self._is_stuck(caller, model, entry):
+    def note(self, request: InferRequest, _: object, entry: Entry) -> None:
+        self.add_call(request, entry)
+
+    def _check_deadlock(self, caller: Instance, entry: Entry) -> None:
+        if self._is_deadlock(caller, entry):
             raise Unavailable(
                 "every instance of the model waits itself for a response that only one of them "
                 "could help to: the request would wait for ever",
                 accepted=True,
             )
 
-    def _instance_of(self, number: int) -> Instance | None:
-        placed = self._placed.get(number)
-        return None if placed is None else placed.instance
-
-    def _instances_of(self, model: object) -> list[Instance]:
+    def _instances_of(self, model: EntryOwner) -> list[Instance]:
         """Those that are ready."""
         return [
             each.instance
@@ -107,64 +100,65 @@ class Lineage:
         ]
 
     def _sweep(self) -> None:
-        for instance in list(self._children):
-            children = [*self._waiting(instance)]
-            if children:
-                self._children[instance] = children
+        """Forget calls that nothing waits for any more."""
+        for instance in list(self._calls):
+            calls = self._awaited_calls(instance)
+            if calls:
+                self._calls[instance] = calls
             else:
-                del self._children[instance]
-        self._count = sum(map(len, self._children.values()))
-        self._sweep_at = 2 * self._count + _FEW
+                del self._calls[instance]
+        self._count = sum(map(len, self._calls.values()))
+        self._sweep_at = 2 * self._count + _MIN_SWEEP
 
-    def _waiting(self, instance: Instance) -> Iterable[Child]:
+    def _awaited_calls(self, instance: Instance) -> list[Call]:
         """What the batch that it executes now still waits for."""
         running = instance.running
         if running is None:
-            return ()
-        return (
-            child
-            for child in self._children.get(instance, ())
-            if child.batch is running.batch and child.entry.state is not State.RESPONDED
-        )
+            return []
+        return [
+            call
+            for call in self._calls.get(instance, ())
+            if call.batch is running.batch and call.entry.state is not RequestState.RESPONDED
+        ]
 
-    def _is_stuck(self, caller: Instance, model: object, entry: Entry) -> bool:
-        if entry.state is State.EXECUTING:
+    def _is_deadlock(self, caller: Instance, entry: Entry) -> bool:
+        if entry.state is RequestState.EXECUTING:
             return False
-        awaited = _awaited(entry)
-        if awaited.state is State.WAITING:
+        awaited = _awaited_entry(entry)
+        if awaited.state is RequestState.CACHE_LOOKUP:
             return False
-        if awaited.state is not State.EXECUTING and not self._all_wait(model):
+        if awaited.state is not RequestState.EXECUTING and not self._all_wait(entry.owner):
             return False
-        waiting = {each: [*self._waiting(each)] for each in self._children}
-        stuck = {instance for instance, children in waiting.items() if children}
+        calls = {each: self._awaited_calls(each) for each in self._calls}
+        blocked = {instance for instance, awaited_calls in calls.items() if awaited_calls}
         while True:
-            freed = [each for each in stuck if not self._holds(waiting[each], stuck)]
+            freed = [each for each in blocked if not self._depends_on(calls[each], blocked)]
             if not freed:
-                return caller in stuck
-            stuck.difference_update(freed)
+                return caller in blocked
+            blocked.difference_update(freed)
 
-    def _all_wait(self, model: object) -> bool:
-        instances = [*self._instances_of(model)]
-        return bool(instances) and all(any(self._waiting(each)) for each in instances)
+    def _all_wait(self, model: EntryOwner) -> bool:
+        instances = self._instances_of(model)
+        return bool(instances) and all(map(self._awaited_calls, instances))
 
-    def _holds(self, children: Iterable[Child], stuck: set[Instance]) -> bool:
-        """Whether one of these requests can only be answered by who is stuck."""
-        for child in children:
-            awaited = _awaited(child.entry)
-            if awaited.state is State.WAITING:
+    def _depends_on(self, calls: Iterable[Call], blocked: set[Instance]) -> bool:
+        """Whether only blocked instances can respond to one of these calls."""
+        for call in calls:
+            awaited = _awaited_entry(call.entry)
+            if awaited.state is RequestState.CACHE_LOOKUP:
                 continue
-            instances = [*self._instances_of(child.model)]
-            if awaited.state is State.EXECUTING:
+            instances = self._instances_of(call.entry.owner)
+            if awaited.state is RequestState.EXECUTING:
                 instances = [
                     each
                     for each in instances
                     if each.running is not None and awaited in each.running.batch.entries
                 ]
-            if instances and stuck.issuperset(instances):
+            if instances and blocked.issuperset(instances):
                 return True
         return False
 
 
-def _awaited(entry: Entry) -> Entry:
-    """The entry whose execution this one waits for: itself, or the one that it has joined."""
+def _awaited_entry(entry: Entry) -> Entry:
+    """The entry whose execution this one waits for: itself, or the leader of its flight."""
     return entry if entry.passage is None else entry.passage.flight.leader

@@ -1,6 +1,6 @@
-"""Answers in the order of arrival, for models with preserve_ordering.
+"""Responses in the order of their requests' arrival, for models with preserve_ordering.
 
-Pure; what an answer is does not matter here.
+Pure; a response may be any object.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ T = TypeVar("T")
 
 
 class _Slot(Generic[T]):
-    __slots__ = ("held", "settled")
+    __slots__ = ("ended", "held")
 
     def __init__(self) -> None:
-        self.settled = False
+        self.ended = False
         self.held: list[T] = []
 
 
-class ReplyOrder(Generic[T]):
-    """Holds answers back until all that arrived earlier are answered."""
+class ResponseOrder(Generic[T]):
+    """Holds responses back until all requests that arrived earlier have ended."""
 
     def __init__(self) -> None:
         self._order: deque[_Slot[T]] = deque()
         self._open: dict[object, _Slot[T]] = {}
 
     def __len__(self) -> int:
-        """How many entries have not been let go."""
+        """How many requests still have their place in the order."""
         return len(self._order)
 
-    def admit(self, entry: object) -> None:
-        """An entry arrived; its answer comes after those of all admitted before."""
+    def append_request(self, entry: object) -> None:
+        """A request arrived; its responses come after those of all before it."""
         slot = self._open[entry] = _Slot[T]()
         self._order.append(slot)
 
-    def add(self, entry: object, response: T) -> list[T]:
-        """An answer that is not the entry's last: whether it may go out now."""
+    def order_response(self, entry: object, response: T) -> list[T]:
+        """A response that is not the request's last: what to send now, it or nothing."""
         slot = self._open[entry]
         if self._order[0] is slot:
             return [response]
         slot.held.append(response)
         return []
 
-    def settle(self, entry: object, response: T | None) -> list[T]:
-        """The answers that may go out now. None: this entry needs no other (cancelled)."""
+    def end_request(self, entry: object, response: T | None) -> list[T]:
+        """The request's last response; None: it was cancelled. The responses to send now."""
         slot = self._open.pop(entry)
-        slot.settled = True
+        slot.ended = True
         if response is not None:
             slot.held.append(response)
         order = self._order
         ready: list[T] = []
-        while order and order[0].settled:
+        while order and order[0].ended:
             ready += order.popleft().held
         if order and order[0].held:
             ready += order[0].held

@@ -1,8 +1,8 @@
-"""Payloads in shared memory, as the scheduler sees them: it hands references on, and reads bytes
-only for those who cannot open them.
+"""Payloads in shared memory: the scheduler passes references on, and reads the bytes only for
+processes that cannot open the segment.
 
-A segment that an answer lies in belongs to an executor, and goes back to it when its gateway says
-so, or when nobody is left to say so. Knows no queue.
+The segment of a response belongs to an executor. It is returned when its gateway releases it, or
+when the gateway disconnects. Knows no queue.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
-    """An executor that has joined; loader.Session is one."""
+class SegmentOwner(Protocol):
+    """An executor that has joined; executors.sessions.Session is one."""
 
     hello: pb.Hello
 
     def send(self, command: pb.ExecutorCommand) -> None:
-        """Tell it something."""
+        """Send it a command."""
 
 
 class SharedTensors:
-    """Whose segments are whose."""
+    """The executors that share memory with this process, by the process that owns a segment."""
 
     def __init__(self, domain: str = "") -> None:
         # Of this process; empty: it shares no memory.
         self.domain = domain
-        self._owners: dict[str, Owner] = {}
+        self._owners: dict[str, SegmentOwner] = {}
 
     def shared_with(self, domain: str) -> bool:
-        """Whether a process of this domain can open what is open to this one."""
+        """Whether a process of this domain can open the segments that this one can."""
         return bool(domain) and domain == self.domain
 
-    def joined(self, owner: Owner) -> None:
-        """An executor came."""
+    def joined(self, owner: SegmentOwner) -> None:
+        """An executor joined."""
         if self.shared_with(owner.hello.memory_domain):
             self._owners[owner.hello.process] = owner
 
-    def left(self, owner: Owner) -> None:
-        """An executor went; what it shared went with it, or is its own affair."""
+    def left(self, owner: SegmentOwner) -> None:
+        """An executor left. Its segments went with it, or it reclaims them itself."""
         if self._owners.get(owner.hello.process) is owner:
             del self._owners[owner.hello.process]
 
     def give_back(self, segment_names: Iterable[str], *, discard: bool = False) -> None:
-        """Nobody wants these any more; discard: but somebody may still be reading them."""
+        """Return segments to their executors. discard: not to be reused, as they may be read."""
         by_owner: dict[str, list[str]] = {}
         for segment_name in segment_names:
             by_owner.setdefault(owner_of(segment_name), []).append(segment_name)
@@ -67,20 +67,20 @@ class SharedTensors:
                 owner.send(pb.ExecutorCommand(release=release))
 
     def unwanted(self, response: InferResponse) -> None:
-        """An answer has no taker any more."""
+        """Drop a response whose client has cancelled."""
         if response.segment_name:
             self.give_back((response.segment_name,))
 
     def bring_in(self, response: InferResponse) -> InferResponse:
-        """The same answer with its bytes inline: who gets it cannot open its segment, or keeps it,
-        or shares it with others.
+        """The response with its bytes inline, for a receiver that cannot open its segment, keeps
+        the response, or shares it with others. An error if the segment is lost.
         """
         if not response.segment_name:
             return response
         try:
             payloads = inline(response.payloads)
         except LostError as error:
-            _log.warning("an answer was lost with its executor: %s", error)
+            _log.warning("a response was lost with its executor: %s", error)
             lost = Unavailable("the executor was lost with its answer", accepted=True)
             return InferResponse(response.id, error=error_status_of(lost), more=response.more)
         finally:
@@ -94,9 +94,9 @@ def inline(payloads: Iterable[Payload]) -> list[Payload]:
 
 
 def inline_if_there(payloads: list[Payload]) -> list[Payload]:
-    """As inline, but what is gone stays a reference: its taker tells that it is not there."""
+    """As inline, but payloads of a lost segment stay references: the executor reports them lost."""
     try:
         return inline(payloads)
     except LostError as error:
-        _log.warning("a request's data is gone: %s", error)
+        _log.warning("a request's shared memory was lost: %s", error)
         return payloads

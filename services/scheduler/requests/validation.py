@@ -1,4 +1,4 @@
-"""Requests against a model's configuration: the one place where an Entry is built.
+"""Checks requests against a model's configuration: the one place where an Entry is built.
 
 Reads heads and payload sizes, never a tensor's content. The texts are Triton's, and so is the order
 of the checks; which texts carry the request's id is Triton's choice too.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from nereid.core import datatypes
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.messages import CLASSIFICATION, SharedMemory
 from nereid.pb import kserve_pb2
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest, InferResponse, Payload
     from nereid.model_config import InputSpec, ModelConfig, QueuePolicy
+    from nereid.services.scheduler.requests.entry import EntryOwner
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
     Output = kserve_pb2.ModelInferRequest.InferRequestedOutputTensor
 
 _VARIABLE = -1
-# What a client could send again and again without being alike: nothing is remembered of it.
-_MAX_CACHED_HEADS = 1024
-_MAX_CACHED_HEAD_BYTES = 4096
-# Sizes in bytes must fit the int64 that everybody else computes them in.
+_MAX_HEADS = 1024
+_MAX_HEAD_BYTES = 4096
+# Sizes in bytes must fit the int64 that clients and backends compute them in.
 _MAX_TENSOR_BYTES = 2**63 - 1
 _NS_PER_S = 1_000_000_000
-# Elements without an order, or (as on Triton) without an arithmetic of their own.
+# Elements without an order, or (as on Triton) without arithmetic.
 _UNCLASSIFIABLE = frozenset({datatypes.BYTES, "BOOL", "FP16", "BF16"})
 
 _BATCH_NOTE = (
@@ -47,14 +48,18 @@ _BATCH_NOTE = (
 class Validator:
     """Checks the requests of one model version. Raises NereidErrors."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, max_heads: int = _MAX_HEADS) -> None:
         self._name = config.name
-        self._queueing = _Queueing(config)
-        self._heads = _Heads(config)
-        self._cache: dict[bytes, ValidHead] = {}
+        self._queue_policies = _QueuePolicies(config)
+        self._head_reader = _HeadReader(config)
+        self._valid_heads = BoundedCache[bytes, ValidHead](max_heads, _MAX_HEAD_BYTES)
 
-    def accept(
-        self, request: InferRequest, on_response: Callable[[InferResponse], None], now_ns: int
+    def make_entry(
+        self,
+        request: InferRequest,
+        on_response: Callable[[InferResponse], None],
+        owner: EntryOwner,
+        now_ns: int,
     ) -> Entry:
         """The entry for a request: head and sizes checked, priority level and queue timeout set."""
         valid = self.check(request.head, request.request_id)
@@ -63,13 +68,14 @@ class Validator:
         key = valid.shape_key
         if valid.shape_tensors:
             key = (key, *(payloads[index] for index in valid.shape_tensors))
-        level = self._queueing.level(request.priority)
-        timeout_us = self._queueing.timeout_us(level, request.timeout_us)
+        level = self._queue_policies.level(request.priority)
+        timeout_us = self._queue_policies.timeout_us(level, request.timeout_us)
         deadline = request.deadline
         return Entry(
             request=request,
             valid=valid,
             on_response=on_response,
+            owner=owner,
             received_ns=now_ns,
             key=key,
             level=level,
@@ -78,13 +84,10 @@ class Validator:
         )
 
     def check(self, head: bytes, request_id: str = "") -> ValidHead:
-        valid = self._cache.get(head)
+        valid = self._valid_heads.get(head)
         if valid is None:
-            valid = self._heads.read(head, request_prefix(request_id))
-            if len(head) <= _MAX_CACHED_HEAD_BYTES:
-                if len(self._cache) >= _MAX_CACHED_HEADS:
-                    del self._cache[next(iter(self._cache))]
-                self._cache[head] = valid
+            valid = self._head_reader.read_head(head, request_prefix(request_id))
+            self._valid_heads.remember(head, valid)
         return valid
 
     def check_sizes(
@@ -109,7 +112,7 @@ class Validator:
             )
 
 
-class _Queueing:
+class _QueuePolicies:
     """Priority levels and queue timeouts of one model."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -138,7 +141,7 @@ class _Queueing:
         return timeout_us
 
 
-class _Heads:
+class _HeadReader:
     """Reads heads by one model's configuration."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -149,7 +152,7 @@ class _Heads:
         self._required_names = [spec.name for spec in config.inputs if not spec.optional]
         self._required = len(self._required_names)
 
-    def read(self, head: bytes, prefix: str) -> ValidHead:
+    def read_head(self, head: bytes, prefix: str) -> ValidHead:
         try:
             message = kserve_pb2.ModelInferRequest.FromString(head)
         except DecodeError as error:
@@ -164,7 +167,7 @@ class _Heads:
             dims, size = self._check_tensor(tensor, batch_size, prefix)
             shapes[tensor.name] = dims
             sizes.append(size)
-        # The real server looks at these last, when it answers.
+        # Triton checks these last, when it responds.
         self._check_classes(message.outputs)
         return ValidHead(
             batch_size=batch_size,
@@ -194,7 +197,7 @@ class _Heads:
                 raise InvalidArgument(
                     f"unexpected inference input '{name}' for model '{self._name}'"
                 )
-        # Triton counts only, and lets the model trip over what is missing.
+        # Triton only counts, and the model fails on what is missing.
         if not seen.issuperset(self._required_names):
             raise InvalidArgument(prefix + self._count_text(names))
 
@@ -213,7 +216,7 @@ class _Heads:
             expected = f"expected {self._required} inputs"
         else:
             expected = f"expected number of inputs between {self._required} and {len(self._inputs)}"
-        # The real server's bracket goes with the comma that it takes away.
+        # Triton strips the bracket together with the trailing comma.
         absent = _quoted(missing) if missing else "]"
         return (
             f"{expected} but got {len(names)} inputs for model '{self._name}'. "
@@ -222,7 +225,7 @@ class _Heads:
         )
 
     def _batch_size(self, inputs: Iterable[Input], prefix: str) -> int:
-        """What all inputs agree on; 1 for a model, or a request, without a batch dimension."""
+        """What all inputs agree on; 1 without a batch dimension."""
         if self._max_batch_size <= 0:
             return 1
         found: int | None = None
@@ -270,8 +273,8 @@ class _Heads:
             raise InvalidArgument(prefix + self._unspecified_text(tensor))
         if not _fits(dims, spec.dims):
             raise InvalidArgument(prefix + self._shape_text(tensor, spec))
-        # Zeros left out, so that no dimension can hide behind one; Triton takes a batch of none
-        # for a tensor without a batch dimension.
+        # Without zeros, so that no dimension can hide behind one. Like Triton, a batch of 0 is
+        # sized as a tensor without a batch dimension.
         full = (batch_size, *dims) if batched and batch_size else dims
         width = datatypes.SIZE_BYTES.get(spec.datatype, 1)
         if datatypes.element_count([dim for dim in full if dim]) * width > _MAX_TENSOR_BYTES:

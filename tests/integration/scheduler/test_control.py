@@ -1,4 +1,4 @@
-"""What the scheduler tells of its models when it is asked."""
+"""The control calls: readiness, metadata, configuration, statistics, index."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ async def server_ready(it: World) -> bool:
 
 
 async def model_ready(it: World, version: str = "") -> bool:
-    asked = kserve.ModelReadyRequest(name="doubler", version=version)
-    reply = await it.control("ModelReady", asked, kserve.ModelReadyResponse)
+    message = kserve.ModelReadyRequest(name="doubler", version=version)
+    reply = await it.control("ModelReady", message, kserve.ModelReadyResponse)
     assert isinstance(reply, kserve.ModelReadyResponse)
     return reply.ready
 
@@ -60,44 +60,42 @@ async def test_a_version_is_ready_when_all_instances_of_one_executor_are(tmp_pat
         assert await model_ready(it)
 
 
-async def questions_to(executor: Executor) -> pb.ReadinessQuery:
+async def next_query(executor: Executor) -> pb.ReadinessQuery:
     assert executor.questions is not None
     async with asyncio.timeout(LIMIT_S):
         return await executor.questions.get()
 
 
 @pytest.mark.parametrize("ready", [True, False])
-async def test_models_that_have_something_to_say_are_asked_once_by_all(
-    repository: Path, ready: bool
-) -> None:
+async def test_concurrent_readiness_calls_share_one_query(repository: Path, ready: bool) -> None:
     async with world(repository) as it:
         executor = await it.executor(tells_ready=True)
         await it.until_state("READY")
-        asking = [asyncio.ensure_future(ask(it)) for ask in (model_ready, server_ready)]
-        asked = await questions_to(executor)
+        calls = [asyncio.ensure_future(ask(it)) for ask in (model_ready, server_ready)]
+        query = await next_query(executor)
         other = pb.ReadinessReport(
-            question=asked.question + 1, instance=asked.instance, ready=not ready
+            question=query.question + 1, instance=query.instance, ready=not ready
         )
         executor.send(readiness_report=other)
         executor.send(readiness_report=pb.ReadinessReport(question=7, instance=7))
-        # Whoever comes later waits for the same answer.
-        asking.append(asyncio.ensure_future(model_ready(it, "1")))
+        # A later call waits for the same report.
+        calls.append(asyncio.ensure_future(model_ready(it, "1")))
         await it.index()
-        told = pb.ReadinessReport(question=asked.question, instance=asked.instance, ready=ready)
-        executor.send(readiness_report=told)
+        report = pb.ReadinessReport(question=query.question, instance=query.instance, ready=ready)
+        executor.send(readiness_report=report)
         async with asyncio.timeout(LIMIT_S):
-            assert await asyncio.gather(*asking) == [ready] * 3
+            assert await asyncio.gather(*calls) == [ready] * 3
         assert executor.questions is not None
         assert executor.questions.empty()
-        # The next one asks anew.
+        # The next call sends another query.
         later = asyncio.ensure_future(model_ready(it))
-        asked = await questions_to(executor)
-        told = pb.ReadinessReport(question=asked.question, instance=asked.instance, ready=True)
-        executor.send(readiness_report=told)
+        query = await next_query(executor)
+        report = pb.ReadinessReport(question=query.question, instance=query.instance, ready=True)
+        executor.send(readiness_report=report)
         assert await later
 
 
-async def test_lenient_readiness_asks_no_model(repository: Path) -> None:
+async def test_lenient_readiness_queries_no_model(repository: Path) -> None:
     async with world(repository, strict_readiness=False) as it:
         executor = await it.executor(tells_ready=True)
         await it.until_state("READY")
@@ -106,26 +104,26 @@ async def test_lenient_readiness_asks_no_model(repository: Path) -> None:
         assert executor.questions.empty()
 
 
-async def test_one_executor_that_says_yes_is_enough(repository: Path) -> None:
+async def test_one_ready_executor_is_enough(repository: Path) -> None:
     async with world(repository) as it:
         gateway = await it.gateway()
         one = await it.executor("one", hold=True, tells_ready=True)
         gateway.send(request(1, 2))
         await one.batch()
-        # Executing is no reason not to be asked.
+        # Instances that execute are queried as well.
         two = await it.executor("two", hold=True, tells_ready=True)
         gateway.send(request(3, 4))
         await two.batch()
-        asking = asyncio.ensure_future(model_ready(it))
-        await questions_to(one)
-        asked = await questions_to(two)
-        told = pb.ReadinessReport(question=asked.question, instance=asked.instance, ready=True)
-        two.send(readiness_report=told)
+        call = asyncio.ensure_future(model_ready(it))
+        await next_query(one)
+        query = await next_query(two)
+        report = pb.ReadinessReport(question=query.question, instance=query.instance, ready=True)
+        two.send(readiness_report=report)
         async with asyncio.timeout(LIMIT_S):
-            assert await asking
+            assert await call
 
 
-async def test_strict_readiness_wants_an_executor_and_the_lenient_only_a_verdict(
+async def test_strict_readiness_needs_every_model_and_lenient_that_no_load_is_pending(
     repository: Path,
 ) -> None:
     add_model(repository, "broken", config='name: "other"')
@@ -157,11 +155,11 @@ async def test_versions_are_found_as_on_triton(tmp_path: Path) -> None:
         }
         for text, message in texts.items():
             assert error_status_of(await gateway.ask(version=text)).message == message
-        for text, told in (("", ["1", "3"]), ("1", ["1"]), ("3", ["3"])):
+        for text, expected in (("", ["1", "3"]), ("1", ["1"]), ("3", ["3"])):
             request = kserve.ModelMetadataRequest(name="doubler", version=text)
             metadata = await it.control("ModelMetadata", request, kserve.ModelMetadataResponse)
             assert isinstance(metadata, kserve.ModelMetadataResponse)
-            assert list(metadata.versions) == told
+            assert list(metadata.versions) == expected
         statistics = await it.control(
             "ModelStatistics", kserve.ModelStatisticsRequest(), kserve.ModelStatisticsResponse
         )
@@ -177,8 +175,8 @@ async def test_statistics_keep_the_invariants(repository: Path) -> None:
         for _ in range(3):
             await gateway.ask(1, 2, 3, 4)
         await gateway.ask(-1, 2)
-        asked = kserve.ModelStatisticsRequest(name="doubler", version="1")
-        reply = await it.control("ModelStatistics", asked, kserve.ModelStatisticsResponse)
+        message = kserve.ModelStatisticsRequest(name="doubler", version="1")
+        reply = await it.control("ModelStatistics", message, kserve.ModelStatisticsResponse)
         assert isinstance(reply, kserve.ModelStatisticsResponse)
         (model,) = reply.model_stats
         stats = model.inference_stats
@@ -207,8 +205,8 @@ async def test_control_errors_have_tritons_texts(repository: Path) -> None:
             ("no", "", "requested model 'no' is not available"),
             ("doubler", "9", "requested model version is not available for model 'doubler'"),
         ):
-            asked = kserve.ModelStatisticsRequest(name=name, version=version)
-            error = await refused(it, "ModelStatistics", asked, kserve.ModelStatisticsResponse)
+            message = kserve.ModelStatisticsRequest(name=name, version=version)
+            error = await refused(it, "ModelStatistics", message, kserve.ModelStatisticsResponse)
             assert (error.status, error.message) == (Status.INVALID_ARGUMENT, text)
         error = await refused(
             it,
@@ -228,7 +226,7 @@ async def test_the_index_of_ready_models(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()
         await it.until_state("READY")
-        asked = kserve.RepositoryIndexRequest(ready=True)
-        reply = await it.control("RepositoryIndex", asked, kserve.RepositoryIndexResponse)
+        message = kserve.RepositoryIndexRequest(ready=True)
+        reply = await it.control("RepositoryIndex", message, kserve.RepositoryIndexResponse)
         assert isinstance(reply, kserve.RepositoryIndexResponse)
         assert [(entry.name, entry.version) for entry in reply.models] == [("doubler", "1")]

@@ -1,4 +1,4 @@
-"""Decoupled models in a real scheduler, over real sockets: any number of answers to a request."""
+"""Decoupled models in a real scheduler, over real sockets: any number of responses to a request."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def next_control(executor: Executor) -> tuple[int, int, str]:
     return await asyncio.wait_for(executor.controls.get(), LIMIT_S)
 
 
-async def test_responses_are_told_as_they_come(tmp_path: Path) -> None:
+async def test_responses_are_sent_as_they_come(tmp_path: Path) -> None:
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
@@ -91,7 +91,7 @@ async def test_one_response_may_be_the_first_and_the_last(tmp_path: Path, what: 
         instance.tell(batch)
         instance.tell(batch, (0, what))
         assert await gateway.told(1) == [(1, what, False)]
-        # Ahead of it goes the word that this is a model of many answers.
+        # Before it comes an empty response, which marks the model as decoupled.
         assert [(each.more, each.head) for each in gateway.responses[1][:-1]] == [(True, b"")]
         stats = (await statistics(it)).inference_stats
         assert (stats.success.count, stats.fail.count) == (1, 0)
@@ -168,8 +168,8 @@ async def test_responses_in_the_order_of_requests_where_the_model_wants_it(tmp_p
         assert await gateway.told(3) == [(2, 22, True), (2, 23, False), (3, 30, False)]
 
 
-@pytest.mark.parametrize("error_status", [None, ErrorStatus(3, "a defect of the body")])
-async def test_who_takes_one_response_is_refused(
+@pytest.mark.parametrize("error_status", [None, ErrorStatus(3, "a malformed body")])
+async def test_a_client_that_accepts_one_response_is_refused(
     tmp_path: Path, error_status: ErrorStatus | None
 ) -> None:
     async with site(tmp_path) as (_, executor, gateway):
@@ -179,7 +179,7 @@ async def test_who_takes_one_response_is_refused(
         assert executor.batches.empty()
 
 
-async def test_a_cancelled_request_is_cancelled_where_it_runs(tmp_path: Path) -> None:
+async def test_a_cancelled_request_is_cancelled_at_its_instance(tmp_path: Path) -> None:
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
@@ -187,7 +187,7 @@ async def test_a_cancelled_request_is_cancelled_where_it_runs(tmp_path: Path) ->
         await gateway.told(1)
         gateway.cancel()
         assert await next_control(executor) == (batch.id, 0, "CANCEL")
-        # The instance has not finished: the next request has to wait for that.
+        # The instance is still executing: the next request has to wait.
         ask(gateway)
         instance.tell(batch, (0, 2, True), busy=True)
         await gateway.arrived()
@@ -199,7 +199,7 @@ async def test_a_cancelled_request_is_cancelled_where_it_runs(tmp_path: Path) ->
         assert (await statistics(it)).inference_stats.success.count == 2
 
 
-async def test_a_gateway_that_is_lost_cancels_what_it_asked_for(tmp_path: Path) -> None:
+async def test_a_lost_gateway_cancels_its_requests(tmp_path: Path) -> None:
     async with site(tmp_path) as (_, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
@@ -209,7 +209,7 @@ async def test_a_gateway_that_is_lost_cancels_what_it_asked_for(tmp_path: Path) 
         assert await next_control(executor) == (batch.id, 0, "CANCEL")
 
 
-async def test_an_instance_hears_of_a_client_that_cannot_keep_up(tmp_path: Path) -> None:
+async def test_an_instance_is_notified_of_a_client_that_cannot_keep_up(tmp_path: Path) -> None:
     async with site(tmp_path) as (_, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
@@ -225,7 +225,7 @@ async def test_an_instance_hears_of_a_client_that_cannot_keep_up(tmp_path: Path)
         assert executor.controls.empty()
 
 
-async def test_who_heeds_no_controls_is_sent_none(tmp_path: Path) -> None:
+async def test_instances_without_controls_are_sent_none(tmp_path: Path) -> None:
     async with site(tmp_path) as (it, executor, gateway):
         await executor.die()
         other = await it.executor("two", hold=True)
@@ -241,7 +241,7 @@ async def test_who_heeds_no_controls_is_sent_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("freed", [True, False])
-async def test_an_instance_that_dies_fails_what_was_begun_and_gives_back_the_rest(
+async def test_of_a_lost_instance_requests_with_responses_fail_and_the_others_run_again(
     tmp_path: Path, freed: bool
 ) -> None:
     batching = BATCHING % "preferred_batch_size: 3"
@@ -268,20 +268,20 @@ async def test_an_instance_that_dies_fails_what_was_begun_and_gives_back_the_res
         assert (stats.success.count, stats.fail.count) == (2, 1)
 
 
-@pytest.mark.parametrize("nonsense", ["place", "ended", "count", "garbage"])
-async def test_what_makes_no_sense_fails_what_the_instance_has(
-    tmp_path: Path, nonsense: str
+@pytest.mark.parametrize("defect", ["index", "ended", "count", "garbage"])
+async def test_a_malformed_message_fails_the_requests_of_its_instance(
+    tmp_path: Path, defect: str
 ) -> None:
     async with site(tmp_path) as (_, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
         instance.tell(batch, (0, 1, True))
         await gateway.told(1)
-        if nonsense == "place":
+        if defect == "index":
             instance.tell(batch, (4, 1))
-        elif nonsense == "ended":
+        elif defect == "ended":
             instance.tell(batch, (0, 1), (0, 1))
-        elif nonsense == "count":
+        elif defect == "count":
             instance.response(batch, skip=1)
         else:
             instance.stream.send(b"\xff\xff")
@@ -294,7 +294,7 @@ async def test_what_makes_no_sense_fails_what_the_instance_has(
         assert await gateway.told(1) == [(2, 2, False)]
 
 
-async def test_the_end_of_the_scheduler_waits_for_open_requests_and_then_fails_them(
+async def test_drain_waits_for_open_requests_and_then_fails_them(
     tmp_path: Path,
 ) -> None:
     async with site(tmp_path) as (it, executor, gateway):

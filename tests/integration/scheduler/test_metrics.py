@@ -1,4 +1,4 @@
-"""Every metric of the scheduler moves by the amount that is known, and no other does."""
+"""Each event changes the metrics it should, by the amount it should, and no other."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ async def test_all_series_of_a_model_are_there_from_the_start(tmp_path: Path) ->
     async with world(plain(tmp_path)) as it:
         await it.executor()
         await it.until_state("READY")
-        told = series(it)
+        page = series(it)
         for name in ("request_success", "count", "exec_count", "pending_request_count"):
-            assert told[f"nv_inference_{name}{{{M}}}"] == 0
+            assert page[f"nv_inference_{name}{{{M}}}"] == 0
         for phase in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
-            assert told[f"nv_inference_{phase}_duration_us{{{M}}}"] == 0
+            assert page[f"nv_inference_{phase}_duration_us{{{M}}}"] == 0
         for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
-            assert told[f'nv_inference_request_failure{{{M},reason="{reason}"}}'] == 0
-        assert 0 < told[f"nv_model_load_duration_secs{{{M}}}"] < LIMIT_S
-        assert not [name for name in told if "cache" in name or "summary" in name]
+            assert page[f'nv_inference_request_failure{{{M},reason="{reason}"}}'] == 0
+        assert 0 < page[f"nv_model_load_duration_secs{{{M}}}"] < LIMIT_S
+        assert not [name for name in page if "cache" in name or "summary" in name]
 
 
-async def test_an_responded_request(tmp_path: Path) -> None:
+async def test_a_request_with_its_response(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         await it.executor()
         gateway = await it.gateway()
@@ -98,7 +98,7 @@ async def test_an_responded_request(tmp_path: Path) -> None:
             assert after[f"nv_inference_compute_{phase}_duration_us{{{M}}}"] == spent_us
 
 
-async def test_what_each_gpu_did(tmp_path: Path) -> None:
+async def test_series_by_gpu(tmp_path: Path) -> None:
     config = CONFIG.replace("instance_group [ { count: 1 kind: KIND_CPU } ]", "")
     add_model(tmp_path / "models", config=config)
     first, second = (f'gpu_uuid="GPU-{name}",{M}' for name in "ab")
@@ -108,35 +108,35 @@ async def test_what_each_gpu_did(tmp_path: Path) -> None:
         executor = await it.executor(gpus=("GPU-a", "GPU-b"))
         gateway = await it.gateway()
         await it.until_state("READY")
-        told = series(it)
-        assert told[f"{success}{{{first}}}"] == told[f"{output}{{{second}}}"] == 0
-        assert f"{success}{{{M}}}" not in told
-        # One after the other, from the one that is idle the longest.
+        page = series(it)
+        assert page[f"{success}{{{first}}}"] == page[f"{output}{{{second}}}"] == 0
+        assert f"{success}{{{M}}}" not in page
+        # In turn, the longest idle GPU first.
         for count in (1, 2, 1):
             await gateway.ask(*range(2 * count))
-        told = series(it)
-        assert [told[f"{name}{{{first}}}"] for name in (success, size, runs, output)] == [
+        page = series(it)
+        assert [page[f"{name}{{{first}}}"] for name in (success, size, runs, output)] == [
             2,
             2,
             2,
             6,
         ]
-        assert [told[f"{name}{{{second}}}"] for name in (success, size, runs, output)] == [
+        assert [page[f"{name}{{{second}}}"] for name in (success, size, runs, output)] == [
             1,
             2,
             1,
             3,
         ]
-        assert told[f"nv_inference_request_duration_us{{{first}}}"] > 0
-        # Failures and what waits are nobody's in particular.
-        assert told[f"nv_inference_pending_request_count{{{M}}}"] == 0
-        assert f"{success}{{{M}}}" not in told
+        assert page[f"nv_inference_request_duration_us{{{first}}}"] > 0
+        # Failures and pending requests belong to no GPU.
+        assert page[f"nv_inference_pending_request_count{{{M}}}"] == 0
+        assert f"{success}{{{M}}}" not in page
         await executor.die()
         await it.executor("without")
         await gateway.ask(1, 2)
-        told = series(it)
-        assert [told[f"{name}{{{M}}}"] for name in (success, size, runs, output)] == [1, 1, 1, 3]
-        assert told[f"{success}{{{first}}}"] == 2
+        page = series(it)
+        assert [page[f"{name}{{{M}}}"] for name in (success, size, runs, output)] == [1, 1, 1, 3]
+        assert page[f"{success}{{{first}}}"] == 2
 
 
 async def test_waiting_and_running(tmp_path: Path) -> None:
@@ -146,11 +146,11 @@ async def test_waiting_and_running(tmp_path: Path) -> None:
         responses = [gateway.send(request(n, n)) for n in range(3)]
         instance, batch = await executor.batch()
         await gateway.arrived()
-        told = series(it)
-        assert told[f"nv_inference_pending_request_count{{{M}}}"] == 2
-        assert told[f'nereid_instances{{{M},state="busy"}}'] == 1
-        assert told[f'nereid_instances{{{M},state="free"}}'] == 0
-        pending = [value for name, value in told.items() if "nereid_link_pending" in name]
+        page = series(it)
+        assert page[f"nv_inference_pending_request_count{{{M}}}"] == 2
+        assert page[f'nereid_instances{{{M},state="busy"}}'] == 1
+        assert page[f'nereid_instances{{{M},state="free"}}'] == 0
+        pending = [value for name, value in page.items() if "nereid_link_pending" in name]
         assert pending == [3]
         executor.hold = False
         instance.response(batch)
@@ -164,10 +164,10 @@ async def test_a_model_that_fails(tmp_path: Path) -> None:
         gateway = await it.gateway()
         response = await gateway.ask(-1, -1)
         assert response.error is not None
-        told = series(it)
-        assert told[f'nv_inference_request_failure{{{M},reason="BACKEND"}}'] == 1
-        assert told[f"nv_inference_exec_count{{{M}}}"] == 1
-        assert told[f"nv_inference_request_success{{{M}}}"] == 0
+        page = series(it)
+        assert page[f'nv_inference_request_failure{{{M},reason="BACKEND"}}'] == 1
+        assert page[f"nv_inference_exec_count{{{M}}}"] == 1
+        assert page[f"nv_inference_request_success{{{M}}}"] == 0
 
 
 async def test_a_queue_that_is_full(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_a_queue_that_is_full(tmp_path: Path) -> None:
 
 
 async def test_a_queue_timeout(tmp_path: Path) -> None:
-    # The first one shall not time out, however slow the machine.
+    # The first one must not time out, however slow the machine.
     policy = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
     batching = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
     async with world(plain(tmp_path, batching)) as it:
@@ -194,14 +194,14 @@ async def test_a_queue_timeout(tmp_path: Path) -> None:
         gateway = await it.gateway()
         first = gateway.send(request(0, 0))
         instance, batch = await executor.batch()
-        late = await gateway.ask(1, 1, timeout_us=1000)
-        assert "timeout expired" in str(late.error)
+        expired = await gateway.ask(1, 1, timeout_us=1000)
+        assert "timeout expired" in str(expired.error)
         assert series(it)[f'nv_inference_request_failure{{{M},reason="REJECTED"}}'] == 1
         instance.response(batch)
         await first
 
 
-async def test_a_client_that_gives_up(tmp_path: Path) -> None:
+async def test_a_client_that_cancels(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
@@ -215,7 +215,7 @@ async def test_a_client_that_gives_up(tmp_path: Path) -> None:
         await first
 
 
-async def test_executors_that_die(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lost_executors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with world(plain(tmp_path), max_retries=1) as it:
         gateway = await it.gateway()
         for name in ("one", "two"):
@@ -227,28 +227,28 @@ async def test_executors_that_die(tmp_path: Path, caplog: pytest.LogCaptureFixtu
             await executor.die()
         response = await asyncio.wait_for(lost, LIMIT_S)
         assert "attempts" in str(response.error)
-        told = series(it)
-        assert told[f"nereid_retries_total{{{M}}}"] == 1
+        page = series(it)
+        assert page[f"nereid_retries_total{{{M}}}"] == 1
         (line,) = [each for each in caplog.records if "runs again" in each.getMessage()]
         assert (vars(line)["request_id"], vars(line)["trace_id"]) == ("mine", "ab" * 16)
-        assert told[f'nv_inference_request_failure{{{M},reason="OTHER"}}'] == 1
-        assert told[f'nereid_batches_closed_total{{{M},reason="single"}}'] == 2
-        assert told[f"nv_inference_exec_count{{{M}}}"] == 0
+        assert page[f'nv_inference_request_failure{{{M},reason="OTHER"}}'] == 1
+        assert page[f'nereid_batches_closed_total{{{M},reason="single"}}'] == 2
+        assert page[f"nv_inference_exec_count{{{M}}}"] == 0
 
 
 async def test_streams(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
-        told = series(it)
-        assert told["nereid_executors"] == 0
-        assert told['nereid_links{peer="gateway"}'] == 0
+        page = series(it)
+        assert page["nereid_executors"] == 0
+        assert page['nereid_links{peer="gateway"}'] == 0
         executors = [await it.executor(name) for name in ("one", "two")]
         for _ in range(3):
             await it.gateway()
         await until(lambda: series(it)['nereid_links{peer="instance"}'] == 2)
-        told = series(it)
-        assert told["nereid_executors"] == 2
-        assert told['nereid_links{peer="gateway"}'] == 3
-        assert told['nereid_links{peer="executor"}'] == 2
+        page = series(it)
+        assert page["nereid_executors"] == 2
+        assert page['nereid_links{peer="gateway"}'] == 3
+        assert page['nereid_links{peer="executor"}'] == 2
         await executors[0].die()
         await until(lambda: series(it)['nereid_links{peer="instance"}'] == 1)
         assert series(it)["nereid_executors"] == 1
@@ -265,7 +265,7 @@ async def test_requests_that_wait_for_a_load_are_held(tmp_path: Path) -> None:
         assert series(it)["nereid_held_requests"] == 0
 
 
-async def test_what_executors_tell_of_their_machines(tmp_path: Path) -> None:
+async def test_device_usage_of_executors(tmp_path: Path) -> None:
     async with world(plain(tmp_path)) as it:
         executor = await it.executor()
         usage = pb.DeviceUsage(
@@ -276,11 +276,11 @@ async def test_what_executors_tell_of_their_machines(tmp_path: Path) -> None:
         )
         executor.send(usage=usage)
         await until(lambda: "nv_cpu_utilization" in series(it))
-        told = series(it)
-        assert told["nv_cpu_utilization"] == 0.25
-        assert told["nv_cpu_memory_total_bytes"] == 100
-        assert told["nv_cpu_memory_used_bytes"] == 40
-        assert told['nv_gpu_utilization{gpu_uuid="GPU-1"}'] == 0.5
+        page = series(it)
+        assert page["nv_cpu_utilization"] == 0.25
+        assert page["nv_cpu_memory_total_bytes"] == 100
+        assert page["nv_cpu_memory_used_bytes"] == 40
+        assert page['nv_gpu_utilization{gpu_uuid="GPU-1"}'] == 0.5
         await executor.die()
         await until(lambda: "nv_cpu_utilization" not in series(it))
 
@@ -298,29 +298,29 @@ async def test_machines_may_be_left_out(tmp_path: Path, missing: str) -> None:
         assert ("nv_cpu_" in page, "nv_gpu_" in page) == (missing != "cpu", missing != "gpu")
 
 
-async def test_latencies_where_they_are_asked_for(tmp_path: Path) -> None:
+async def test_latencies_where_they_are_configured(tmp_path: Path) -> None:
     wanted = ("histogram_latencies=true", "summary_latencies=true", "summary_quantiles=0.5")
     async with world(plain(tmp_path), metrics_config=wanted) as it:
         await it.executor()
         gateway = await it.gateway()
         for _ in range(2):
             await gateway.ask(1, 1)
-        told = series(it)
-        assert told[f"nv_inference_first_response_histogram_ms_count{{{M}}}"] == 2
-        assert told[f'nv_inference_first_response_histogram_ms_bucket{{{M},le="+Inf"}}'] == 2
-        assert told[f"nv_inference_compute_infer_summary_us_sum{{{M}}}"] == 4
-        assert told[f'nv_inference_compute_infer_summary_us{{{M},quantile="0.5"}}'] == 2
-        assert told[f"nv_inference_request_summary_us_count{{{M}}}"] == 2
+        page = series(it)
+        assert page[f"nv_inference_first_response_histogram_ms_count{{{M}}}"] == 2
+        assert page[f'nv_inference_first_response_histogram_ms_bucket{{{M},le="+Inf"}}'] == 2
+        assert page[f"nv_inference_compute_infer_summary_us_sum{{{M}}}"] == 4
+        assert page[f'nv_inference_compute_infer_summary_us{{{M},quantile="0.5"}}'] == 2
+        assert page[f"nv_inference_request_summary_us_count{{{M}}}"] == 2
 
 
-async def test_durations_where_they_are_not_wanted(tmp_path: Path) -> None:
+async def test_durations_where_they_are_disabled(tmp_path: Path) -> None:
     async with world(plain(tmp_path), metrics_config=("counter_latencies=false",)) as it:
         await it.executor()
         gateway = await it.gateway()
         await gateway.ask(1, 1)
-        told = series(it)
-        assert not [name for name in told if "duration_us" in name]
-        assert told[f"nv_inference_request_success{{{M}}}"] == 1
+        page = series(it)
+        assert not [name for name in page if "duration_us" in name]
+        assert page[f"nv_inference_request_success{{{M}}}"] == 1
 
 
 async def test_a_models_tags_are_labels(repository: Path) -> None:
@@ -330,20 +330,20 @@ async def test_a_models_tags_are_labels(repository: Path) -> None:
         assert f'nv_inference_count{{{M},_team="blue"}}' in series(it)
 
 
-async def test_the_cache_by_what_it_told_last(tmp_path: Path) -> None:
+async def test_the_caches_last_report(tmp_path: Path) -> None:
     config = "response_cache { enable: true }"
     summaries = ("summary_latencies=true",)
     async with world(plain(tmp_path, config), metrics_config=summaries) as it:
         await it.executor()
         await it.until_state("READY")
-        told = series(it)
-        assert "nv_cache_num_entries" not in told
+        page = series(it)
+        assert "nv_cache_num_entries" not in page
         for name in ("num_hits", "num_misses", "hit_duration", "miss_duration"):
-            assert told[f"nv_cache_{name}_per_model{{{M}}}"] == 0
-        assert f"nv_cache_hit_summary_per_model_count{{{M}}}" in told
-        assert f"nv_inference_request_summary_us_count{{{M}}}" not in told
+            assert page[f"nv_cache_{name}_per_model{{{M}}}"] == 0
+        assert f"nv_cache_hit_summary_per_model_count{{{M}}}" in page
+        assert f"nv_inference_request_summary_us_count{{{M}}}" not in page
         usage = pb.CacheUsage(entries=3, lookups=5, hits=4)
         it.service.metrics.cache_usage = lambda: usage
-        told = series(it)
-        assert told["nv_cache_num_entries"] == 3
-        assert told["nv_cache_num_misses"] == 1
+        page = series(it)
+        assert page["nv_cache_num_entries"] == 3
+        assert page["nv_cache_num_misses"] == 1

@@ -1,4 +1,4 @@
-"""The scheduler as a process of its own, and as a part of its gateway's."""
+"""The scheduler as a process of its own, and in its gateway's process."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ async def test_a_gateway_in_the_same_process(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()
         await it.until_state("READY")
-        mine, theirs = memory_links()
-        it.service.attach(theirs)
+        gateway_end, scheduler_end = memory_links()
+        it.service.attach(scheduler_end)
         responded: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
-        def take(items: list[InferResponse | CachedModels]) -> None:
+        def on_items(items: list[InferResponse | CachedModels]) -> None:
             for item in items:
                 if isinstance(item, InferResponse):
                     responded.set_result(item)
 
-        mine.on_items = take
-        asked = request(4, 5)
-        asked.id = 7
-        mine.send(asked)
+        gateway_end.on_items = on_items
+        sent = request(4, 5)
+        sent.id = 7
+        gateway_end.send(sent)
         response = await asyncio.wait_for(responded, LIMIT_S)
         assert (response.id, numbers_of(response)) == (7, [8, 10])
         channel = LocalChannel(it.service.handlers())
@@ -61,7 +61,7 @@ async def test_the_process_starts_and_ends_on_sigterm(repository: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_process_refuses_what_cannot_be(tmp_path: Path) -> None:
+async def test_the_process_refuses_an_impossible_address(tmp_path: Path) -> None:
     process = await start(f"--model-repository={tmp_path}", "--scheduler-address=unix:/no/such/dir")
     _, errors = await asyncio.wait_for(process.communicate(), LIMIT_S)
     assert process.returncode == 2

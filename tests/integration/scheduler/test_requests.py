@@ -1,4 +1,4 @@
-"""The scheduler over real sockets: requests on their way through every phase."""
+"""The scheduler over real sockets: a request in every phase of its life."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.scheduler.scheduler_world import (
 UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL, NOT_FOUND = 14, 4, 13, 5
 
 
-async def test_a_request_is_responded(repository: Path) -> None:
+async def test_a_request_gets_its_response(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()
         gateway = await it.gateway()
@@ -104,7 +104,7 @@ async def test_a_batch_of_a_broken_instance_runs_on_another(repository: Path) ->
         assert [len(each) for each in gateway.responses.values()] == [1]
 
 
-async def test_an_executor_whose_control_stream_breaks_is_gone_with_its_instances(
+async def test_an_executor_whose_control_stream_breaks_loses_its_instances(
     repository: Path,
 ) -> None:
     async with world(repository) as it:
@@ -113,13 +113,13 @@ async def test_an_executor_whose_control_stream_breaks_is_gone_with_its_instance
         future = gateway.send(request(3, 4))
         instance, _ = await first.batch()
         await first.channel.close()
-        # The scheduler ends the instance's stream, too: its answer would be a second one.
+        # The scheduler ends the instance's stream, too: its response would be a second one.
         await asyncio.wait_for(instance.closed.wait(), LIMIT_S)
         await it.executor("second")
         assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [6, 8]
 
 
-async def test_a_request_that_kills_executors_is_given_up(repository: Path) -> None:
+async def test_a_request_that_crashes_executors_fails(repository: Path) -> None:
     async with world(repository, max_retries=2) as it:
         gateway = await it.gateway()
         future = gateway.send(request(6, 6))
@@ -132,7 +132,7 @@ async def test_a_request_that_kills_executors_is_given_up(repository: Path) -> N
         assert "was lost, 3 of 3 attempts" in error_status.message
 
 
-async def test_put_back_requests_go_first(repository: Path) -> None:
+async def test_requeued_requests_go_first(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
@@ -141,7 +141,7 @@ async def test_put_back_requests_go_first(repository: Path) -> None:
         await gateway.arrived()
         await instance.die()
         executor.hold = False
-        executor.load(instance.load)  # dials again, as a real instance does
+        executor.load(instance.load)  # reconnects, as a real instance does
         await asyncio.gather(*futures)
         assert [batch[0][0] for batch in executor.seen] == [0, 0, 1, 2]
 
@@ -168,11 +168,11 @@ async def test_when_the_last_executor_leaves_requests_wait_for_another(repositor
         state, reason = (await it.index())["doubler"]
         assert (state, reason) == ("READY", "no executor has it at the moment; requests wait")
         future = gateway.send(request(5, 5))
-        await it.executor("late")
+        await it.executor("later")
         assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [10, 10]
 
 
-async def test_requests_give_up_waiting_for_an_executor(repository: Path) -> None:
+async def test_requests_wait_for_an_executor_for_a_limited_time(repository: Path) -> None:
     async with world(repository, no_executor_timeout_secs=0.05) as it:
         gateway = await it.gateway()
         never_loaded = error_status_of(await gateway.ask(1, 2))
@@ -226,13 +226,13 @@ async def test_a_request_cancelled_in_the_queue_never_runs(repository: Path) -> 
         assert 2 not in gateway.responses
 
 
-@pytest.mark.parametrize("heeds", [True, False])
-async def test_a_request_cancelled_while_running_harms_no_batchmate(
-    tmp_path: Path, heeds: bool
+@pytest.mark.parametrize("controls", [True, False])
+async def test_a_request_cancelled_while_running_affects_no_batchmate(
+    tmp_path: Path, controls: bool
 ) -> None:
     add_model(tmp_path / "m", config=CONFIG + "dynamic_batching { }")
     async with world(tmp_path / "m") as it:
-        executor = await it.executor(hold=True, controls=heeds)
+        executor = await it.executor(hold=True, controls=controls)
         gateway = await it.gateway()
         mate = gateway.send(request(1, 1))
         gateway.send(request(2, 2))
@@ -242,9 +242,9 @@ async def test_a_request_cancelled_while_running_harms_no_batchmate(
         after = gateway.send(request(3, 3))
         await gateway.arrived()
         if executor.controls is not None:
-            # Models that can ask whether somebody still waits get to know.
-            told = await asyncio.wait_for(executor.controls.get(), LIMIT_S)
-            assert told == (batch.id, 1, "CANCEL")
+            # Models that accept controls are notified.
+            control = await asyncio.wait_for(executor.controls.get(), LIMIT_S)
+            assert control == (batch.id, 1, "CANCEL")
         executor.hold = False
         instance.response(batch)
         assert numbers_of(await mate) == [2, 2]
@@ -264,7 +264,7 @@ async def test_a_request_cancelled_while_held_is_forgotten(repository: Path) -> 
         assert executor.seen == [[[2, 2]]]
 
 
-async def test_a_gateway_that_breaks_takes_its_requests_away(repository: Path) -> None:
+async def test_requests_of_a_disconnected_gateway_are_cancelled(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         one, two = await it.gateway(), await it.gateway()
@@ -281,7 +281,7 @@ async def test_a_gateway_that_breaks_takes_its_requests_away(repository: Path) -
         assert executor.seen == [[[1, 1]], [[3, 3]]]
 
 
-async def test_responses_that_make_no_sense_fail_their_batch_only(repository: Path) -> None:
+async def test_malformed_responses_fail_their_batch_only(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
@@ -315,7 +315,7 @@ async def test_a_full_queue_refuses_at_once(repository: Path) -> None:
         assert len(await asyncio.gather(*futures)) == 3
 
 
-async def test_responses_keep_the_order_of_arrival_where_it_is_asked_for(tmp_path: Path) -> None:
+async def test_responses_keep_the_order_of_arrival_where_it_is_configured(tmp_path: Path) -> None:
     config = CONFIG.replace("count: 1", "count: 2")
     add_model(
         tmp_path / "m",
@@ -330,7 +330,7 @@ async def test_responses_keep_the_order_of_arrival_where_it_is_asked_for(tmp_pat
         gateway.send(request(2, 2))
         quick, quick_batch = await executor.batch()
         quick.response(quick_batch)
-        # The next batch shows that the quick answer has arrived; it is held back all the same.
+        # The next batch shows that the quick response has arrived: it is held back.
         gateway.send(request(3, 3))
         await executor.batch()
         assert gateway.responses == {}
@@ -339,7 +339,7 @@ async def test_responses_keep_the_order_of_arrival_where_it_is_asked_for(tmp_pat
         assert list(gateway.responses) == [1, 2]
 
 
-async def test_drain_finishes_what_was_accepted_and_refuses_the_rest(repository: Path) -> None:
+async def test_drain_finishes_accepted_requests_and_refuses_others(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
@@ -356,7 +356,7 @@ async def test_drain_finishes_what_was_accepted_and_refuses_the_rest(repository:
         await asyncio.wait_for(draining, LIMIT_S)
 
 
-async def test_drain_fails_what_takes_too_long(repository: Path) -> None:
+async def test_drain_fails_requests_that_take_too_long(repository: Path) -> None:
     async with world(repository) as it:
         executor = await it.executor(hold=True)
         gateway = await it.gateway()
@@ -382,11 +382,11 @@ async def test_a_leaving_executor_finishes_its_batch_and_gets_no_other(repositor
         instance.response(batch)
         assert numbers_of(await asyncio.wait_for(first, LIMIT_S)) == [2, 2]
         assert leaver.batches.empty()
-        await it.executor("stayer")
+        await it.executor("other")
         assert numbers_of(await asyncio.wait_for(second, LIMIT_S)) == [4, 4]
 
 
-async def test_bad_requests_are_told_why_and_touch_no_other(repository: Path) -> None:
+async def test_bad_requests_get_their_errors_and_affect_no_other(repository: Path) -> None:
     async with world(repository) as it:
         await it.executor()
         await it.until_state("READY")

@@ -1,4 +1,4 @@
-"""Batchers to be asked by hand: what goes in, and what is taken out."""
+"""Shorthands for the tests of batchers: a configured one, entries in, batches out."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def dynamic(batching: str = "", max_batch_size: int = 8) -> Batcher:
     )
 
 
-def add(batcher: Batcher, *entries: Entry, now_ns: int = 0) -> list[Entry]:
+def enqueue(batcher: Batcher, *entries: Entry, now_ns: int = 0) -> list[Entry]:
     for entry in entries:
-        batcher.add(entry, now_ns)
+        batcher.enqueue(entry, now_ns)
     return list(entries)
 
 
-def some(amount: int) -> list[Entry]:
+def entries_of(amount: int) -> list[Entry]:
     return [entry_of() for _ in range(amount)]
 
 
-def taken(batcher: Batcher, now_ns: int = 0) -> list[Entry]:
-    batch = batcher.take(now_ns, instances=1)
+def next_entries(batcher: Batcher, now_ns: int = 0) -> list[Entry]:
+    batch = batcher.next_batch(now_ns, instances=1)
     return [] if batch is None else batch.entries
 
 

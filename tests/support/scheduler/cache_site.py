@@ -1,4 +1,4 @@
-"""A link to a cache whose answers the test gives."""
+"""A link to a cache whose results the test sends."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ class FakeLink:
         self.on_items: Callable[[list[FromCache]], None] = lambda _: None
         self.on_up: Callable[[], None] = lambda: None
         self.on_down: Callable[[], None] = lambda: None
-        self._told = 0
+        self._sent_results = 0
 
     def send(self, item: ToCache) -> None:
         self.sent.append(item)
@@ -30,7 +30,7 @@ class FakeLink:
         return [each for each in self.sent if isinstance(each, Store)]
 
     def tell(self, value: bytes | None) -> None:
-        """Answer all lookups that came since the last time."""
+        """Send a result to all lookups since the last call."""
         lookups = self.lookups()
-        news, self._told = lookups[self._told :], len(lookups)
-        self.on_items([Finding(each.id, value) for each in news])
+        new, self._sent_results = lookups[self._sent_results :], len(lookups)
+        self.on_items([Finding(each.id, value) for each in new])

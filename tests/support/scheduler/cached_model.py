@@ -1,4 +1,4 @@
-"""A model version with a cache whose answers the test gives, as it gives its instance's."""
+"""A model version whose cache and whose instance respond when the test says so."""
 
 import asyncio
 from typing import Any
@@ -28,17 +28,22 @@ LIMIT_S = 20
 REVISION = b"r" * 16
 
 
-class World:
+class CachedModel:
     """One instance of REVISION; its batches wait for execute()."""
 
     def __init__(
-        self, *, max_queue_size: int = 0, timeout_s: float = LIMIT_S, config: str = CONFIG
+        self,
+        *,
+        max_queue_size: int = 0,
+        timeout_s: float = LIMIT_S,
+        config: str = CONFIG,
+        max_unsent_bytes: int = 1 << 30,
     ) -> None:
         self.link = FakeLink()
         self.tracer = KeptSpans()
         limits = QueueLimits(max_queue_size=max_queue_size)
         self.model = ModelVersion(model_of(config), 1, limits, SpanTraces(self.tracer))
-        self.client = CacheClient(self.link, timeout_s)
+        self.client = CacheClient(self.link, timeout_s, max_unsent_bytes)
         self.cache = ResponseCache(self.model, self.client, max_queue_size)
         self.cache.revise(place_of("m", 1, REVISION))
         self.model.cache = self.cache
@@ -63,19 +68,21 @@ class World:
         )
         request.trace_context = trace_context
         request.caller = caller
-        return self.model.submit(request, self._take)
+        return self.model.submit(request, self.keep_response)
 
     def submit_large(self, number: int, payload: Payload, **fields: Any) -> Entry:
         size = payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
         head = head_of([("I", "UINT8", [1, size])])
-        return self.model.submit(InferRequest(number, head, [payload], **fields), self._take)
+        return self.model.submit(
+            InferRequest(number, head, [payload], **fields), self.keep_response
+        )
 
-    def _take(self, response: InferResponse) -> None:
+    def keep_response(self, response: InferResponse) -> None:
         assert response.id not in self.responses
         self.responses[response.id] = response
 
     async def execute(self, error: str = "") -> int:
-        """Answer the batch under way; how many requests it had."""
+        """Respond to the batch that is executing; how many requests it had."""
         await turn()
         batch = self.stream.sent[self._executed]
         self._executed += 1

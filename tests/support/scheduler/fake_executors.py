@@ -1,5 +1,5 @@
-"""What stands for executors in the tests of the scheduler's core: streams that keep what is sent
-on them, answers to batches, and memory that is lent.
+"""Fakes of executors for the tests of the scheduler's core: streams that keep what is sent on them,
+responses to batches, and segments that are lent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 class Stream:
-    """An instance's, which keeps its batches."""
+    """An instance's stream, which keeps its batches."""
 
     def __init__(self) -> None:
         self.sent: list[pb.Batch] = []
@@ -27,11 +27,11 @@ class Stream:
         self.sent.append(pb.Batch.FromString(message))
 
     def finish(self) -> None:
-        """Nobody is there."""
+        """Do nothing."""
 
 
 class Executor:
-    """One that has joined, in this process."""
+    """An executor that has joined, in this process."""
 
     def __init__(self, domain: str = "here") -> None:
         self.hello = pb.Hello(name="e", memory_domain=domain, process=str(os.getpid()))
@@ -50,7 +50,7 @@ class Executor:
 
 
 def executed(batch: pb.Batch) -> bytes:
-    """An answer to each of a batch's members."""
+    """A response to each member of a batch."""
     reply = pb.Executed(id=batch.id)
     for _ in batch.members:
         reply.responses.add()
@@ -58,6 +58,6 @@ def executed(batch: pb.Batch) -> bytes:
 
 
 async def turn() -> None:
-    """Let the owner of a queue see to what has come, and what follows from it."""
+    """Let a model version dispatch what has come, and what follows from it."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)

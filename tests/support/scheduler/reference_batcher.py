@@ -1,6 +1,6 @@
-"""The dynamic batcher once more, as slowly and literally as its description reads.
+"""The dynamic batcher once more, as slow and literal as its description.
 
-Nothing is remembered between two calls but the entries themselves: each scan starts at the front.
+Keeps nothing between two calls but the entries: each scan starts at the front.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Formed:
+class FormedBatch:
     entries: list[Entry]
     saturated: bool = False
     sealed: bool = False
@@ -25,7 +25,7 @@ class ReferenceBatcher:
     config: ModelConfig
     fresh: list[Entry] = field(default_factory=list)
     delayed: list[Entry] = field(default_factory=list)
-    formed: list[Formed] = field(default_factory=list)
+    formed: list[FormedBatch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         assert self.config.batching is not None
@@ -54,7 +54,7 @@ class ReferenceBatcher:
             entry for level in levels for entry in self.fresh + self.delayed if entry.level == level
         ]
 
-    def add(self, entry: Entry) -> bool:
+    def enqueue(self, entry: Entry) -> bool:
         """False: its queue is full."""
         bound = self.policy(entry.level).max_queue_size
         if bound and sum(other.level == entry.level for other in self.queue()) >= bound:
@@ -62,50 +62,50 @@ class ReferenceBatcher:
         self.fresh.append(entry)
         return True
 
-    def put_back(self, entries: list[Entry]) -> None:
+    def requeue(self, entries: list[Entry]) -> None:
         formed = [entry for batch in self.formed for entry in batch.entries]
         self.fresh = entries + formed + self.fresh
         self.formed = []
 
-    def remove(self, entry: Entry) -> bool:
-        for place in (self.fresh, self.delayed, *(batch.entries for batch in self.formed)):
-            if entry in place:
-                place.remove(entry)
+    def remove_entry(self, entry: Entry) -> bool:
+        for queue in (self.fresh, self.delayed, *(batch.entries for batch in self.formed)):
+            if entry in queue:
+                queue.remove(entry)
                 self.formed = [batch for batch in self.formed if batch.entries]
                 return True
         return False
 
-    def expire(self, now_ns: int) -> list[tuple[Entry, str]]:
-        ended = []
+    def expire_entries(self, now_ns: int) -> list[tuple[Entry, str]]:
+        expired = []
         timed = [e for e in self.held() if e.timeout_ns is not None or e.deadline_ns is not None]
-        for entry in sorted(timed, key=_first_end):
+        for entry in sorted(timed, key=_first_expiry):
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
-                ended.append((entry, "deadline"))
-                self.remove(entry)
+                expired.append((entry, "deadline"))
+                self.remove_entry(entry)
             elif entry.timeout_ns is not None and entry.timeout_ns <= now_ns:
-                self.remove(entry)
+                self.remove_entry(entry)
                 if self.policy(entry.level).timeout_action == "DELAY":
                     self.delayed.append(entry)
                 else:
-                    ended.append((entry, "timeout"))
-        return ended
+                    expired.append((entry, "timeout"))
+        return expired
 
-    def poll(self, now_ns: int, instances: int) -> None:
+    def form_batches(self, now_ns: int, instances: int) -> None:
         while self.forms_ahead and (self._growing() or len(self.formed) < 2 * instances):
             if not self._step(now_ns):
                 return
 
-    def take(self, now_ns: int, instances: int) -> list[Entry]:
+    def next_batch(self, now_ns: int, instances: int) -> list[Entry]:
         if self.formed:
-            self.poll(now_ns, instances)
+            self.form_batches(now_ns, instances)
         else:
             self._step(now_ns)
         if not self.formed:
             return []
-        taken = self.formed.pop(0)
-        while self._may_merge(taken, now_ns):
-            taken.entries += self.formed.pop(0).entries
-        return taken.entries
+        batch = self.formed.pop(0)
+        while self._may_merge(batch, now_ns):
+            batch.entries += self.formed.pop(0).entries
+        return batch.entries
 
     def closes_ns(self) -> int | None:
         """When the delay of what waits in the queue is over, if it could be sent then."""
@@ -113,16 +113,16 @@ class ReferenceBatcher:
             return None
         return min(entry.enqueued_ns for entry in self.queue()) + self.delay_ns
 
-    def _growing(self) -> Formed | None:
+    def _growing(self) -> FormedBatch | None:
         return self.formed[-1] if self.formed and not self.formed[-1].saturated else None
 
-    def _may_merge(self, taken: Formed, now_ns: int) -> bool:
-        if not self.formed or not self.delay_ns or taken.sealed or self.formed[0].sealed:
+    def _may_merge(self, batch: FormedBatch, now_ns: int) -> bool:
+        if not self.formed or not self.delay_ns or batch.sealed or self.formed[0].sealed:
             return False
         following = self.formed[0].entries
         return (
-            following[0].key == taken.entries[0].key
-            and _size(taken.entries) + _size(following) <= self.config.max_batch_size
+            following[0].key == batch.entries[0].key
+            and _size(batch.entries) + _size(following) <= self.config.max_batch_size
             and now_ns - min(entry.enqueued_ns for entry in following) > self.delay_ns
         )
 
@@ -172,7 +172,7 @@ class ReferenceBatcher:
             (self.fresh if entry in self.fresh else self.delayed).remove(entry)
         growing = self._growing()
         if growing is None:
-            self.formed.append(Formed(list(entries), saturated))
+            self.formed.append(FormedBatch(list(entries), saturated))
         else:
             growing.entries += entries
             growing.saturated = saturated
@@ -182,5 +182,5 @@ def _size(entries: list[Entry]) -> int:
     return sum(entry.valid.batch_size for entry in entries)
 
 
-def _first_end(entry: Entry) -> int:
+def _first_expiry(entry: Entry) -> int:
     return min(at for at in (entry.timeout_ns, entry.deadline_ns) if at is not None)

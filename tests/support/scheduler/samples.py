@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.requests.entry import Entry, ValidHead
+from nereid.services.scheduler.requests.entry import TRANSITIONS, Entry, RequestState, ValidHead
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -43,11 +43,38 @@ def no_response(response: InferResponse) -> None:
 
 def request_with(context: bytes, **more: Any) -> InferRequest:
     """A request in the trace of this context."""
-    told = {"head": b"", "payloads": [], **more}
-    return InferRequest(next(_numbers), trace_context=context, **told)
+    fields = {"head": b"", "payloads": [], **more}
+    return InferRequest(next(_numbers), trace_context=context, **fields)
+
+
+class CheckedEntry(Entry):
+    """Checks each change of its state against the table of transitions."""
+
+    __slots__ = ("_state",)
+    _state: RequestState
+
+    @property
+    def state(self) -> RequestState:
+        return self._state
+
+    @state.setter
+    def state(self, state: RequestState) -> None:
+        if hasattr(self, "_state") and state is not self._state:
+            assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
+        self._state = state
+
+
+class NoOwner:
+    """For entries that nobody cancels."""
+
+    def cancel(self, entry: Entry) -> None:
+        raise AssertionError(entry)
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        raise AssertionError(entry, paused)
 
 
 def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:
     valid = ValidHead(batch_size=size, shape_key=key, sizes=(), input_names=())
     request = InferRequest(id=next(_numbers), head=b"", payloads=[])
-    return Entry(request, valid, no_response, received_ns=0, key=key, level=level)
+    return CheckedEntry(request, valid, no_response, NoOwner(), received_ns=0, key=key, level=level)

@@ -1,7 +1,7 @@
 """A scheduler on a unix socket, with executors and gateways that speak its protocol for real.
 
-The executor doubles FP32 numbers. It answers at once, or when told to, so that a test can stop time
-in any phase of a request.
+The executor doubles FP32 numbers. It responds at once, or when the test says so, so that a test can
+stop in any phase of a request.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def add_model(
 
 
 class World:
-    """One scheduler and everybody who dialled it."""
+    """One scheduler and its connections."""
 
     def __init__(self, service: SchedulerService, address: str) -> None:
         self.service = service
@@ -99,7 +99,7 @@ class World:
         return {entry.name: (entry.state, entry.reason) for entry in reply.models}
 
     async def until_state(self, state: str, name: str = "doubler") -> None:
-        """Ask until it is so: a state's change is told to nobody."""
+        """Poll: nothing reports a change of state."""
         async with asyncio.timeout(LIMIT_S):
             while (await self.index())[name][0] != state:
                 await asyncio.sleep(0)
@@ -151,7 +151,7 @@ class Instance:
     def _on_batch(self, message: bytes) -> None:
         batch = pb.Batch.FromString(message)
         for control in batch.controls:
-            assert self.executor.controls is not None, "it was not asked to heed controls"
+            assert self.executor.controls is not None, "it accepts no controls"
             kind = pb.MemberControl.Kind.Name(control.kind)
             self.executor.controls.put_nowait((control.batch, control.member, kind))
         if not batch.members:
@@ -168,7 +168,7 @@ class Instance:
         self.closed.set()
 
     def response(self, batch: pb.Batch, skip: int = 0) -> None:
-        """Double the numbers; skip leaves out so many answers, which is a fault."""
+        """Double the numbers; skip leaves out so many responses, which is an error."""
         executed = pb.Executed(
             id=batch.id, compute_input_ns=1000, compute_infer_ns=2000, compute_output_ns=3000
         )
@@ -190,8 +190,8 @@ class Instance:
         self.stream.send(executed.SerializeToString())
 
     def tell(self, batch: pb.Batch, *told: tuple[Any, ...], **how: Any) -> None:
-        """A decoupled model's frame: of each answer its place, what it says (a number, a text for a
-        failure, None for nothing) and, unless it is the last, True.
+        """A decoupled model's frame. Each response is the index of its member, its content (a
+        number, a text for an error, None for nothing) and, unless it is the last, True.
         """
         frame = pb.Executed(id=batch.id, partial=True, **how)
         for place, what, *more in told:
@@ -214,8 +214,9 @@ class Instance:
 
 
 class Executor:
-    """An executor that has joined. refuse: loads fail with this text; hold: see batches; controls:
-    what becomes of requests is wanted to be known; tells_ready: models can be asked.
+    """An executor that has joined. refuse: loads fail with this text; hold: batches wait for the
+    test; lazy: loads wait for the test; controls: models accept controls; tells_ready: models
+    report their readiness.
     """
 
     def __init__(
@@ -240,11 +241,11 @@ class Executor:
         self.backends = backends
         self.gpus = gpus
         self.description = described
-        # Batch, member and what became of it.
+        # Batch, member and kind.
         self.controls: asyncio.Queue[tuple[int, int, str]] | None = (
             asyncio.Queue() if controls else None
         )
-        # Whether models are ready; the test answers.
+        # Readiness queries, to which the test responds.
         self.questions: asyncio.Queue[pb.ReadinessQuery] | None = (
             asyncio.Queue() if tells_ready else None
         )
@@ -284,7 +285,7 @@ class Executor:
         elif kind == "load" and not self.lazy:
             self.load(command.load)
         elif kind == "readiness_query":
-            assert self.questions is not None, "its models have nothing to say"
+            assert self.questions is not None, "its models report no readiness"
             self.questions.put_nowait(command.readiness_query)
         elif kind == "describe" and self.description is not None:
             described = pb.Described()
@@ -311,14 +312,14 @@ class Executor:
 
 
 class Gateway:
-    """A gateway's link and the requests under way on it."""
+    """A gateway's link and its pending requests."""
 
     def __init__(self, where: World) -> None:
         self.up = asyncio.Event()
         self.responses: dict[int, list[InferResponse]] = {}
         self.cached_models: tuple[str, ...] | None = None
         self._futures: dict[int, asyncio.Future[InferResponse]] = {}
-        # All answers in the order of their arrival.
+        # All responses in the order of their arrival.
         self.arrivals: asyncio.Queue[InferResponse] = asyncio.Queue()
         self._last_id = 0
         self.channel = where.channel()
@@ -356,11 +357,11 @@ class Gateway:
         self.link.send(Cancel(self._last_id))
 
     async def told(self, count: int) -> list[tuple[int, float | str | None, bool]]:
-        """Of the next answers the request, what they say as in Instance.tell, and `more`; passed
-        over are those that say nothing but `more`.
+        """Of each response its request, its content as in Instance.tell, and `more`. Skips empty
+        responses that are not the last.
         """
-        told: list[tuple[int, float | str | None, bool]] = []
-        while len(told) < count:
+        responses: list[tuple[int, float | str | None, bool]] = []
+        while len(responses) < count:
             response = await asyncio.wait_for(self.arrivals.get(), LIMIT_S)
             if response.more and not response.head and response.error is None:
                 continue
@@ -369,8 +370,8 @@ class Gateway:
                 what = response.error.message
             elif response.head:
                 what = numbers_of(response)[0]
-            told.append((response.id, what, response.more))
-        return told
+            responses.append((response.id, what, response.more))
+        return responses
 
     async def arrived(self) -> None:
         """Until the scheduler has seen all that was sent: a call behind it on the connection."""
@@ -416,7 +417,7 @@ def error_status_of(response: InferResponse) -> ErrorStatus:
 
 
 def description() -> pb.Described:
-    """What the doubler's graph says of itself: a batch dimension, two FP32 numbers."""
+    """The doubler's description: a batch dimension, two FP32 numbers."""
     described = pb.Described()
     for where, name in ((described.inputs, "INPUT0"), (described.outputs, "OUTPUT0")):
         where.add(name=name, data_type=model_config_pb2.TYPE_FP32, dims=[-1, 2])

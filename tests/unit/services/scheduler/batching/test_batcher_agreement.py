@@ -1,4 +1,4 @@
-"""The batcher against a literal reference, under whatever hypothesis thinks of."""
+"""The batcher against a literal reference, in sequences of events that hypothesis makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
 from nereid.services.scheduler.batching.batcher import make_batcher
-from nereid.services.scheduler.requests.entry import Batch, Entry, State
+from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState
 from tests.support.scheduler.reference_batcher import ReferenceBatcher
 from tests.support.scheduler.samples import entry_of, model_of
 
@@ -52,7 +52,7 @@ def batching_texts(draw: st.DrawFn) -> str:
 
 
 class Agreement(RuleBasedStateMachine):
-    """Every entry leaves exactly once, and both batchers say when and with whom."""
+    """Every entry leaves exactly once, from both batchers at the same time in the same batch."""
 
     @initialize(text=batching_texts(), instances=st.integers(1, 2))
     def start(self, text: str, instances: int) -> None:
@@ -65,16 +65,16 @@ class Agreement(RuleBasedStateMachine):
         self.now_ns = 1_000_000
         self.executing: list[Batch] = []
         self.inside: set[Entry] = set()
-        self.gone: set[Entry] = set()
+        self.departed: set[Entry] = set()
 
-    @rule(arrivals=st.lists(ARRIVALS, min_size=1, max_size=8), polls=st.booleans())
-    def add(self, arrivals: list[tuple[int, str, int, int | None]], polls: bool) -> None:
+    @rule(arrivals=st.lists(ARRIVALS, min_size=1, max_size=8), forms=st.booleans())
+    def enqueue(self, arrivals: list[tuple[int, str, int, int | None]], forms: bool) -> None:
         for arrival in arrivals:
-            self._add(*arrival)
-        if polls:
-            self.poll()
+            self._enqueue_entry(*arrival)
+        if forms:
+            self.form_batches()
 
-    def _add(self, size: int, key: str, level: int, deadline_us: int | None) -> None:
+    def _enqueue_entry(self, size: int, key: str, level: int, deadline_us: int | None) -> None:
         entry = entry_of(
             min(size, self.config.max_batch_size), key=key, level=min(level, self.levels)
         )
@@ -82,29 +82,29 @@ class Agreement(RuleBasedStateMachine):
         entry.timeout_ns = self.now_ns + timeout_us * 1000 if timeout_us else None
         entry.deadline_ns = self.now_ns + deadline_us * 1000 if deadline_us else None
         try:
-            self.batcher.add(entry, self.now_ns)
+            self.batcher.enqueue(entry, self.now_ns)
         except Unavailable:
-            assert not self.reference.add(entry)
+            assert not self.reference.enqueue(entry)
         else:
-            assert self.reference.add(entry)
+            assert self.reference.enqueue(entry)
             self.inside.add(entry)
 
     @precondition(lambda self: self.inside)
     @rule(data=st.data())
-    def remove(self, data: st.DataObject) -> None:
+    def remove_entry(self, data: st.DataObject) -> None:
         entry = data.draw(st.sampled_from(sorted(self.inside, key=lambda one: one.request.id)))
-        assert self.batcher.remove(entry)
-        assert self.reference.remove(entry)
-        self._left(entry)
-        assert not self.batcher.remove(entry)
+        assert self.batcher.remove_entry(entry)
+        assert self.reference.remove_entry(entry)
+        self._depart(entry)
+        assert not self.batcher.remove_entry(entry)
 
     @rule()
-    def take(self) -> None:
-        self._take()
+    def next_batch(self) -> None:
+        self._next_batch()
 
-    def _take(self) -> bool:
-        expected = self.reference.take(self.now_ns, self.instances)
-        batch = self.batcher.take(self.now_ns, self.instances)
+    def _next_batch(self) -> bool:
+        expected = self.reference.next_batch(self.now_ns, self.instances)
+        batch = self.batcher.next_batch(self.now_ns, self.instances)
         if batch is None:
             assert not expected
             return False
@@ -112,49 +112,49 @@ class Agreement(RuleBasedStateMachine):
         assert batch.size == sum(entry.valid.batch_size for entry in expected)
         assert batch.size <= self.config.max_batch_size
         assert len({entry.key for entry in expected}) == 1
-        assert {entry.state for entry in expected} == {State.EXECUTING}
+        assert {entry.state for entry in expected} == {RequestState.EXECUTING}
         self.executing.append(batch)
         self.inside -= set(expected)
         return True
 
     @rule()
-    def poll(self) -> None:
-        self.batcher.poll(self.now_ns, self.instances)
-        self.reference.poll(self.now_ns, self.instances)
+    def form_batches(self) -> None:
+        self.batcher.form_batches(self.now_ns, self.instances)
+        self.reference.form_batches(self.now_ns, self.instances)
 
     @precondition(lambda self: self.executing)
-    @rule(data=st.data(), dies=st.booleans())
-    def finish(self, data: st.DataObject, dies: bool) -> None:
+    @rule(data=st.data(), lost=st.booleans())
+    def finish(self, data: st.DataObject, lost: bool) -> None:
         batch = self.executing.pop(data.draw(st.integers(0, len(self.executing) - 1)))
         for entry in batch.entries:
-            assert not self.batcher.remove(entry)
-        if dies:
-            self.batcher.put_back(batch.entries)
-            self.reference.put_back(list(batch.entries))
+            assert not self.batcher.remove_entry(entry)
+        if lost:
+            self.batcher.requeue(batch.entries)
+            self.reference.requeue(list(batch.entries))
             self.inside |= set(batch.entries)
         else:
             for entry in batch.entries:
-                self._left(entry)
+                self._depart(entry)
 
     @rule(passed_us=st.sampled_from([1, 4, 10, 40]))
-    def expire(self, passed_us: int) -> None:
+    def expire_entries(self, passed_us: int) -> None:
         """Time passes."""
         self.now_ns += passed_us * 1000
-        expected = self.reference.expire(self.now_ns)
+        expected = self.reference.expire_entries(self.now_ns)
         kinds = {"deadline": DeadlineExceeded, "timeout": Unavailable}
-        ended = self.batcher.expire(self.now_ns)
+        ended = self.batcher.expire_entries(self.now_ns)
         assert {entry: type(error) for entry, error in ended} == {
             entry: kinds[kind] for entry, kind in expected
         }
         assert len(ended) == len(expected)
         for entry, _ in ended:
-            self._left(entry)
+            self._depart(entry)
 
     @rule()
     def wait(self) -> None:
-        """With idle instances about, the batcher asks to be called when something is due."""
-        self.expire(passed_us=1)
-        while self._take():
+        """With idle instances, the batcher asks to be called when an entry is due."""
+        self.expire_entries(passed_us=1)
+        while self._next_batch():
             pass
         wake_ns = self.batcher.wake_at_ns(self.now_ns)
         for entry in self.inside:
@@ -174,23 +174,23 @@ class Agreement(RuleBasedStateMachine):
             assert set(self.reference.held()) == self.inside
 
     def teardown(self) -> None:
-        """Whatever is still inside comes out once, in the end."""
+        """All entries that are still inside leave once."""
         if not hasattr(self, "batcher"):
             return
         self.now_ns += 1_000_000
         while self.batcher.pending:
             before = self.batcher.pending
-            for entry, _ in self.batcher.expire(self.now_ns):
-                self._left(entry)
-            batch = self.batcher.take(self.now_ns, self.instances)
+            for entry, _ in self.batcher.expire_entries(self.now_ns):
+                self._depart(entry)
+            batch = self.batcher.next_batch(self.now_ns, self.instances)
             for entry in batch.entries if batch else ():
-                self._left(entry)
+                self._depart(entry)
             assert self.batcher.pending < before
         assert not self.inside
 
-    def _left(self, entry: Entry) -> None:
-        assert entry not in self.gone
-        self.gone.add(entry)
+    def _depart(self, entry: Entry) -> None:
+        assert entry not in self.departed
+        self.departed.add(entry)
         self.inside.discard(entry)
 
 

@@ -1,4 +1,4 @@
-"""What a model's queue policies do to those who wait: levels, bounds and timeouts."""
+"""Queue policies: priority levels, bounds and timeouts."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from nereid.core.errors import Unavailable
 from nereid.services.scheduler.batching.batcher import make_batcher
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher
 from nereid.services.scheduler.requests.entry import Entry
-from tests.support.scheduler.batching import US, add, dynamic, some, taken
+from tests.support.scheduler.batching import US, dynamic, enqueue, entries_of, next_entries
 from tests.support.scheduler.samples import entry_of, model_of
 
 
 class TestPriorities:
     BATCHING = "preferred_batch_size: 2 priority_levels: 3 default_priority_level: 2"
 
-    def test_urgent_ones_go_first(self) -> None:
+    def test_urgent_entries_go_first(self) -> None:
         batcher = dynamic(self.BATCHING)
         low, high, middle = (entry_of(level=level) for level in (3, 1, 2))
-        add(batcher, low, high, middle)
-        assert taken(batcher) == [high, middle]
-        assert taken(batcher) == [low]
+        enqueue(batcher, low, high, middle)
+        assert next_entries(batcher) == [high, middle]
+        assert next_entries(batcher) == [low]
 
-    def test_an_urgent_one_may_overtake_a_waiting_batch(self) -> None:
+    def test_an_urgent_entry_may_overtake_a_waiting_batch(self) -> None:
         batcher = dynamic(self.BATCHING.replace("2", "3", 1) + " max_queue_delay_microseconds: 10")
-        low = add(batcher, entry_of(level=3, size=2))
-        assert batcher.take(0, instances=1) is None
-        high = add(batcher, entry_of(level=1))
-        assert taken(batcher) == high + low
+        low = enqueue(batcher, entry_of(level=3, size=2))
+        assert batcher.next_batch(0, instances=1) is None
+        high = enqueue(batcher, entry_of(level=1))
+        assert next_entries(batcher) == high + low
 
     def test_each_level_has_its_own_bound(self) -> None:
         batcher = dynamic(
             self.BATCHING + " default_queue_policy { max_queue_size: 1 }"
             " priority_queue_policy { key: 1 value { max_queue_size: 2 } }"
         )
-        add(batcher, *(entry_of(level=level) for level in (1, 1, 2, 3)))
+        enqueue(batcher, *(entry_of(level=level) for level in (1, 1, 2, 3)))
         for level in (1, 2):
             with pytest.raises(Unavailable, match="Exceeds maximum queue size"):
-                add(batcher, entry_of(level=level))
+                enqueue(batcher, entry_of(level=level))
         assert batcher.pending == 4
 
     def test_a_request_put_back_returns_to_its_level(self) -> None:
         batcher = dynamic(self.BATCHING)
         high, low, waiting = (entry_of(level=level) for level in (1, 2, 2))
-        add(batcher, high, low, waiting)
-        assert taken(batcher) == [high, low]
-        batcher.put_back([high, low])
-        assert taken(batcher) == [high, low]
+        enqueue(batcher, high, low, waiting)
+        assert next_entries(batcher) == [high, low]
+        batcher.requeue([high, low])
+        assert next_entries(batcher) == [high, low]
 
 
 class TestQueueTimeouts:
@@ -59,45 +59,45 @@ class TestQueueTimeouts:
 
     def test_reject(self) -> None:
         batcher = dynamic(self.POLICY + " }")
-        first, second = add(batcher, self.timed(10), self.timed(12))
+        first, second = enqueue(batcher, self.timed(10), self.timed(12))
         assert batcher.wake_at_ns(0) == 10 * US
-        ((ended, error),) = batcher.expire(10 * US)
+        ((ended, error),) = batcher.expire_entries(10 * US)
         assert ended is first
         assert (error.code, error.message) == (Unavailable.code, "Request timeout expired")
         assert error.accepted
-        assert taken(batcher, 11 * US) == [second]
+        assert next_entries(batcher, 11 * US) == [second]
 
-    def test_delay_lets_fresh_ones_pass(self) -> None:
+    def test_delay_lets_fresh_entries_pass(self) -> None:
         policy = self.POLICY.replace("8", "1") + " timeout_action: DELAY }"
         batcher = dynamic(policy, max_batch_size=1)
-        old, fresh = add(batcher, self.timed(10), self.timed(20))
-        assert batcher.expire(10 * US) == []
-        fresher = add(batcher, self.timed(25))
-        assert [taken(batcher) for _ in range(3)] == [[fresh], fresher, [old]]
+        old, fresh = enqueue(batcher, self.timed(10), self.timed(20))
+        assert batcher.expire_entries(10 * US) == []
+        fresher = enqueue(batcher, self.timed(25))
+        assert [next_entries(batcher) for _ in range(3)] == [[fresh], fresher, [old]]
 
     def test_a_delayed_request_still_has_its_deadline(self) -> None:
         batcher = dynamic(self.POLICY + " timeout_action: DELAY }")
         entry = self.timed(10)
         entry.deadline_ns = 30 * US
-        add(batcher, entry)
-        assert batcher.expire(10 * US) == []
+        enqueue(batcher, entry)
+        assert batcher.expire_entries(10 * US) == []
         assert batcher.wake_at_ns(10 * US) == 30 * US
-        assert [ended for ended, _ in batcher.expire(30 * US)] == [entry]
+        assert [ended for ended, _ in batcher.expire_entries(30 * US)] == [entry]
 
     def test_a_timeout_met_once_does_not_bind_again(self) -> None:
         batcher = dynamic(self.POLICY + " }")
-        (entry,) = add(batcher, self.timed(10))
-        assert taken(batcher) == [entry]
-        batcher.put_back([entry])
-        assert batcher.expire(20 * US) == []
-        assert taken(batcher) == [entry]
+        (entry,) = enqueue(batcher, self.timed(10))
+        assert next_entries(batcher) == [entry]
+        batcher.requeue([entry])
+        assert batcher.expire_entries(20 * US) == []
+        assert next_entries(batcher) == [entry]
 
 
-def test_the_mesh_bounds_what_waits_in_batches_too() -> None:
+def test_max_pending_bounds_entries_in_batches_too() -> None:
     config = model_of("max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 }")
     batcher = make_batcher(config, max_pending=2)
     assert isinstance(batcher, DynamicBatcher)
-    add(batcher, *some(2))
-    batcher.poll(0, instances=1)
+    enqueue(batcher, *entries_of(2))
+    batcher.form_batches(0, instances=1)
     with pytest.raises(Unavailable, match="Exceeds maximum queue size"):
-        add(batcher, entry_of())
+        enqueue(batcher, entry_of())

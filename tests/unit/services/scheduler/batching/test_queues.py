@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nereid.services.scheduler.batching.queues import Cursor, Expiries, Fifo, Levels
+from nereid.services.scheduler.batching.queues import Cursor, Expiries, Fifo, PriorityQueues
 from tests.support.scheduler.samples import entry_of
 
 
-def test_fifo_skips_what_was_discarded() -> None:
+def test_fifo_skips_discarded_entries() -> None:
     fifo = Fifo()
     entries = [entry_of() for _ in range(4)]
     for entry in entries:
@@ -37,7 +37,7 @@ def test_fifo_prepends_in_order() -> None:
 
 
 def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
-    levels, cursor = Levels(), Cursor()
+    levels, cursor = PriorityQueues(), Cursor()
     assert list(levels.scan(cursor)) == []
     low, high, dead = entry_of(level=5), entry_of(level=2), entry_of(level=2)
     for entry in (low, high, dead):
@@ -54,7 +54,7 @@ def test_scan_visits_levels_in_order_and_goes_on_where_it_stopped() -> None:
 
 
 def test_scan_does_not_pass_an_entry_that_was_not_wanted() -> None:
-    levels, cursor = Levels(), Cursor()
+    levels, cursor = PriorityQueues(), Cursor()
     entries = [entry_of() for _ in range(3)]
     for entry in entries:
         levels.append(entry, cursor)
@@ -65,7 +65,7 @@ def test_scan_does_not_pass_an_entry_that_was_not_wanted() -> None:
 
 
 def test_levels_count_their_delayed_entries() -> None:
-    levels = Levels()
+    levels = PriorityQueues()
     assert levels.count(3) == 0
     old, fresh = entry_of(level=3), entry_of(level=3)
     for entry in (old, fresh):
@@ -77,7 +77,7 @@ def test_levels_count_their_delayed_entries() -> None:
 
 
 def test_levels_once_used_are_not_kept() -> None:
-    levels = Levels()
+    levels = PriorityQueues()
     for level in range(1, 100):
         levels.append(entry_of(level=level), Cursor())
         levels.append(entry_of(level=level + 1), Cursor())
@@ -86,7 +86,7 @@ def test_levels_once_used_are_not_kept() -> None:
 
 
 def test_levels_prepend_by_level() -> None:
-    levels = Levels()
+    levels = PriorityQueues()
     waiting = entry_of(level=2)
     levels.append(waiting, Cursor())
     first, second, urgent = entry_of(level=2), entry_of(level=2), entry_of(level=1)
@@ -94,7 +94,7 @@ def test_levels_prepend_by_level() -> None:
     assert levels.pop(4) == [urgent, first, second, waiting]
 
 
-def test_expiries_tell_each_entry_once() -> None:
+def test_expiries_return_each_entry_once() -> None:
     expiries, holder = Expiries(), object()
     timeless, entry, gone = (entry_of() for _ in range(3))
     entry.timeout_ns, entry.deadline_ns = 5, 6
@@ -108,7 +108,7 @@ def test_expiries_tell_each_entry_once() -> None:
     assert expiries.next_ns() is None
 
 
-def test_expiries_forget_what_is_gone() -> None:
+def test_expiries_forget_departed_entries() -> None:
     expiries = Expiries()
     kept = entry_of()
     kept.holder = expiries

@@ -1,4 +1,4 @@
-"""What answers are kept under, and who may share one."""
+"""The keys of requests, and which requests share one."""
 
 import pytest
 
@@ -27,8 +27,8 @@ def test_all_outputs_by_name_are_all_outputs(outputs: tuple[str, ...]) -> None:
     assert KEYS.key(request(*outputs)) == KEYS.key(request())
 
 
-def test_other_outputs_or_classes_of_them_are_kept_apart() -> None:
-    asked = [
+def test_other_outputs_or_classes_have_other_keys() -> None:
+    requests = [
         request(),
         request("O"),
         request("P"),
@@ -37,11 +37,11 @@ def test_other_outputs_or_classes_of_them_are_kept_apart() -> None:
         request("O", "P", O=1),
         request("O", "P", P=1),
     ]
-    assert len({KEYS.key(each) for each in asked}) == len(asked)
+    assert len({KEYS.key(each) for each in requests}) == len(requests)
     assert KEYS.key(request("O")) == KEYS.key(request("O", "O"))
 
 
-def test_a_digest_that_comes_along_is_that_of_the_same_request_made_here() -> None:
+def test_a_digest_from_the_gateway_equals_the_one_made_here() -> None:
     first = request("O")
     key = KEYS.key(first)
     assert len(first.digest) == 16
@@ -50,7 +50,7 @@ def test_a_digest_that_comes_along_is_that_of_the_same_request_made_here() -> No
     assert KEYS.key(again) == key
 
 
-def test_tensors_in_shared_memory_count_as_their_bytes_while_they_are_there() -> None:
+def test_tensors_in_shared_memory_are_digested_by_their_bytes() -> None:
     segments = Segments(1 << 20)
     segment = segments.take(100)
     assert segment is not None
@@ -59,15 +59,14 @@ def test_tensors_in_shared_memory_count_as_their_bytes_while_they_are_there() ->
     shared.payloads = [segment.range(8, 3)]
     assert KEYS.key(shared) == KEYS.key(request())
     segments.discard(segment.name)
-    for gone in (segment.range(8, 3), SharedMemory("0.0.0", 0, 3)):
+    for lost in (segment.range(8, 3), SharedMemory("0.0.0", 0, 3)):
         shared = request()
-        shared.payloads = [gone]
+        shared.payloads = [lost]
         assert KEYS.key(shared) == b""
 
 
-def test_the_table_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nereid.services.scheduler.caching.cache_keys._MOST_HEADS", 2)
-    keys = CacheKeys(["O"])
+def test_the_table_of_heads_is_bounded() -> None:
+    keys = CacheKeys(["O"], max_heads=2)
     for size in range(5):
         head = head_of([("I", "UINT8", [size])])
         assert keys.key(InferRequest(1, head, [b"a" * size]))

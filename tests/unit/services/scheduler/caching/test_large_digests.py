@@ -1,4 +1,4 @@
-"""Requests that are too large to digest in passing: they wait for a thread, and nobody for them."""
+"""Requests that are too large to digest in the event loop: they alone wait for a thread."""
 
 import asyncio
 import contextlib
@@ -9,15 +9,15 @@ import pytest
 
 from nereid.core.errors import Unavailable
 from nereid.shm.segments import Segments
-from tests.support.scheduler.cached_model import LIMIT_S, ORDERED, World, turn
+from tests.support.scheduler.cached_model import LIMIT_S, ORDERED, CachedModel, turn
 
-# What a thread digests.
+# Large enough to be digested by a thread.
 LARGE = b"d" * ((1 << 20) + 1)
 
 
 @contextlib.contextmanager
-def digests_held(it: World) -> Iterator[None]:
-    """No digest is made in a thread until the block ends."""
+def blocked_digests(it: CachedModel) -> Iterator[None]:
+    """No digest is computed in a thread until the block ends."""
     gate = threading.Event()
     held = [it.client.threads.submit(gate.wait, LIMIT_S) for _ in range(2)]
     try:
@@ -34,8 +34,8 @@ async def until(true: Callable[[], object]) -> None:
 
 
 async def test_others_are_responded_while_a_large_request_is_digested() -> None:
-    it = World()
-    with digests_held(it):
+    it = CachedModel()
+    with blocked_digests(it):
         large = it.submit_large(1, LARGE).request
         it.submit(2)
         it.link.tell(None)
@@ -53,8 +53,8 @@ async def test_others_are_responded_while_a_large_request_is_digested() -> None:
     await it.end()
 
 
-async def test_large_requests_that_are_alike_run_once() -> None:
-    it = World()
+async def test_large_identical_requests_run_once() -> None:
+    it = CachedModel()
     entries = [it.submit_large(number, LARGE) for number in range(5)]
     await until(lambda: len({each.passage and each.passage.flight for each in entries}) == 1)
     assert len(it.link.lookups()) == 1
@@ -68,8 +68,8 @@ async def test_large_requests_that_are_alike_run_once() -> None:
 
 
 async def test_responses_keep_their_order_however_long_a_digest_takes() -> None:
-    it = World(config=ORDERED)
-    with digests_held(it):
+    it = CachedModel(config=ORDERED)
+    with blocked_digests(it):
         it.submit_large(1, LARGE)
         it.submit_large(2, b"d")
         it.link.tell(None)
@@ -82,10 +82,10 @@ async def test_responses_keep_their_order_however_long_a_digest_takes() -> None:
     await it.end()
 
 
-@pytest.mark.parametrize("end", ["cancelled", "deadline", "model gone"])
+@pytest.mark.parametrize("end", ["cancelled", "deadline", "model failed"])
 async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: str) -> None:
-    it = World()
-    with digests_held(it):
+    it = CachedModel()
+    with blocked_digests(it):
         soon = asyncio.get_running_loop().time() + 0.02
         entry = it.submit_large(1, LARGE, deadline=soon if end == "deadline" else None)
         if end == "cancelled":
@@ -103,17 +103,17 @@ async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: st
     await it.end()
 
 
-@pytest.mark.parametrize("why", ["data gone", "not kept any more", "closed"])
-async def test_a_large_request_that_gets_no_key_runs_all_the_same(why: str) -> None:
-    it = World()
+@pytest.mark.parametrize("why", ["data lost", "not cached any more", "closed"])
+async def test_a_large_request_without_a_key_runs(why: str) -> None:
+    it = CachedModel()
     segments = Segments(1 << 24)
     segment = segments.take(len(LARGE))
     assert segment is not None
-    with digests_held(it):
+    with blocked_digests(it):
         it.submit_large(1, segment.range(0, len(LARGE)))
-        if why == "data gone":
+        if why == "data lost":
             segments.discard(segment.name)
-        elif why == "not kept any more":
+        elif why == "not cached any more":
             it.cache.revise(None)
         else:
             it.client.close()
@@ -126,8 +126,8 @@ async def test_a_large_request_that_gets_no_key_runs_all_the_same(why: str) -> N
 
 
 async def test_no_more_are_digested_than_may_be_queued() -> None:
-    it = World(max_queue_size=1)
-    with digests_held(it):
+    it = CachedModel(max_queue_size=1)
+    with blocked_digests(it):
         it.submit_large(1, LARGE)
         with pytest.raises(Unavailable):
             it.submit_large(2, LARGE)
@@ -138,16 +138,16 @@ async def test_no_more_are_digested_than_may_be_queued() -> None:
 
 
 @pytest.mark.parametrize("key", [True, False])
-async def test_a_large_request_is_told_that_it_would_wait_for_ever(key: bool) -> None:
+async def test_a_large_request_that_would_deadlock_is_refused(key: bool) -> None:
     def refuse() -> None:
         raise Unavailable("for ever", accepted=True)
 
-    it = World()
+    it = CachedModel()
     it.submit_large(1, LARGE)
     await until(it.link.lookups)
     it.link.tell(None)
     await turn()
-    with digests_held(it):
+    with blocked_digests(it):
         stuck = it.submit_large(2, LARGE, caller=7)
         assert stuck.passage is not None
         stuck.passage.on_queued = refuse

@@ -1,4 +1,4 @@
-"""A model version with a cache: who runs, who waits, who is told what."""
+"""A model version with a response cache: hits, misses and single flight."""
 
 import asyncio
 
@@ -10,13 +10,13 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.response_cache import place_of
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.shm.segments import Segments
-from tests.support.scheduler.cached_model import REVISION, World, turn
+from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of
 
 
-async def test_many_alike_at_once_run_once() -> None:
-    it = World()
+async def test_identical_requests_at_once_run_once() -> None:
+    it = CachedModel()
     for number in range(64):
         it.submit(number)
     assert len(it.link.lookups()) == 1
@@ -26,18 +26,18 @@ async def test_many_alike_at_once_run_once() -> None:
         n: (b"head", [b"d"]) for n in range(64)
     }
     assert it.counts() == (1, 1, 64, 63, 1)
-    (kept,) = it.link.stores()
-    assert kept.key == it.link.lookups()[0].key
-    # What was kept answers the next one, which counts as a hit alone.
+    (stored,) = it.link.stores()
+    assert stored.key == it.link.lookups()[0].key
+    # The next request gets the stored response, and counts as a hit only.
     it.submit(64)
-    it.link.tell(kept.value)
+    it.link.tell(stored.value)
     assert it.responses[64].payloads == [b"d"]
     assert it.counts() == (1, 1, 65, 64, 1)
     await it.end()
 
 
-async def test_those_unlike_share_nothing() -> None:
-    it = World()
+async def test_different_requests_share_nothing() -> None:
+    it = CachedModel()
     it.submit(1, b"a" * 16)
     it.submit(2, b"b" * 16)
     assert len({each.key for each in it.link.lookups()}) == 2
@@ -47,12 +47,12 @@ async def test_those_unlike_share_nothing() -> None:
     await it.end()
 
 
-async def test_what_comes_without_a_digest_gets_one_if_its_data_can_be_read() -> None:
-    it = World()
+async def test_a_request_without_a_digest_gets_one_if_its_data_can_be_read() -> None:
+    it = CachedModel()
     digested = it.submit(1, b"").request
     assert len(digested.digest) == 16
     lost = InferRequest(2, digested.head, [SharedMemory("0.0.0", 0, 1)])
-    it.model.submit(lost, it._take)
+    it.model.submit(lost, it.keep_response)
     assert len(it.link.lookups()) == 1
     it.link.tell(None)
     assert await it.execute() == 2
@@ -61,8 +61,8 @@ async def test_what_comes_without_a_digest_gets_one_if_its_data_can_be_read() ->
     await it.end()
 
 
-async def test_a_models_request_waits_for_another_like_it_but_not_where_models_ask_models() -> None:
-    it = World()
+async def test_a_models_request_follows_an_identical_one_but_not_where_models_ask_models() -> None:
+    it = CachedModel()
     it.submit(1)
     it.submit(2, caller=7)
     assert len(it.link.lookups()) == 1
@@ -77,11 +77,11 @@ async def test_a_models_request_waits_for_another_like_it_but_not_where_models_a
     await it.end()
 
 
-async def test_what_would_wait_for_ever_is_told_so_once_its_flight_is_queued() -> None:
+async def test_a_deadlock_is_detected_once_the_flight_is_queued() -> None:
     def refuse() -> None:
         raise Unavailable("for ever", accepted=True)
 
-    it = World()
+    it = CachedModel()
     entries = [it.submit(number, caller=number) for number in range(4)]
     for stuck in (entries[0], entries[2]):
         assert stuck.passage is not None
@@ -95,8 +95,8 @@ async def test_what_would_wait_for_ever_is_told_so_once_its_flight_is_queued() -
 
 
 @pytest.mark.parametrize("hit", [True, False])
-async def test_each_response_says_of_which_revision_it_is(hit: bool) -> None:
-    it = World()
+async def test_each_entry_has_the_revision_of_its_response(hit: bool) -> None:
+    it = CachedModel()
     if not hit:
         it.instance.revision = b"s" * 16
     entries = [it.submit(number) for number in range(2)]
@@ -108,8 +108,8 @@ async def test_each_response_says_of_which_revision_it_is(hit: bool) -> None:
     await it.end()
 
 
-async def test_where_nothing_can_be_kept_nothing_is_asked_for() -> None:
-    it = World()
+async def test_without_a_revision_nothing_is_looked_up() -> None:
+    it = CachedModel()
     it.cache.revise(None)
     it.submit(1)
     assert await it.execute() == 1
@@ -117,8 +117,8 @@ async def test_where_nothing_can_be_kept_nothing_is_asked_for() -> None:
     await it.end()
 
 
-async def test_a_model_without_a_cache_asks_none() -> None:
-    it = World()
+async def test_a_model_without_a_cache_looks_nothing_up() -> None:
+    it = CachedModel()
     it.model.cache = None
     it.submit(1)
     it.submit(2)
@@ -128,8 +128,8 @@ async def test_a_model_without_a_cache_asks_none() -> None:
     await it.end()
 
 
-async def test_others_try_for_themselves_when_their_leader_fails() -> None:
-    it = World()
+async def test_followers_run_when_their_leader_fails() -> None:
+    it = CachedModel()
     for number in range(3):
         it.submit(number)
     it.link.tell(None)
@@ -140,8 +140,8 @@ async def test_others_try_for_themselves_when_their_leader_fails() -> None:
     await it.end()
 
 
-async def test_all_fail_when_the_model_goes() -> None:
-    it = World()
+async def test_all_fail_when_the_model_fails() -> None:
+    it = CachedModel()
     for number in range(3):
         it.submit(number)
     it.model.fail_all(Unavailable("over"))
@@ -151,8 +151,8 @@ async def test_all_fail_when_the_model_goes() -> None:
 
 
 @pytest.mark.parametrize("when", ["looking", "queued", "executing"])
-async def test_a_cancelled_leader_takes_nobody_along(when: str) -> None:
-    it = World()
+async def test_a_cancelled_leader_cancels_no_follower(when: str) -> None:
+    it = CachedModel()
     leader = it.submit(0)
     it.submit(1)
     it.submit(2)
@@ -173,8 +173,8 @@ async def test_a_cancelled_leader_takes_nobody_along(when: str) -> None:
     await it.end()
 
 
-async def test_a_cancelled_follower_is_not_told() -> None:
-    it = World()
+async def test_a_cancelled_follower_gets_no_response() -> None:
+    it = CachedModel()
     it.submit(0)
     follower = it.submit(1)
     it.link.tell(None)
@@ -186,14 +186,14 @@ async def test_a_cancelled_follower_is_not_told() -> None:
     await it.end()
 
 
-async def test_a_deadline_holds_while_the_cache_is_asked_and_a_leader_runs() -> None:
-    it = World()
+async def test_deadlines_hold_during_the_lookup_and_while_a_leader_runs() -> None:
+    it = CachedModel()
     soon = asyncio.get_running_loop().time() + 0.02
     it.submit(0, deadline=soon)
     it.submit(1)
     await asyncio.sleep(0.04)
     assert "deadline" in it.texts()[0]
-    # It led; the other has its lookup now.
+    # It led; the other leads now.
     it.link.tell(None)
     await turn()
     it.submit(2, deadline=asyncio.get_running_loop().time() + 0.02)
@@ -205,7 +205,7 @@ async def test_a_deadline_holds_while_the_cache_is_asked_and_a_leader_runs() -> 
 
 
 async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
-    it = World(timeout_s=0.01)
+    it = CachedModel(timeout_s=0.01)
     it.submit(0)
     await asyncio.sleep(0.03)
     assert await it.execute() == 1
@@ -218,8 +218,8 @@ async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
 
 
 @pytest.mark.parametrize("value", [b"\xff\xff", b"", pb.InferResponse(id=3).SerializeToString()])
-async def test_what_is_no_response_is_a_miss(value: bytes) -> None:
-    it = World()
+async def test_a_value_that_is_no_response_is_a_miss(value: bytes) -> None:
+    it = CachedModel()
     it.submit(0)
     it.link.tell(value)
     assert await it.execute() == 1
@@ -228,7 +228,7 @@ async def test_what_is_no_response_is_a_miss(value: bytes) -> None:
 
 
 async def test_no_more_wait_than_may_be_queued() -> None:
-    it = World(max_queue_size=2)
+    it = CachedModel(max_queue_size=2)
     it.submit(0)
     it.submit(1)
     with pytest.raises(Unavailable):
@@ -239,8 +239,8 @@ async def test_no_more_wait_than_may_be_queued() -> None:
     await it.end()
 
 
-async def test_what_an_instance_of_another_revision_computed_is_not_kept() -> None:
-    it = World()
+async def test_a_response_of_another_revision_is_not_stored() -> None:
+    it = CachedModel()
     it.cache.revise(place_of("m", 1, b"s" * 16))
     it.submit(0)
     it.link.tell(None)
@@ -251,7 +251,7 @@ async def test_what_an_instance_of_another_revision_computed_is_not_kept() -> No
 
 
 async def test_a_revised_model_shares_nothing_with_its_past() -> None:
-    it = World()
+    it = CachedModel()
     it.submit(0)
     it.cache.revise(place_of("m", 1, b"s" * 16))
     it.submit(1)
@@ -264,8 +264,8 @@ async def test_a_revised_model_shares_nothing_with_its_past() -> None:
     await it.end()
 
 
-async def test_a_request_that_kills_instances_is_not_tried_by_all_that_are_alike() -> None:
-    it = World()
+async def test_followers_of_a_request_that_crashes_instances_fail_with_it() -> None:
+    it = CachedModel()
     for number in range(5):
         it.submit(number)
     it.link.tell(None)
@@ -286,7 +286,7 @@ SAMPLED = b"\0" + b"t" * 24 + b"\1"
 
 
 async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
-    it = World()
+    it = CachedModel()
     it.submit(1, trace_context=SAMPLED)
     it.submit(2, trace_context=SAMPLED)
     it.submit(3, b"e" * 16, trace_context=SAMPLED[:-1] + b"\0")
@@ -301,8 +301,8 @@ async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancelled", "down", "closed"])
-async def test_a_lookup_that_is_not_responded_has_its_span(end: str) -> None:
-    it = World()
+async def test_a_lookup_without_a_result_has_its_span(end: str) -> None:
+    it = CachedModel()
     it.link.up = end != "down"
     entry = it.submit(1, trace_context=SAMPLED)
     if end == "cancelled":
@@ -318,17 +318,14 @@ async def test_a_lookup_that_is_not_responded_has_its_span(end: str) -> None:
     await it.end()
 
 
-async def test_what_is_too_large_to_be_kept_is_handed_on_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nereid.services.scheduler.caching.cache_client._MOST_UNSENT_BYTES", 100)
+async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
     segments = Segments(1 << 20)
     segment = segments.take(101)
     assert segment is not None
     segment.view[:101] = whole = bytes(range(101))
     small, large = segment.range(0, 50), segment.range(0, 101)
-    it = World()
-    # One that is kept, or told to others as well, is copied.
+    it = CachedModel(max_unsent_bytes=100)
+    # One that is stored, or shared with followers, is copied.
     for number, payload in ((1, small), (2, large), (3, large)):
         it.submit_large(number, payload, digest=bytes([payload.size_bytes]) * 16)
     it.link.tell(None)
@@ -336,21 +333,21 @@ async def test_what_is_too_large_to_be_kept_is_handed_on_as_it_is(
     assert await it.execute() == 1
     assert [it.responses[n].payloads for n in (1, 2, 3)] == [[whole[:50]], [whole], [whole]]
     assert (len(it.link.stores()), it.client.failures) == (1, 1)
-    # This one is not; and who comes the moment it is told has his own.
+    # This one is not; a request that comes the moment it is sent runs by itself.
     one, other = (
         InferRequest(number, head_of([("I", "UINT8", [1, 101])]), [large], digest=b"x" * 16)
         for number in (4, 5)
     )
 
-    def take(response: InferResponse) -> None:
+    def submit_other(response: InferResponse) -> None:
         it.responses[response.id] = response
-        it.model.submit(other, it._take)
+        it.model.submit(other, it.keep_response)
 
-    it.model.submit(one, take)
+    it.model.submit(one, submit_other)
     for _ in range(2):
         it.link.tell(None)
         assert await it.execute() == 1
-    told = [(it.responses[n].payloads, it.responses[n].segment_name) for n in (4, 5)]
-    assert told == [([large], segment.name)] * 2
+    sent = [(it.responses[n].payloads, it.responses[n].segment_name) for n in (4, 5)]
+    assert sent == [([large], segment.name)] * 2
     assert (len(it.link.stores()), it.client.failures) == (1, 3)
     await it.end()

@@ -1,4 +1,4 @@
-"""Who leads and who follows, bare."""
+"""Single flight: who leads, who follows."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def test_the_first_leads_and_the_others_follow() -> None:
     assert flights.join(1, "d") is not flight
 
 
-def test_the_longest_waiting_inherits() -> None:
+def test_the_follower_that_waited_longest_leads_next() -> None:
     flights = SingleFlight[str]()
     flight = flights.join(1, "a")
     flights.join(1, "b")
@@ -36,24 +36,24 @@ def test_a_flight_of_its_own_does_not_end_another() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "land"]), st.integers(0, 5))))
-def test_everybody_in_the_air_is_in_one_flight(steps: list[tuple[str, int]]) -> None:
+def test_all_members_are_in_one_flight(steps: list[tuple[str, int]]) -> None:
     flights = SingleFlight[int]()
     flight: Flight[int] | None = None
-    aboard: list[int] = []
+    members: list[int] = []
     for act, member in steps:
-        if act == "join" and member not in aboard:
+        if act == "join" and member not in members:
             flight = flights.join("x", member)
-            aboard.append(member)
-        elif act == "leave" and member in aboard:
+            members.append(member)
+        elif act == "leave" and member in members:
             assert flight is not None
-            led = aboard[0] == member
-            aboard.remove(member)
-            assert flights.leave(flight, member) == (aboard[0] if led and aboard else None)
-        elif act == "land" and aboard:
+            led = members[0] == member
+            members.remove(member)
+            assert flights.leave(flight, member) == (members[0] if led and members else None)
+        elif act == "land" and members:
             assert flight is not None
-            assert flights.land(flight) == aboard[1:]
-            aboard = []
-        assert len(flights) == bool(aboard)
-        if aboard:
+            assert flights.land(flight) == members[1:]
+            members = []
+        assert len(flights) == bool(members)
+        if members:
             assert flight is not None
-            assert [flight.leader, *flight.followers] == aboard
+            assert [flight.leader, *flight.followers] == members

@@ -1,4 +1,4 @@
-"""A batch as its instance's executor gets it."""
+"""A batch on the wire."""
 
 from nereid.core.messages import InferRequest, SharedMemory
 from nereid.pb import nereid_pb2 as pb
@@ -7,13 +7,13 @@ from nereid.services.scheduler.requests.entry import Batch
 from tests.support.scheduler.samples import entry_of
 
 
-def test_a_batch_travels_with_all_that_its_members_have() -> None:
+def test_a_batch_message_has_all_fields_of_its_members() -> None:
     plain, full = entry_of(), entry_of()
     plain.request = InferRequest(1, b"plain", [b"abc"])
     full.request = InferRequest(
         2,
         b"full",
-        [SharedMemory("slab", 8, 16), b""],
+        [SharedMemory("segment", 8, 16), b""],
         request_id="mine",
         parameters={"a": 1, "b": "two", "c": True, "d": 0.5},
         priority=3,
@@ -26,7 +26,7 @@ def test_a_batch_travels_with_all_that_its_members_have() -> None:
     first, second = message.members
     assert (first.head, first.payloads[0].inline) == (b"plain", b"abc")
     assert (first.remaining_us, first.request_id, len(first.parameters)) == (0, "", 0)
-    assert second.payloads[0].shared_memory.segment_name == "slab"
+    assert second.payloads[0].shared_memory.segment_name == "segment"
     assert second.payloads[1].WhichOneof("place") == "inline"
     assert (second.request_id, second.remaining_us) == ("mine", 250_000)
     assert second.parameters["b"].string_param == "two"

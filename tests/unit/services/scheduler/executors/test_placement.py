@@ -78,7 +78,7 @@ def test_several_groups_add_up_and_passive_ones_do_not_count() -> None:
         ("instance_group [ { kind: KIND_CPU passive: true } ]", hello(), "no instance group"),
     ],
 )
-def test_an_executor_that_cannot_host_it_is_told_why(
+def test_an_executor_that_cannot_host_a_model_is_refused(
     text: str, said: pb.Hello, reason: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=reason):

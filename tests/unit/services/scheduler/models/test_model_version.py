@@ -1,4 +1,4 @@
-"""The owner of a queue with instances whose streams are lists."""
+"""A model version with instances whose streams are lists."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ class World:
         head.inputs.add(name="I", datatype="UINT8", shape=[1, 1])
         return InferRequest(number, head.SerializeToString(), [b"x"], deadline=deadline)
 
-    def told(self) -> dict[int, str]:
+    def outcomes(self) -> dict[int, str]:
         return {each.id: each.error.message if each.error else "" for each in self.responses}
 
 
@@ -87,40 +87,40 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(
     await turn()
     stream.broken = True
     it.model.submit(it.request(1), it.responses.append, at_once=at_once)
-    # Who has just submitted it is not told before that is over.
-    assert it.told() == {}
+    # Not before submit() has returned.
+    assert it.outcomes() == {}
     await turn()
-    assert it.told() == {1: "the batch cannot be sent to an executor"}
+    assert it.outcomes() == {1: "the batch cannot be sent to an executor"}
     stream.broken = False
     it.model.submit(it.request(2), it.responses.append)
     await turn()
     it.model.executed(instance, executed(stream.sent[0]))
-    assert it.told()[2] == ""
+    assert it.outcomes()[2] == ""
     assert repr(it.model) in caplog.text
     it.model.close()
 
 
-async def test_an_response_to_nothing_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_response_to_no_batch_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     it = World()
     instance, _ = it.instance()
     it.model.executed(instance, b"")
-    assert "was not given" in caplog.text
+    assert "was not sent" in caplog.text
     await turn()
     it.model.close()
 
 
-async def test_the_response_to_another_batch_is_no_response() -> None:
+async def test_a_response_to_another_batch_fails_the_batch() -> None:
     it = World()
     instance, stream = it.instance()
     it.model.submit(it.request(1), it.responses.append)
     await turn()
     stream.sent[0].id += 1
     it.model.executed(instance, executed(stream.sent[0]))
-    assert it.told() == {1: "the executor's answer cannot be understood"}
+    assert it.outcomes() == {1: "the executor's answer cannot be understood"}
     it.model.close()
 
 
-async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
     it = World()
     instance, stream = it.instance()
 
@@ -131,8 +131,8 @@ async def test_a_taker_that_fails_harms_no_other(caplog: pytest.LogCaptureFixtur
     it.model.submit(it.request(2), it.responses.append)
     await turn()
     it.model.executed(instance, executed(stream.sent[0]))
-    assert it.told() == {2: ""}
-    assert "could not be handed over" in caplog.text
+    assert it.outcomes() == {2: ""}
+    assert "could not be sent" in caplog.text
     await it.model.idle()
     it.model.close()
 
@@ -149,7 +149,7 @@ async def test_a_cancelled_member_of_a_lost_batch_does_not_run_again() -> None:
     await turn()
     assert [len(batch.members) for batch in (*stream.sent, *other.sent)] == [2, 1]
     it.model.fail_all(Unavailable("over"))
-    assert it.told() == {2: "over"}
+    assert it.outcomes() == {2: "over"}
     it.model.close()
 
 
@@ -164,12 +164,12 @@ async def test_the_last_attempt_is_made_alone() -> None:
         batches += [[member.request_id for member in batch.members] for batch in stream.sent]
         it.model.lose_instance(instance, "it died")
     assert [len(batch) for batch in batches] == [2, 2, 1, 1]
-    assert len(it.told()) == 2
-    assert all("3 of 3 attempts" in text for text in it.told().values())
+    assert len(it.outcomes()) == 2
+    assert all("3 of 3 attempts" in text for text in it.outcomes().values())
     it.model.close()
 
 
-async def test_what_a_leaving_executor_loses_is_not_forgotten() -> None:
+async def test_requests_of_a_lost_leaving_executor_time_out() -> None:
     it = World(no_executor_timeout_s=0.0)
     instance, _ = it.instance()
     it.model.submit(it.request(1), it.responses.append)
@@ -179,11 +179,11 @@ async def test_what_a_leaving_executor_loses_is_not_forgotten() -> None:
     assert it.responses == []
     it.model.lose_instance(instance, "killed while leaving")
     await asyncio.wait_for(it.model.idle(), 5)
-    assert it.told() == {1: "no executor has model 'm' version 1; waited 0 s for one"}
+    assert it.outcomes() == {1: "no executor has model 'm' version 1; waited 0 s for one"}
     it.model.close()
 
 
-async def test_closing_lets_go_of_timers() -> None:
+async def test_closing_cancels_timers() -> None:
     it = World(no_executor_timeout_s=60.0)
     it.model.submit(it.request(1, deadline=1e9), it.responses.append)
     await turn()
@@ -192,7 +192,7 @@ async def test_closing_lets_go_of_timers() -> None:
     assert it.responses == []
 
 
-async def test_a_delayed_batch_leaves_when_its_time_has_come() -> None:
+async def test_a_delayed_batch_leaves_when_its_delay_is_over() -> None:
     it = World("dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 2000 }")
     instance, stream = it.instance()
     loop = asyncio.get_running_loop()
@@ -206,20 +206,20 @@ async def test_a_delayed_batch_leaves_when_its_time_has_come() -> None:
     assert loop.time() - submitted_s >= 0.002
     it.model.executed(instance, executed(stream.sent[0]))
     await idle
-    assert sorted(it.told()) == [1, 2]
+    assert sorted(it.outcomes()) == [1, 2]
     it.model.close()
 
 
-def executed_in_part(batch: pb.Batch, *places: int) -> bytes:
-    """Answers to some of a batch's members, from an instance that can have its next one."""
+def executed_in_part(batch: pb.Batch, *members: int) -> bytes:
+    """Responses to some of a batch's members; the instance is free for its next one."""
     reply = pb.Executed(id=batch.id, partial=True)
-    for place in places:
-        reply.responses.add(id=place)
+    for member in members:
+        reply.responses.add(id=member)
     return reply.SerializeToString()
 
 
-async def late_world() -> tuple[World, Instance, Stream, pb.Batch]:
-    """Three requests that were executed together, of which one is answered."""
+async def deferred_world() -> tuple[World, Instance, Stream, pb.Batch]:
+    """Three requests that were executed together, one of which has its response."""
     it = World()
     instance, stream = it.instance()
     for number in (1, 2, 3):
@@ -227,26 +227,26 @@ async def late_world() -> tuple[World, Instance, Stream, pb.Batch]:
     await turn()
     (batch,) = stream.sent
     it.model.executed(instance, executed_in_part(batch, 1))
-    assert it.told() == {2: ""}
+    assert it.outcomes() == {2: ""}
     return it, instance, stream, batch
 
 
-async def test_what_is_responded_late_holds_no_batch_up() -> None:
-    it, instance, stream, batch = await late_world()
+async def test_deferred_responses_delay_no_batch() -> None:
+    it, instance, stream, batch = await deferred_world()
     idle = []
     instance.on_idle = lambda: idle.append(True)
     it.model.submit(it.request(4), it.responses.append)
     await turn()
     assert len(stream.sent) == 2
     it.model.executed(instance, executed_in_part(batch, 2))
-    assert it.told() == {2: "", 3: ""}
+    assert it.outcomes() == {2: "", 3: ""}
     it.model.executed(instance, executed(stream.sent[1]))
-    assert it.told() == {2: "", 3: "", 4: ""}
-    # One is still open: the instance must not go.
+    assert it.outcomes() == {2: "", 3: "", 4: ""}
+    # One is still open: the instance must not be unloaded.
     assert instance.at_work
     assert not idle
     it.model.executed(instance, executed_in_part(batch, 0))
-    assert it.told() == {1: "", 2: "", 3: "", 4: ""}
+    assert it.outcomes() == {1: "", 2: "", 3: "", 4: ""}
     assert not instance.at_work
     assert idle
     statistics = it.model.statistics
@@ -254,17 +254,17 @@ async def test_what_is_responded_late_holds_no_batch_up() -> None:
     assert statistics.success.count == 4
 
 
-async def test_a_late_response_may_be_a_failure() -> None:
-    it, instance, _, batch = await late_world()
+async def test_a_deferred_response_may_be_an_error() -> None:
+    it, instance, _, batch = await deferred_world()
     reply = pb.Executed(id=batch.id, partial=True)
     reply.responses.add(id=0).error.message = "no"
     it.model.executed(instance, reply.SerializeToString())
-    assert it.told() == {1: "no", 2: ""}
+    assert it.outcomes() == {1: "no", 2: ""}
     assert it.model.statistics.fail.count == 1
 
 
-async def test_of_a_lost_instance_what_was_late_runs_again() -> None:
-    it, instance, _, _ = await late_world()
+async def test_deferred_requests_of_a_lost_instance_run_again() -> None:
+    it, instance, _, _ = await deferred_world()
     it.model.lose_instance(instance, "it broke")
     _, other = it.instance("other")
     await turn()
@@ -272,33 +272,33 @@ async def test_of_a_lost_instance_what_was_late_runs_again() -> None:
     assert not instance.at_work
 
 
-async def test_of_a_dead_worker_what_was_late_fails() -> None:
-    it, instance, _, batch = await late_world()
+async def test_deferred_requests_of_a_crashed_worker_fail() -> None:
+    it, instance, _, batch = await deferred_world()
     it.model.fail_begun(instance, batch.id, Unavailable("it died"))
-    assert it.told() == {1: "it died", 2: "", 3: "it died"}
+    assert it.outcomes() == {1: "it died", 2: "", 3: "it died"}
 
 
-@pytest.mark.parametrize("places", [(1,), (0, 0), (7,)])
-async def test_a_late_response_that_makes_no_sense(places: tuple[int, ...]) -> None:
-    it, instance, _, batch = await late_world()
-    it.model.executed(instance, executed_in_part(batch, *places))
+@pytest.mark.parametrize("members", [(1,), (0, 0), (7,)])
+async def test_a_malformed_deferred_response_fails_all_deferred(members: tuple[int, ...]) -> None:
+    it, instance, _, batch = await deferred_world()
+    it.model.executed(instance, executed_in_part(batch, *members))
     text = "the executor's answer cannot be understood"
-    assert it.told() == {1: text, 2: "", 3: text}
+    assert it.outcomes() == {1: text, 2: "", 3: text}
 
 
-async def test_a_first_response_in_part_that_makes_no_sense() -> None:
+async def test_a_malformed_partial_response_fails_the_batch() -> None:
     it = World()
     instance, stream = it.instance()
     it.model.submit(it.request(1), it.responses.append)
     await turn()
     it.model.executed(instance, executed_in_part(stream.sent[0], 5))
-    assert it.told() == {1: "the executor's answer cannot be understood"}
+    assert it.outcomes() == {1: "the executor's answer cannot be understood"}
 
 
-async def test_who_awaits_a_late_response_may_go() -> None:
+async def test_a_deferred_request_may_be_cancelled() -> None:
     it = World()
     instance, stream = it.instance()
-    instance.heeds_controls = True
+    instance.accepts_controls = True
     entry = it.model.submit(it.request(1), it.responses.append)
     await turn()
     (batch,) = stream.sent

@@ -1,4 +1,4 @@
-"""Requests of models' own: how deep they go, and the rings in which nobody would ever answer."""
+"""Requests that models make: nested call depth and deadlock detection."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.messages import InferRequest
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.caching.response_cache import Passage
+from nereid.services.scheduler.caching.response_cache import CacheLookup
 from nereid.services.scheduler.caching.single_flight import Flight
 from nereid.services.scheduler.executors.instance import Instance, Running
 from nereid.services.scheduler.executors.sessions import Placed
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
 from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.requests.entry import Batch, Entry, State
-from nereid.services.scheduler.requests.nested_calls import MOST_DEPTH, Lineage
+from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState
+from nereid.services.scheduler.requests.nested_calls import MAX_DEPTH, Lineage
 from tests.support.scheduler.samples import model_of
 
 DECOUPLED = """
@@ -29,40 +29,55 @@ model_transaction_policy { decoupled: true }
 """
 
 
+class Model:
+    """A version whose instances the test runs."""
+
+    def cancel(self, entry: Entry) -> None:
+        raise AssertionError(entry)
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        raise AssertionError(entry, paused)
+
+    def entries_at(self, instance: Instance) -> list[Entry]:
+        return [] if instance.running is None else instance.running.batch.entries
+
+
 class World:
-    """Models by name, each with so many instances; requests are made by hand."""
+    """Models by name, each with so many instances."""
 
     def __init__(self, **models: int) -> None:
         self.placed: dict[int, Placed] = {}
         self.instances: dict[str, list[Instance]] = {}
-        self.runtimes = {name: object() for name in models}
+        self.models = {name: Model() for name in models}
         for name, count in models.items():
             for _ in range(count):
                 number = len(self.placed) + 1
                 instance = Instance(number, name, "executor", stream=SimpleNamespace())
-                served: Any = SimpleNamespace(runtime=self.runtimes[name])
+                served: Any = SimpleNamespace(runtime=self.models[name])
                 self.placed[number] = Placed(instance, served, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
                 self.instances.setdefault(name, []).append(instance)
-        self.lineage = Lineage(self.placed)
+        self.nested_calls = Lineage(self.placed)
 
     def ask(self, model: str, caller: Instance | None = None) -> Entry:
         """A request, queued; runs until something executes it."""
         request = InferRequest(0, b"", [], caller=caller.id if caller else 0)
-        entry = Entry(request, None, lambda _: None, 0)  # type: ignore[arg-type]
+        nothing: Any = None
+        entry = Entry(request, nothing, lambda _: None, self.models[model], 0)
+        entry.state = RequestState.QUEUED
         if caller is not None:
-            self.lineage.adopt(request)
-            self.lineage.note(request, self.runtimes[model], entry)
+            self.nested_calls.set_depth(request)
+            self.nested_calls.add_call(request, entry)
         return entry
 
     def run(self, instance: Instance, *entries: Entry) -> None:
         for entry in entries:
-            entry.state = State.EXECUTING
+            entry.state = RequestState.EXECUTING
         instance.running = Running(1, Batch([*entries], len(entries), "single"), 0)
 
     def end(self, instance: Instance) -> None:
         assert instance.running is not None
         for entry in instance.running.batch.entries:
-            entry.state = State.RESPONDED
+            entry.state = RequestState.RESPONDED
         instance.running = None
 
 
@@ -76,17 +91,17 @@ def test_clients_requests_have_no_depth() -> None:
 
 
 def test_a_model_that_calls_itself_without_end() -> None:
-    world = World(a=MOST_DEPTH + 2)
+    world = World(a=MAX_DEPTH + 2)
     entry = world.ask("a")
-    for instance in world.instances["a"][:MOST_DEPTH]:
+    for instance in world.instances["a"][:MAX_DEPTH]:
         world.run(instance, entry)
         entry = world.ask("a", instance)
-    world.run(world.instances["a"][MOST_DEPTH], entry)
+    world.run(world.instances["a"][MAX_DEPTH], entry)
     with pytest.raises(InvalidArgument, match="without end"):
-        world.ask("a", world.instances["a"][MOST_DEPTH])
+        world.ask("a", world.instances["a"][MAX_DEPTH])
 
 
-def test_who_has_no_other_instance_cannot_wait_for_itself() -> None:
+def test_a_model_with_one_instance_cannot_wait_for_itself() -> None:
     world = World(a=1)
     (a,) = world.instances["a"]
     world.run(a, world.ask("a"))
@@ -115,7 +130,7 @@ def test_an_instance_that_is_busy_with_other_work_will_help() -> None:
         world.ask("a", two)
 
 
-def test_a_ring_of_several_models() -> None:
+def test_a_deadlock_of_several_models() -> None:
     world = World(a=1, b=1, c=1)
     (a,), (b,), (c,) = (world.instances[name] for name in "abc")
     for instance, name in ((a, "a"), (b, "b"), (c, "c")):
@@ -126,16 +141,16 @@ def test_a_ring_of_several_models() -> None:
         world.ask("a", c)
 
 
-def test_a_chain_that_ends_is_no_ring() -> None:
+def test_a_chain_that_ends_is_no_deadlock() -> None:
     world = World(a=1, b=1, c=1)
     (a,), (b,), _ = (world.instances[name] for name in "abc")
     world.run(a, world.ask("a"))
     world.run(b, world.ask("b", a))
     world.ask("c", b)
-    assert world.ask("b", a).state is State.QUEUED
+    assert world.ask("b", a).state is RequestState.QUEUED
 
 
-def test_what_is_responded_is_not_waited_for() -> None:
+def test_a_responded_request_is_not_waited_for() -> None:
     world = World(a=1, b=1)
     (a,), (b,) = world.instances["a"], world.instances["b"]
     world.run(a, world.ask("a"))
@@ -143,11 +158,11 @@ def test_what_is_responded_is_not_waited_for() -> None:
     world.run(b, entry)
     world.end(b)
     world.run(b, world.ask("b"))
-    # a waits for nothing: it will answer.
+    # a waits for nothing: it will respond.
     world.ask("a", b)
 
 
-def test_what_an_earlier_batch_asked_for_is_not_waited_for() -> None:
+def test_a_call_of_an_earlier_batch_is_not_waited_for() -> None:
     world = World(a=1, b=1)
     (a,), (b,) = world.instances["a"], world.instances["b"]
     world.run(a, world.ask("a"))
@@ -159,30 +174,30 @@ def test_what_an_earlier_batch_asked_for_is_not_waited_for() -> None:
 
 
 def join(entry: Entry, flight: Flight[Entry]) -> Entry:
-    """Have an entry wait for the cache, or for the leader of its flight."""
-    entry.passage = Passage(b"", b"", flight)
-    entry.state = State.WAITING
+    """Let an entry wait for the cache, or for the leader of its flight."""
+    entry.passage = CacheLookup(b"", b"", flight)
+    entry.state = RequestState.CACHE_LOOKUP
     return entry
 
 
-def test_a_ring_may_close_when_the_cache_has_not_helped() -> None:
+def test_a_cache_miss_may_deadlock() -> None:
     world = World(a=1)
     (a,) = world.instances["a"]
     world.run(a, world.ask("a"))
     entry = world.ask("a")
     join(entry, Flight("x", entry))
     entry.request.caller = a.id
-    world.lineage.note(entry.request, world.runtimes["a"], entry)
+    world.nested_calls.add_call(entry.request, entry)
     assert entry.passage is not None
     assert entry.passage.on_queued is not None
     entry.passage.on_queued()
-    entry.state = State.QUEUED
+    entry.state = RequestState.QUEUED
     with pytest.raises(Unavailable, match="for ever"):
         entry.passage.on_queued()
 
 
 @pytest.mark.parametrize("free", [False, True])
-def test_a_ring_may_close_by_waiting_for_a_request_like_ones_own(free: bool) -> None:
+def test_following_an_identical_request_may_deadlock(free: bool) -> None:
     """b waits for what a executes, a for what b executes; c would have them wait for itself."""
     world = World(a=1, b=1 + free)
     (a,), b = world.instances["a"], world.instances["b"][0]
@@ -193,15 +208,15 @@ def test_a_ring_may_close_by_waiting_for_a_request_like_ones_own(free: bool) -> 
     def follow(model: str, caller: Instance, leader: Entry) -> None:
         entry = join(world.ask(model), Flight("x", leader))
         entry.request.caller = caller.id
-        world.lineage.note(entry.request, world.runtimes[model], entry)
+        world.nested_calls.add_call(entry.request, entry)
 
     follow("a", b, first)
     with pytest.raises(Unavailable, match="for ever"):
-        # It is of no use that another instance of b is free: this one has what a waits for.
+        # Another instance of b is free, but this one executes what a waits for.
         follow("b", a, second)
 
 
-def test_what_the_cache_may_still_response_holds_nobody() -> None:
+def test_a_request_during_its_cache_lookup_blocks_no_other() -> None:
     world = World(a=1, b=1)
     (a,), (b,) = world.instances["a"], world.instances["b"]
     world.run(a, world.ask("a"))
@@ -209,7 +224,7 @@ def test_what_the_cache_may_still_response_holds_nobody() -> None:
     entry = world.ask("b")
     join(entry, Flight("x", entry))
     entry.request.caller = a.id
-    world.lineage.note(entry.request, world.runtimes["b"], entry)
+    world.nested_calls.add_call(entry.request, entry)
     world.ask("a", b)
 
 
@@ -220,7 +235,7 @@ def test_a_model_without_instances_is_waited_for() -> None:
     world.ask("b", a)
 
 
-def test_callers_that_are_gone_or_idle_are_let_pass() -> None:
+def test_unknown_and_idle_callers_are_ignored() -> None:
     world = World(a=1)
     (a,) = world.instances["a"]
     world.ask("a", a)
@@ -228,13 +243,13 @@ def test_callers_that_are_gone_or_idle_are_let_pass() -> None:
     world.ask("a", gone)
 
 
-def test_many_requests_are_not_kept_for_ever() -> None:
+def test_finished_calls_are_forgotten() -> None:
     world = World(a=1, b=2)
     (a,) = world.instances["a"]
     world.run(a, world.ask("a"))
     for _ in range(1000):
-        world.ask("b", a).state = State.RESPONDED
-    assert sum(map(len, world.lineage._children.values())) < 200
+        world.ask("b", a).state = RequestState.RESPONDED
+    assert sum(map(len, world.nested_calls._calls.values())) < 200
 
 
 async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -> None:
@@ -253,7 +268,7 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     model.executed(a, executed.SerializeToString())
     assert a.running is None
     asked = InferRequest(0, b"", [], caller=a.id)
-    world.lineage.adopt(asked)
+    world.nested_calls.set_depth(asked)
     assert asked.depth == 5
     model.fail_all(Unavailable("over"))
     model.close()

@@ -1,4 +1,4 @@
-"""References that pass through the scheduler, and segments on their way back to their owners."""
+"""References that pass through the scheduler, and segments that return to their owners."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from nereid.core.messages import InferRequest, InferResponse, Release, SharedMem
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import batch_message
 from nereid.services.scheduler.models.catalogue import Catalogue
-from nereid.services.scheduler.requests.admission import GatewaySession, HoldingRoom, Intake
+from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.entry import Batch
+from nereid.services.scheduler.requests.gateway_session import GatewaySession
+from nereid.services.scheduler.requests.load_queue import HoldingRoom
 from nereid.services.scheduler.requests.shared_tensors import SharedTensors
 from nereid.shm.segments import Segments
 from tests.support.scheduler.fake_executors import MIB, Executor
@@ -19,12 +21,12 @@ from tests.support.scheduler.samples import entry_of
 
 
 class Gateway:
-    """A session whose requests nobody looks at, and its link."""
+    """A session, and its link."""
 
     def __init__(self, shared_tensors: SharedTensors, domain: str) -> None:
         self.sent: list[Any] = []
-        room = HoldingRoom(1.0, 1)
-        self.session = GatewaySession(Intake(Catalogue(), room), shared_tensors, domain)
+        admission = Admission(Catalogue(), HoldingRoom(1.0, 1))
+        self.session = GatewaySession(admission, shared_tensors, domain)
         self.session.link = self
 
     def send(self, item: Any) -> None:
@@ -33,9 +35,9 @@ class Gateway:
     def flush(self) -> None:
         pass
 
-    def responded(self, response: InferResponse) -> None:
-        self.session._pending[response.id] = (None, None)  # type: ignore[assignment]
-        self.session._response(response)
+    def send_response(self, response: InferResponse) -> None:
+        self.session._pending[response.id] = entry_of()
+        self.session._send_response(response)
 
 
 def world(gateways: str = "here") -> tuple[Executor, Gateway]:
@@ -44,77 +46,77 @@ def world(gateways: str = "here") -> tuple[Executor, Gateway]:
     return executor, Gateway(shared_tensors, gateways)
 
 
-def test_a_gateway_that_shares_memory_gets_references_and_gives_them_back() -> None:
+def test_a_gateway_that_shares_memory_gets_references_and_releases_them() -> None:
     executor, gateway = world()
     response = executor.response(1)
-    gateway.responded(response)
+    gateway.send_response(response)
     assert gateway.sent == [response]
     assert executor.told == []
     gateway.session.on_items([Release((response.segment_name, "1.2.3"))])
     assert executor.told == [([response.segment_name], False)]
     gateway.session.on_items([Release((response.segment_name,))])
-    assert len(executor.told) == 1, "what comes back twice came back once"
+    assert len(executor.told) == 1, "a second release of a segment is ignored"
 
 
 def test_a_gateway_that_does_not_gets_bytes() -> None:
     for domain in ("", "elsewhere"):
         executor, gateway = world(domain)
         response = executor.response(1)
-        gateway.responded(response)
+        gateway.send_response(response)
         assert gateway.sent[0].payloads == [b"abc"]
         assert executor.told == [([response.segment_name], False)]
 
 
-def test_an_response_that_died_with_its_executor_cannot_be_brought_in() -> None:
+def test_a_response_that_was_lost_with_its_executor_is_an_error() -> None:
     executor, gateway = world("elsewhere")
     response = executor.response(1)
     executor.segments.discard(response.segment_name)
-    gateway.responded(response)
+    gateway.send_response(response)
     assert gateway.sent[0].error.code == Unavailable.code
 
 
-def test_an_response_that_nobody_wants_goes_back() -> None:
+def test_the_segment_of_a_cancelled_response_is_returned() -> None:
     executor, gateway = world()
     response = executor.response(1)
-    gateway.session._response(response)
+    gateway.session._send_response(response)
     assert (gateway.sent, executor.told) == ([], [([response.segment_name], False)])
 
 
-def test_what_a_gateway_had_when_it_broke_off_is_not_used_again() -> None:
+def test_segments_of_a_disconnected_gateway_are_discarded() -> None:
     executor, gateway = world()
     response = executor.response(1)
-    gateway.responded(response)
+    gateway.send_response(response)
     gateway.session.on_down()
     assert executor.told == [([response.segment_name], True)]
 
 
-def test_executors_that_left_or_live_elsewhere_are_told_nothing() -> None:
+def test_executors_that_left_or_share_no_memory_get_no_release() -> None:
     shared_tensors = SharedTensors("here")
-    gone, stranger = Executor(), Executor("elsewhere")
-    shared_tensors.joined(gone)
-    shared_tensors.left(gone)
-    shared_tensors.joined(stranger)
-    shared_tensors.left(stranger)
+    left, remote = Executor(), Executor("elsewhere")
+    shared_tensors.joined(left)
+    shared_tensors.left(left)
+    shared_tensors.joined(remote)
+    shared_tensors.left(remote)
     shared_tensors.give_back([f"{os.getpid()}.1.2"])
-    assert gone.told == stranger.told == []
+    assert left.told == remote.told == []
     assert not SharedTensors("").shared_with("")
 
 
 def test_an_executor_elsewhere_gets_a_batch_with_all_its_bytes() -> None:
     segments = Segments(8 * MIB)
-    here, gone = segments.take(MIB), segments.take(MIB)
+    here, lost_segment = segments.take(MIB), segments.take(MIB)
     assert here is not None
-    assert gone is not None
+    assert lost_segment is not None
     here.view[:3] = b"abc"
-    reference, lost = here.range(0, 3), gone.range(0, 3)
-    segments.discard(gone.name)
+    reference, lost = here.range(0, 3), lost_segment.range(0, 3)
+    segments.discard(lost_segment.name)
     entries = [entry_of(), entry_of()]
     entries[0].request = InferRequest(1, b"one", [reference, b"x"])
     entries[1].request = InferRequest(2, b"two", [lost])
     message = batch_message(1, Batch(entries, 2, "full"), 0, inline=True)
     first, second = pb.Batch.FromString(message).members
     assert [each.inline for each in first.payloads] == [b"abc", b"x"]
-    # Its taker tells that it is not there, and its batchmates run.
+    # The executor reports it lost, and runs the other members.
     assert SharedMemory(second.payloads[0].shared_memory.segment_name, 0, 3) == lost
     kept = pb.Batch.FromString(batch_message(1, Batch(entries, 2, "full"), 0)).members[0]
     assert kept.payloads[0].shared_memory.segment_name == here.name

@@ -6,9 +6,9 @@ import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, InferResponse, Payload, SharedMemory
-from nereid.services.scheduler.requests.entry import State
+from nereid.services.scheduler.requests.entry import Entry, RequestState
 from nereid.services.scheduler.requests.validation import Validator
-from tests.support.scheduler.samples import Tensor, head_of, model_of, no_response
+from tests.support.scheduler.samples import NoOwner, Tensor, head_of, model_of, no_response
 
 NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
@@ -36,7 +36,7 @@ TWO = validator(spec("A", "-1"), spec("B", "-1"))
 FIXED = validator(spec("A", "16"))
 PLAIN = validator(spec("A", "4"), max_batch_size=0)
 OPTIONAL = validator(spec("A", "-1"), spec("B", "-1", "optional: true"), spec("C", "4"))
-# Two of three may be left out, so that counting alone does not tell which is missing.
+# Two of three may be left out, so that their number alone does not say which is missing.
 LOOSE = validator(spec("A", "-1"), *(spec(name, "4", "optional: true") for name in "BC"))
 
 
@@ -50,6 +50,10 @@ def b(*shape: int) -> Tensor:
 
 def c(*shape: int) -> Tensor:
     return ("C", "FP32", shape)
+
+
+def make_entry(checker: Validator, request: InferRequest, now_ns: int = 0) -> Entry:
+    return checker.make_entry(request, no_response, NoOwner(), now_ns)
 
 
 def text_of(checker: Validator, *inputs: Tensor, outputs: tuple[str, ...] = ()) -> str:
@@ -203,7 +207,7 @@ def test_duplicate_outputs_are_one() -> None:
     assert FIXED.check(head).batch_size == 1
 
 
-def test_the_request_id_is_told() -> None:
+def test_errors_carry_the_request_id() -> None:
     with pytest.raises(InvalidArgument) as caught:
         TWO.check(head_of([a(1, 2)]), "r1")
     assert caught.value.message.startswith("[request id: r1] expected 2 inputs")
@@ -242,13 +246,13 @@ class TestHeads:
         head = head_of([a(1, 7), b(1, 7)])
         assert TWO.check(head) is TWO.check(bytes(bytearray(head)))
 
-    def test_what_is_remembered_is_bounded(self) -> None:
-        checker = validator(spec("A", "-1"))
+    def test_remembered_heads_are_bounded(self) -> None:
+        checker = Validator(model_of(f"{spec('A', '-1')} {OUTPUT} max_batch_size: 8"), max_heads=4)
         first = head_of([a(1, 1)])
         valid = checker.check(first)
-        for width in range(2, 1026):
+        for width in range(2, 6):
             checker.check(head_of([a(1, width)]))
-        assert len(checker._cache) == 1024
+            assert len(checker._valid_heads) <= 4
         assert checker.check(first) is not valid
         long = head_of([a(1, 1)], ["Y"] * 2000)
         assert checker.check(long) is not checker.check(long)
@@ -283,7 +287,9 @@ class TestSharing:
         checker = validator(spec("A", "-1"), SHAPE_TENSOR, backend="tensorrt")
         head = head_of([a(1, 2), ("B", "INT32", [2])])
         entries = [
-            checker.accept(InferRequest(1, head, [bytes(8), content]), no_response, 0)
+            checker.make_entry(
+                InferRequest(1, head, [bytes(8), content]), no_response, NoOwner(), 0
+            )
             for content in (b"\1\0\0\0\2\0\0\0", b"\1\0\0\0\2\0\0\0", b"\1\0\0\0\3\0\0\0")
         ]
         assert entries[0].key == entries[1].key
@@ -311,10 +317,10 @@ class TestSizes:
         assert error.code == InvalidArgument.code
 
     def test_shared_memory(self) -> None:
-        error = self.refused(FIXED, [a(1, 16)], [SharedMemory("slab", 0, 60)])
+        error = self.refused(FIXED, [a(1, 16)], [SharedMemory("segment", 0, 60)])
         assert error.message.endswith("Expected 64, got 60")
         valid = FIXED.check(head_of([a(1, 16)]))
-        FIXED.check_sizes(valid, [SharedMemory("slab", 0, 64)])
+        FIXED.check_sizes(valid, [SharedMemory("segment", 0, 64)])
 
     def test_strings_are_not_looked_into(self) -> None:
         checker = validator(spec("A", "2", datatype="STRING"))
@@ -351,17 +357,19 @@ class TestAccept:
 
         def on_response(response: InferResponse) -> None: ...
 
-        entry = FIXED.accept(request, on_response, now_ns=9)
+        entry = FIXED.make_entry(request, on_response, NoOwner(), now_ns=9)
         assert entry.request is request
         assert entry.on_response is on_response
         assert entry.valid is FIXED.check(request.head)
         assert (entry.received_ns, entry.level, entry.retries) == (9, 1, 0)
         assert (entry.timeout_ns, entry.deadline_ns) == (None, 2_500_000_000)
-        assert entry.state is State.QUEUED
+        assert entry.state is RequestState.RECEIVED
 
     def test_refuses(self) -> None:
         with pytest.raises(InvalidArgument, match=r"^.request id: r9. input byte size mismatch"):
-            FIXED.accept(self.request(payloads=[b""], request_id="r9"), no_response, 0)
+            FIXED.make_entry(
+                self.request(payloads=[b""], request_id="r9"), no_response, NoOwner(), 0
+            )
 
     @pytest.mark.parametrize(
         ("priority", "timeout_us", "level", "expected_us"),
@@ -380,11 +388,13 @@ class TestAccept:
     ) -> None:
         checker = validator(spec("A", "16"), batching=self.BATCHING)
         request = self.request(priority=priority, timeout_us=timeout_us)
-        entry = checker.accept(request, no_response, now_ns=1000)
+        entry = make_entry(checker, request, now_ns=1000)
         assert entry.level == level
         assert entry.timeout_ns == (None if expected_us is None else 1000 + expected_us * 1000)
 
     def test_without_priorities_there_is_one_level(self) -> None:
         checker = validator(spec("A", "16"), batching="dynamic_batching { }")
-        entry = checker.accept(self.request(priority=5, timeout_us=5), no_response, now_ns=0)
+        entry = checker.make_entry(
+            self.request(priority=5, timeout_us=5), no_response, NoOwner(), now_ns=0
+        )
         assert (entry.level, entry.timeout_ns) == (1, None)

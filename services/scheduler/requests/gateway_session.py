@@ -1,0 +1,122 @@
+"""One gateway's link: requests and cancellations in, responses out.
+
+Knows who is connected and which of the gateway's requests are pending; nothing of models or queues.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+from nereid.core.messages import Cancel, FlowControl, InferRequest, InferResponse, error_status_of
+from nereid.services.scheduler.requests.admission import client_error
+from nereid.services.scheduler.requests.shared_tensors import SharedTensors
+
+if TYPE_CHECKING:
+    from nereid.core.errors import NereidError
+    from nereid.core.messages import ToScheduler
+    from nereid.services.scheduler.requests.admission import Admission, PendingRequest
+    from nereid.services.scheduler.requests.load_queue import OnQueued, OnResponse
+
+
+class GatewayLink(Protocol):
+    """The scheduler's end of a gateway's link; nereid.rpc.Link is one."""
+
+    def send(self, item: InferResponse) -> None:
+        """Send a response, together with the others of this loop turn."""
+
+    def flush(self) -> None:
+        """Send now what is buffered."""
+
+
+class GatewaySession:
+    """The pending requests of one gateway. Set link before items come."""
+
+    link: GatewayLink
+    _numbers = count(1)
+
+    def __init__(
+        self, admission: Admission, shared_tensors: SharedTensors | None = None, domain: str = ""
+    ) -> None:
+        """domain: the shared-memory domain of the gateway; empty: it has none."""
+        self._admission = admission
+        self._shared_tensors = shared_tensors or SharedTensors()
+        self._shares = self._shared_tensors.shared_with(domain)
+        # Segments that responses lie in, until the gateway releases them.
+        self._lent: set[str] = set()
+        # Tells this link from the others in metrics.
+        self.number = next(self._numbers)
+        self._pending: dict[int, PendingRequest] = {}
+        # Bound once, not once for each request.
+        self._on_response: OnResponse = self._send_response
+        self._on_queued: OnQueued = self._pending.__setitem__
+
+    @property
+    def pending(self) -> int:
+        """How many of its requests have no last response yet."""
+        return len(self._pending)
+
+    def on_items(self, items: list[ToScheduler]) -> None:
+        """Requests and cancellations of one frame."""
+        # A lone request to an idle model runs without waiting for the end of the loop turn.
+        alone = len(items) == 1
+        for item in items:
+            if isinstance(item, InferRequest):
+                self._submit(item, alone)
+            elif isinstance(item, Cancel):
+                self._cancel(item.id)
+            elif isinstance(item, FlowControl):
+                pending = self._pending.get(item.id)
+                if pending is not None:
+                    pending.set_flow(paused=item.paused)
+            else:
+                released = self._lent.intersection(item.segment_names)
+                self._lent -= released
+                self._shared_tensors.give_back(released)
+
+    def on_down(self) -> None:
+        """The link broke. A gateway that is still alive sends its requests again on a new one."""
+        for number in list(self._pending):
+            self._cancel(number)
+        self._shared_tensors.give_back(self._lent, discard=True)
+        self._lent.clear()
+
+    def _submit(self, request: InferRequest, at_once: bool) -> None:
+        try:
+            self._pending[request.id] = self._admission.submit(
+                request, self._on_response, self._on_queued, at_once=at_once
+            )
+        except Exception as error:
+            self._refuse(request, client_error(error, request))
+
+    def _refuse(self, request: InferRequest, error: NereidError) -> None:
+        # Not in the except block: a frame that holds its own error would keep the request, and its
+        # memory, until the next garbage collection.
+        self._admission.trace_refusal(request, error)
+        self.link.send(InferResponse(request.id, error=error_status_of(error)))
+
+    def _cancel(self, number: int) -> None:
+        pending = self._pending.pop(number, None)
+        if pending is not None:
+            pending.cancel()
+
+    def _send_response(self, response: InferResponse) -> None:
+        pending = self._pending
+        if response.id not in pending:
+            # Cancelled meanwhile.
+            self._shared_tensors.unwanted(response)
+            return
+        if response.segment_name:
+            response = self._lend_segment(response)
+        self.link.send(response)
+        if not response.more:
+            del pending[response.id]
+            if not pending:
+                # No other response of this turn could share the frame.
+                self.link.flush()
+
+    def _lend_segment(self, response: InferResponse) -> InferResponse:
+        if not self._shares:
+            return self._shared_tensors.bring_in(response)
+        self._lent.add(response.segment_name)
+        return response
