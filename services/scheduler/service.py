@@ -42,8 +42,8 @@ from nereid.services.scheduler.repository.repositories import Repositories
 from nereid.services.scheduler.repository.repository_methods import repository_calls
 from nereid.services.scheduler.requests.admission import STOPPING, Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import HoldingRoom
-from nereid.services.scheduler.requests.shared_tensors import SharedTensors
+from nereid.services.scheduler.requests.load_queue import LoadQueue
+from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.shm.segments import memory_domain
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class SchedulerService:
     def __init__(self, settings: Settings, cache_link: CacheLink | None = None) -> None:
         """cache_link: to a cache in this process; else settings say where one is, if any."""
         self._settings = settings
-        self._shared_tensors = SharedTensors(memory_domain(settings.shm_limit_bytes))
+        self._segment_owners = SegmentOwners(memory_domain(settings.shm_limit_bytes))
         self._traces = open_traces(settings)
         self._catalogue = Catalogue()
         metrics_config = config_of(settings.metrics_config)
@@ -87,9 +87,9 @@ class SchedulerService:
         self._cache = self._open_cache(cache_link)
         rules = self._load_rules(metrics_config)
         self._loader = Loader(rules, self._models_changed, self._catalogue)
-        self._load_queue = HoldingRoom(settings.no_executor_timeout_secs, settings.max_queue_size)
+        self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._admission = Admission(
-            self._catalogue, self._load_queue, self._traces, self._loader.lineage
+            self._catalogue, self._load_queue, self._traces, self._loader.nested_calls
         )
         repositories = Repositories(settings.model_repository, settings.model_config_name)
         self._repository = RepositoryControl(
@@ -141,7 +141,7 @@ class SchedulerService:
 
     def attach(self, link: Link[FromScheduler]) -> None:
         """Serve a gateway in this process. Call before items come in."""
-        session = GatewaySession(self._admission, self._shared_tensors, self._shared_tensors.domain)
+        session = GatewaySession(self._admission, self._segment_owners, self._segment_owners.domain)
         link.on_items = session.on_items
         link.on_down = partial(self._gateway_lost, session)
         self._attach(session, link)
@@ -223,7 +223,7 @@ class SchedulerService:
             metrics,
             self._traces,
             self._cache,
-            self._shared_tensors,
+            self._segment_owners,
         )
 
     def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
@@ -238,8 +238,8 @@ class SchedulerService:
 
     def _cached_models(self) -> CachedModels:
         if self._cache is None:
-            return CachedModels((), self._shared_tensors.domain)
-        return CachedModels(self._catalogue.cached(), self._shared_tensors.domain)
+            return CachedModels((), self._segment_owners.domain)
+        return CachedModels(self._catalogue.cached(), self._segment_owners.domain)
 
     def _models_changed(self) -> None:
         self._admission.models_changed()
@@ -249,7 +249,7 @@ class SchedulerService:
 
     def _accept_gateway(self, call: Call) -> None:
         domain = call.get(DOMAIN_KEY)
-        session = GatewaySession(self._admission, self._shared_tensors, str(domain or ""))
+        session = GatewaySession(self._admission, self._segment_owners, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
         link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
         self._attach(session, link)

@@ -30,8 +30,6 @@ class RearmableTimer:
             self._at_ns = at_ns
             self._handle = self._loop.call_later(max(0, at_ns - now_ns) / 1e9, self._fire)
 
-    set = arm
-
     def cancel(self) -> None:
         if self._handle is not None:
             self._handle.cancel()

@@ -44,9 +44,6 @@ class Batcher(Protocol):
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         """The batch for an instance that is free, its entries EXECUTING; None: wait."""
 
-    def take(self, now_ns: int, instances: int) -> Batch | None:
-        """next_batch."""
-
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Form or grow the batches that wait for an instance. instances: how many are ready."""
 
@@ -103,8 +100,6 @@ class FifoBatcher:
             return None
         self.pending -= 1
         return executing_batch(entries, entries[0].valid.batch_size, "single")
-
-    take = next_batch
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         """Do nothing: every entry runs alone."""

@@ -166,8 +166,6 @@ class DynamicBatcher:
         self.pending -= len(batch.entries)
         return executing_batch(batch.entries, batch.size, batch.reason)
 
-    take = next_batch
-
     def form_batches(self, now_ns: int, instances: int) -> None:
         if not self._forms_ahead:
             return

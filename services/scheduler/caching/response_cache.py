@@ -61,18 +61,18 @@ class CachedVersion(Protocol):
         """Fail an entry that no instance has."""
 
 
-class Place(NamedTuple):
+class CacheScope(NamedTuple):
     """One revision of a version: the prefix of its keys, and its revision."""
 
     prefix: bytes
     revision: bytes
 
 
-def place_of(name: str, number: int, revision: bytes) -> Place:
+def cache_scope_of(name: str, number: int, revision: bytes) -> CacheScope:
     """The prefix of the keys of a version in one of its revisions."""
     # A digest of the name, which may hold any character: keys shall be short.
     model = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
-    return Place(f"{model}:{number}:{revision.hex()}:".encode(), revision)
+    return CacheScope(f"{model}:{number}:{revision.hex()}:".encode(), revision)
 
 
 class CacheLookup:
@@ -111,13 +111,13 @@ class ResponseCache:
         self._keys = CacheKeys(spec.name for spec in version.config.outputs)
         self._loop = asyncio.get_running_loop()
         # None: no instance is loaded yet, so the revision is not known.
-        self._place: Place | None = None
+        self._scope: CacheScope | None = None
 
-    def revise(self, place: Place | None) -> None:
+    def set_scope(self, scope: CacheScope | None) -> None:
         """The version's files have changed: entries of the old revision are not found any more.
         None: its responses cannot be cached.
         """
-        self._place = place
+        self._scope = scope
 
     # ---- from arrival to the queue
 
@@ -127,17 +127,17 @@ class ResponseCache:
         Raises:
             Unavailable: too many are waiting, or the queue is full.
         """
-        place, request = self._place, entry.request
-        large_digest = None if place is None else self._keys.large_digest(request)
-        key = self._keys.key(request) if place is not None and large_digest is None else b""
-        if place is None or (large_digest is None and not key):
+        scope, request = self._scope, entry.request
+        large_digest = None if scope is None else self._keys.large_digest(request)
+        key = self._keys.key(request) if scope is not None and large_digest is None else b""
+        if scope is None or (large_digest is None and not key):
             self._version.enqueue(entry, now_ns)
             return
         if self._max_waiting and self._waiting >= self._max_waiting:
             raise queue_full(entry)
         large = large_digest is not None
-        flight = Flight(None, entry) if large else self._join_flight(place, key, entry)
-        entry.passage = lookup = CacheLookup(place.prefix + key, place.revision, flight)
+        flight = Flight(None, entry) if large else self._join_flight(scope, key, entry)
+        entry.cache_lookup = lookup = CacheLookup(scope.prefix + key, scope.revision, flight)
         entry.state = RequestState.CACHE_LOOKUP
         self._waiting += 1
         if entry.deadline_ns is not None:
@@ -150,7 +150,7 @@ class ResponseCache:
                 self._enqueue(entry, lookup, now_ns)
             except Unavailable:
                 self._flights.land(flight)
-                entry.passage = None
+                entry.cache_lookup = None
                 raise
             if entry.trace is not None:
                 entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
@@ -160,7 +160,7 @@ class ResponseCache:
     ) -> None:
         def compute() -> bytes:
             # The entry may have been cancelled meanwhile.
-            return large_digest() if entry.passage is lookup else b""
+            return large_digest() if entry.cache_lookup is lookup else b""
 
         digest = self._loop.run_in_executor(self._client.threads, compute)
         digest.add_done_callback(partial(self._on_digest, entry, lookup))
@@ -173,12 +173,12 @@ class ResponseCache:
             _log.debug("a digest was cancelled: the cache client is closed")
         except Exception:
             _log.exception("a digest failed; its request is not cached", extra=about(entry))
-        if entry.passage is not lookup:
+        if entry.cache_lookup is not lookup:
             return
-        now_ns, place = _now_ns(), self._place
+        now_ns, scope = _now_ns(), self._scope
         entry.request.digest = digest
-        if not digest or place is None:
-            entry.passage = None
+        if not digest or scope is None:
+            entry.cache_lookup = None
             try:
                 self._enqueue(entry, lookup, now_ns)
             except Unavailable as error:
@@ -187,17 +187,17 @@ class ResponseCache:
                 self._call_on_queued(entry, lookup, now_ns)
             return
         key = self._keys.key(entry.request)
-        lookup.key, lookup.revision = place.prefix + key, place.revision
-        lookup.flight = flight = self._join_flight(place, key, entry)
+        lookup.key, lookup.revision = scope.prefix + key, scope.revision
+        lookup.flight = flight = self._join_flight(scope, key, entry)
         if flight.leader is not entry:
             if flight.leader.state is not RequestState.CACHE_LOOKUP:
                 self._call_on_queued(entry, lookup, now_ns)
         elif not self._send_lookup(entry, flight):
             self._enqueue_leader(entry, lookup, now_ns)
 
-    def _join_flight(self, place: Place, key: bytes, entry: Entry) -> Flight[Entry]:
+    def _join_flight(self, scope: CacheScope, key: bytes, entry: Entry) -> Flight[Entry]:
         # A request must not follow one that may wait longer than itself.
-        identity: tuple[Hashable, ...] = (place.prefix + key, entry.level, entry.request.timeout_us)
+        identity: tuple[Hashable, ...] = (scope.prefix + key, entry.level, entry.request.timeout_us)
         if entry.request.caller and self._version.asks_others:
             # Nor one that may, by way of other models, wait for the very model that asks.
             identity = (*identity, entry)
@@ -205,13 +205,13 @@ class ResponseCache:
 
     def _send_lookup(self, entry: Entry, flight: Flight[Entry]) -> bool:
         """False: the cache cannot be asked now."""
-        assert entry.passage is not None, "a lookup for an entry without one"
+        assert entry.cache_lookup is not None, "a lookup for an entry without one"
         context = b"" if entry.trace is None else entry.trace.begin_lookup()
         on_result = partial(self._on_result, flight)
-        return self._client.lookup(entry.passage.key, on_result, context)
+        return self._client.lookup(entry.cache_lookup.key, on_result, context)
 
     def _on_result(self, flight: Flight[Entry], value: bytes | None) -> None:
-        lookup = flight.leader.passage
+        lookup = flight.leader.cache_lookup
         if lookup is None:
             return  # all its members were cancelled
         now_ns = _now_ns()
@@ -232,8 +232,8 @@ class ResponseCache:
             self._version.fail(entry, error, now_ns)
             return
         for member in (entry, *lookup.flight.followers):
-            if member.passage is not None:
-                self._call_on_queued(member, member.passage, now_ns)
+            if member.cache_lookup is not None:
+                self._call_on_queued(member, member.cache_lookup, now_ns)
 
     def _call_on_queued(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
         if lookup.on_queued is not None:
@@ -259,7 +259,7 @@ class ResponseCache:
 
     def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
         """An entry with a lookup has had its response, or, without one, was cancelled."""
-        lookup, entry.passage = entry.passage, None
+        lookup, entry.cache_lookup = entry.cache_lookup, None
         assert lookup is not None, "an entry without a lookup"
         was_waiting = lookup.waiting
         self._end_wait(lookup)
@@ -273,8 +273,8 @@ class ResponseCache:
             response.error is not None and response.error.code in _OWN_ERRORS
         ):
             leader = self._flights.leave(flight, entry)
-            if leader is not None and leader.passage is not None and not was_waiting:
-                self._enqueue_leader(leader, leader.passage, _now_ns())
+            if leader is not None and leader.cache_lookup is not None and not was_waiting:
+                self._enqueue_leader(leader, leader.cache_lookup, _now_ns())
         elif (
             response.error is not None and entry.retries and response.error.code == Unavailable.code
         ):
@@ -297,16 +297,16 @@ class ResponseCache:
         """The leader failed: the followers run, in a batch rather than one after the other."""
         now_ns = _now_ns()
         for entry in self._flights.land(flight):
-            if entry.passage is not None:
-                entry.passage.flight = Flight(flight.identity, entry)
-                self._enqueue_leader(entry, entry.passage, now_ns)
+            if entry.cache_lookup is not None:
+                entry.cache_lookup.flight = Flight(flight.identity, entry)
+                self._enqueue_leader(entry, entry.cache_lookup, now_ns)
 
     def _send_hits(
         self, entries: Sequence[Entry], response: InferResponse, revision: bytes, now_ns: int
     ) -> None:
         """Send waiting entries one response, computed by this revision: all are cache hits."""
         for entry in entries:
-            lookup, entry.passage = entry.passage, None
+            lookup, entry.cache_lookup = entry.cache_lookup, None
             if lookup is None:
                 continue
             self._end_wait(lookup)

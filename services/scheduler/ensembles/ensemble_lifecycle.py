@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import InvalidArgument, NereidError
 from nereid.model_config import freeze_config
 from nereid.pb import model_config_pb2
-from nereid.services.scheduler.caching.response_cache import place_of
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.ensembles.step_validation import check_steps
 from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
@@ -200,8 +199,4 @@ def _set_revision(served: ServedVersion, step_revisions: Iterable[bytes]) -> Non
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"
     digest = served.file_digest + b"".join(step_revisions)
-    runtime.revision = revision_of(runtime.config.proto, digest)
-    if runtime.cache is not None:
-        place = place_of(served.name, served.number, runtime.revision)
-        # A request with several responses cannot be cached.
-        runtime.cache.revise(None if runtime.config.decoupled else place)
+    runtime.set_revision(revision_of(runtime.config.proto, digest))

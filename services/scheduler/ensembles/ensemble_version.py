@@ -34,11 +34,10 @@ from nereid.services.scheduler.ensembles.step_tensors import (
     StepHeads,
     Tensor,
 )
-from nereid.services.scheduler.models.decoupled_version import DecoupledVersion, check_taker
-from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.observability.execution import Execution
-from nereid.services.scheduler.requests.entry import about, tell
-from nereid.services.scheduler.requests.shared_tensors import inline
+from nereid.services.scheduler.requests.entry import about
+from nereid.services.scheduler.requests.segment_owners import inline
 from nereid.shm.mappings import LostError, exists
 
 if TYPE_CHECKING:
@@ -46,11 +45,8 @@ if TYPE_CHECKING:
 
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.ensembles.graph import NextActions, Step, StepCall
-    from nereid.services.scheduler.models.model_version import OnResponse
-    from nereid.services.scheduler.models.queue_limits import QueueLimits
-    from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.entry import Batch, Entry
-    from nereid.services.scheduler.requests.nested_calls import Lineage
+    from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
     # The version that runs a step now; raises NereidError if there is none.
     FindModel = Callable[[Step], ModelVersion]
@@ -80,34 +76,27 @@ class EnsembleVersion(ModelVersion):
         self,
         config: ModelConfig,
         number: int,
-        limits: QueueLimits,
-        traces: Traces | None = None,
+        context: VersionContext,
         *,
         find_model: FindModel,
-        lineage: Lineage | None = None,
+        nested_calls: NestedCalls | None = None,
         labels: Mapping[str, tuple[str, ...]] | None = None,
         max_steps: int = _MAX_STEPS,
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """lineage: finds deadlocks of requests that models make; None: none make any.
+        """nested_calls: finds deadlocks of requests that models make; None: none make any.
 
         labels: of classes, by output. max_steps and max_heads bound what is remembered.
         """
-        super().__init__(config, number, limits, traces)
+        super().__init__(config, number, context)
         self._find_model = find_model
-        self._lineage = lineage
+        self._nested_calls = nested_calls
         self._heads = EnsembleHeads(config, number, labels or {}, max_heads)
         self._max_heads = max_heads
         self._steps: BoundedCache[Step, StepHeads] = BoundedCache(max_steps)
         self._runs: dict[Entry, EnsembleRun] = {}
         configured = config.proto.ensemble_scheduling.max_inflight_requests
         self._max_open_calls = configured or _MAX_OPEN_CALLS
-
-    def submit(
-        self, request: InferRequest, on_response: OnResponse, *, at_once: bool = False
-    ) -> Entry:
-        check_taker(self.config, request)
-        return super().submit(request, on_response, at_once=at_once)
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """The entry's client cannot keep up with the responses, or it can again."""
@@ -129,9 +118,9 @@ class EnsembleVersion(ModelVersion):
     # ---- from the queue to the steps
 
     def _dispatch(self, now_ns: int) -> None:
-        while (batch := self._batcher.take(now_ns, 1)) is not None:
+        while (batch := self._batcher.next_batch(now_ns, 1)) is not None:
             self._start_run(batch, now_ns)
-        self._alarm.set(self._batcher.wake_at_ns(now_ns), now_ns)
+        self._timer.arm(self._batcher.wake_at_ns(now_ns), now_ns)
 
     def _await_instance(self) -> None:
         """Do nothing: an ensemble has no instances to wait for."""
@@ -191,9 +180,9 @@ class EnsembleVersion(ModelVersion):
         )
         entry = heads.model.submit(request, partial(self._on_step_response, run, call))
         run.calls[call] = heads, entry
-        if request.caller and self._lineage is not None:
+        if request.caller and self._nested_calls is not None:
             # A model that called the ensemble waits for its steps.
-            self._lineage.note(request, heads.model, entry)
+            self._nested_calls.add_call(request, entry)
 
     # ---- from the steps to the response
 
@@ -201,7 +190,7 @@ class EnsembleVersion(ModelVersion):
         self, run: EnsembleRun, call: StepCall[Tensor], response: InferResponse
     ) -> None:
         if self._runs.get(run.entry) is not run:
-            self.shared_tensors.unwanted(response)
+            self.segment_owners.drop_response(response)
             return
         heads, entry = run.calls[call]
         if not response.more:
@@ -218,7 +207,7 @@ class EnsembleVersion(ModelVersion):
         try:
             outputs = heads.parse_response(response) if response.head else None
         except NereidError as error:
-            self.shared_tensors.unwanted(response)
+            self.segment_owners.drop_response(response)
             self._fail_run(run, error.code, error.message)
             return
         if response.segment_name and outputs is not None:
@@ -242,7 +231,7 @@ class EnsembleVersion(ModelVersion):
         """Send a response that is not the last."""
         response.more = True
         self._record_response(run, response)
-        tell(run.entry, response)
+        run.entry.respond(response)
 
     def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor]]) -> None:
         """Send these responses; the last one, or an empty one, ends the request."""
@@ -259,7 +248,7 @@ class EnsembleVersion(ModelVersion):
         if self.config.decoupled:
             if not run.responses_sent:
                 # Announces a decoupled model: its responses wait for no other request's.
-                tell(entry, InferResponse(0, more=True))
+                entry.respond(InferResponse(0, more=True))
             self._record_response(run, response)
         self._close(entry, response)
 
@@ -287,9 +276,8 @@ class EnsembleVersion(ModelVersion):
 
     def _set_call_flow(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
         if call in run.calls:
-            heads, entry = run.calls[call]
-            if isinstance(heads.model, DecoupledVersion | EnsembleVersion):
-                heads.model.set_flow(entry, paused=run.paused or call in run.throttled)
+            _, entry = run.calls[call]
+            entry.set_flow(paused=run.paused or call in run.throttled)
 
     # ---- the end of a run
 
@@ -313,7 +301,7 @@ class EnsembleVersion(ModelVersion):
         if run.leases:
             # Discarded, not reused: open steps may still read them.
             names = {lease.segment_name for lease in run.leases}
-            self.shared_tensors.give_back(names, discard=True)
+            self.segment_owners.return_segments(names, discard=True)
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
         """Whether a step failed since its inputs were lost with an executor, and may be retried."""
@@ -360,7 +348,7 @@ class EnsembleVersion(ModelVersion):
 
     def _release_segment(self, run: EnsembleRun, lease: SegmentLease) -> None:
         run.leases.discard(lease)
-        self.shared_tensors.give_back((lease.segment_name,))
+        self.segment_owners.return_segments((lease.segment_name,))
 
     def _pass_on_segment(
         self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]
@@ -372,7 +360,7 @@ class EnsembleVersion(ModelVersion):
         """
         leases = {tensor.lease for tensor in outputs}
         lease = leases.pop()
-        if lease is not None and not leases and run.entry.passage is None:
+        if lease is not None and not leases and run.entry.cache_lookup is None:
             # From here on the gateway releases it.
             run.leases.discard(lease)
             response.segment_name = lease.segment_name
@@ -382,5 +370,5 @@ class EnsembleVersion(ModelVersion):
 
 
 def _cancel_calls(calls: Iterable[tuple[StepHeads, Entry]]) -> None:
-    for heads, entry in calls:
-        heads.model.cancel(entry)
+    for _, entry in calls:
+        entry.cancel()

@@ -278,7 +278,7 @@ class StepHeads:
         try:
             return self._parse(response)
         except (DecodeError, ValueError) as error:
-            text = "the executor's answer cannot be understood"
+            text = "the executor's response cannot be understood"
             raise Internal(text, accepted=True) from error
 
     def _parse(self, response: InferResponse) -> dict[str, Tensor]:

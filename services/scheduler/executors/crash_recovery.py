@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.services.scheduler.executors.instance import CrashReport
-    from nereid.services.scheduler.executors.sessions import Placed, Session
+    from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
 
 
-class Fates:
+class CrashRecovery:
     """Handles each lost instance once. placed: all instances there are."""
 
-    def __init__(self, placed: Mapping[int, Placed]) -> None:
+    def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
         # Instances whose stream broke before their executor's report, and the cause to give if
         # their batches run again.
-        self._unreported: dict[int, tuple[Placed, str]] = {}
+        self._unreported: dict[int, tuple[PlacedInstance, str]] = {}
 
-    def closed(self, placed: Placed, cause: str) -> None:
+    def on_stream_closed(self, placed: PlacedInstance, cause: str) -> None:
         """An instance's stream broke."""
         instance = placed.instance
         report, instance.crash_report = instance.crash_report, None
@@ -39,7 +39,7 @@ class Fates:
         else:
             _recover(placed, cause, report)
 
-    def told(self, session: Session, number: int, report: CrashReport | None = None) -> None:
+    def on_report(self, session: Session, number: int, report: CrashReport | None = None) -> None:
         """An executor reports about an instance. None: it begins no batch that was sent before."""
         unreported = self._unreported.get(number)
         if unreported is not None:
@@ -52,14 +52,14 @@ class Fates:
             # Its last responses may still be on their way.
             placed.instance.crash_report = report
 
-    def left(self, session: Session) -> None:
+    def on_executor_left(self, session: Session) -> None:
         """An executor's session ended: it reports nothing more."""
         for number, (placed, _) in list(self._unreported.items()):
             if placed.session is session:
-                self.told(session, number)
+                self.on_report(session, number)
 
 
-def _recover(placed: Placed, cause: str, report: CrashReport | None) -> None:
+def _recover(placed: PlacedInstance, cause: str, report: CrashReport | None) -> None:
     runtime = placed.served.runtime
     if runtime is None:
         return

@@ -22,7 +22,7 @@ from nereid.services.scheduler.models.readiness import heard
 
 if TYPE_CHECKING:
     from nereid.rpc import Call
-    from nereid.services.scheduler.executors.sessions import Placed
+    from nereid.services.scheduler.executors.sessions import PlacedInstance
     from nereid.services.scheduler.models.loader import Loader
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def accept_execute(loader: Loader, call: Call) -> None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
     placed.instance.accepts_controls = call.get(CONTROLS_KEY) is not None
-    placed.instance.tells_ready = call.get(READY_KEY) is not None
+    placed.instance.reports_readiness = call.get(READY_KEY) is not None
     placed.instance.reports_crashes = call.get(VOUCHED_KEY) is not None
     if placed.instance.reports_crashes:
         call.trust()
@@ -53,7 +53,7 @@ def accept_execute(loader: Loader, call: Call) -> None:
     call.on_half_close = call.on_cancel
 
 
-def _end_execute(loader: Loader, placed: Placed, call: Call) -> None:
+def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
     loader.instance_closed(placed, call)
     call.finish()
 
@@ -94,11 +94,11 @@ class _JoinStream:
         elif kind == "instance_unloaded":
             unloaded = event.instance_unloaded.instance
             _log.debug("executor '%s' unloaded %d", session.name, unloaded)
-            self._loader.fates.told(session, unloaded)
+            self._loader.crash_recovery.on_report(session, unloaded)
         elif kind == "instance_lost":
             lost = event.instance_lost
             report = CrashReport(lost.begun, read_error(lost.error))
-            self._loader.fates.told(session, lost.instance, report)
+            self._loader.crash_recovery.on_report(session, lost.instance, report)
         elif kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":

@@ -13,7 +13,7 @@ from nereid.core.codecs import remaining_us, write_parameters, write_payloads
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability.execution import Execution
-from nereid.services.scheduler.requests.shared_tensors import inline_if_there
+from nereid.services.scheduler.requests.segment_owners import inline_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -119,11 +119,11 @@ class Instance:
     # Its executor can open the memory that requests lie in.
     shares: bool = True
     # Its model can be asked whether it is ready, and the last such query.
-    tells_ready: bool = False
+    reports_readiness: bool = False
     question: Question | None = None
 
     @property
-    def going(self) -> bool:
+    def retiring(self) -> bool:
         """Whether it is unloaded as soon as it is idle."""
         return self.on_idle is not _nothing
 

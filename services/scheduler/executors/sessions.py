@@ -26,7 +26,7 @@ class CommandStream(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class HostedVersion:
     """The instances of one version that one executor has, or is loading."""
 
     instances: dict[int, Instance] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Session:
 
     hello: pb.Hello
     stream: CommandStream
-    parts: dict[ServedVersion, Part] = field(default_factory=dict)
+    hosted: dict[ServedVersion, HostedVersion] = field(default_factory=dict)
     leaving: bool = False
     # Its stream has ended.
     gone: bool = False
@@ -66,7 +66,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedInstance:
     """An instance, its version, its executor, and which of the version's slots it fills there."""
 
     instance: Instance

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nereid.core.codecs import read_response
-from nereid.core.errors import Internal, Unavailable, Unimplemented
-from nereid.core.messages import DECOUPLED, InferResponse
+from nereid.core.errors import Internal, Unavailable
+from nereid.core.messages import InferResponse
 from nereid.observability.metrics import BACKEND
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.requests.entry import RequestState
@@ -27,20 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nereid.core.errors import NereidError
-    from nereid.core.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.executors.instance import Instance, Running
-    from nereid.services.scheduler.models.queue_limits import QueueLimits
-    from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
-
-
-def check_taker(config: ModelConfig, request: InferRequest) -> None:
-    if config.decoupled and not request.accepts_many:
-        raise Unimplemented(DECOUPLED, accepted=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,14 +66,8 @@ class _OpenBatch:
 class DecoupledVersion(ModelVersion):
     """A ModelVersion that calls on_response for each response; all but the last have `more`."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        number: int,
-        limits: QueueLimits,
-        traces: Traces | None = None,
-    ) -> None:
-        super().__init__(config, number, limits, traces)
+    def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
+        super().__init__(config, number, context)
         self._open_batches: dict[Instance, dict[int, _OpenBatch]] = {}
         # Entries that their instances may still respond to.
         self._members: dict[Entry, _Member] = {}
@@ -150,7 +136,7 @@ class DecoupledVersion(ModelVersion):
             responses = list(_read_responses(batch, frame))
         except Exception:
             _log.exception("malformed response from instance %s; its requests fail", instance.name)
-            error = Internal("the executor's answer cannot be understood", accepted=True)
+            error = Internal("the executor's response cannot be understood", accepted=True)
             self._fail_instance(instance, error, now_ns)
             return
         if batch.execution is None and not frame.busy:
@@ -194,7 +180,7 @@ class DecoupledVersion(ModelVersion):
         if response.head or response.error is not None or not response.more:
             self._record_response(member, response, now_ns)
         if not wanted:
-            self.shared_tensors.unwanted(response)
+            self.segment_owners.drop_response(response)
         if response.more:
             if wanted:
                 self._send_response(entry, response)

@@ -16,14 +16,13 @@ from nereid.model_config import freeze_config
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.models.config_completion import complete
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
-from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.warmup_validation import check_samples
 from nereid.services.scheduler.observability.latencies import MetricsConfig
-from nereid.services.scheduler.requests.shared_tensors import SharedTensors
+from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.caching.cache_client import CacheClient
     from nereid.services.scheduler.ensembles.ensemble_version import FindModel
-    from nereid.services.scheduler.executors.sessions import Placed
+    from nereid.services.scheduler.executors.sessions import PlacedInstance
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.models.config_completion import CompletionRules
     from nereid.services.scheduler.models.queue_limits import QueueLimits
     from nereid.services.scheduler.observability.entry_trace import Traces
-    from nereid.services.scheduler.requests.nested_calls import Lineage
+    from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
 _log = logging.getLogger(__name__)
 
@@ -51,47 +50,46 @@ class LoadRules:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     traces: Traces | None = None
     cache: CacheClient | None = None
-    shared_tensors: SharedTensors = field(default_factory=SharedTensors)
+    segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
 
     def create_runtime(
         self,
         served: ServedVersion,
         described: pb.Described | None,
         find_model: FindModel,
-        lineage: Lineage,
+        nested_calls: NestedCalls,
     ) -> ModelVersion:
         """A version's queue, once its configuration is complete.
 
-        described: what an executor has read in the model file. find_model and lineage are for
+        described: what an executor has read in the model file. find_model and nested_calls are for
         ensembles.
 
         Raises:
             NereidError: the configuration is wrong, or does not fit the model file.
         """
         config = self._complete_config(served, described)
-        runtime: ModelVersion
+        context = VersionContext(
+            self.limits,
+            self.traces,
+            self.cache,
+            self.segment_owners,
+            self.metrics.latencies_of(config),
+        )
         if config.platform == ENSEMBLE_PLATFORM:
             # A few lines of text; executors read the labels of other models.
             labels = read_labels(config.proto, Path(served.path).parent)
-            runtime = EnsembleVersion(
+            return EnsembleVersion(
                 config,
                 served.number,
-                self.limits,
-                self.traces,
+                context,
                 find_model=find_model,
-                lineage=lineage,
+                nested_calls=nested_calls,
                 labels=labels,
             )
-        else:
-            kind = DecoupledVersion if config.decoupled else ModelVersion
-            runtime = kind(config, served.number, self.limits, self.traces)
-        if config.response_cache and self.cache is not None:
-            runtime.cache = ResponseCache(runtime, self.cache, self.limits.max_queue_size)
-        runtime.shared_tensors = self.shared_tensors
-        runtime.statistics.latencies = self.metrics.latencies_of(config)
-        return runtime
+        kind = DecoupledVersion if config.decoupled else ModelVersion
+        return kind(config, served.number, context)
 
-    def load_command(self, placed: Placed) -> pb.ExecutorCommand:
+    def load_command(self, placed: PlacedInstance) -> pb.ExecutorCommand:
         """The command for an executor to load an instance."""
         served, slot = placed.served, placed.slot
         config = full_config_of(served)
@@ -104,7 +102,7 @@ class LoadRules:
             kind=slot.kind,
             device_id=slot.device_id,
             backend_settings=self.backend_settings(config.backend),
-            memory_domain=self.shared_tensors.domain,
+            memory_domain=self.segment_owners.domain,
         )
         return pb.ExecutorCommand(load=load)
 

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 from nereid.core.errors import NereidError, Unavailable
 from nereid.model_config import with_instance_groups
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.caching.response_cache import place_of
 from nereid.services.scheduler.ensembles.ensemble_lifecycle import Ensembles
-from nereid.services.scheduler.executors.crash_recovery import Fates
-from nereid.services.scheduler.executors.instance_table import Instances
+from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
+from nereid.services.scheduler.executors.instance_table import InstanceTable
 from nereid.services.scheduler.executors.placement import gpu_ids, place, require_backend
-from nereid.services.scheduler.executors.sessions import Part
+from nereid.services.scheduler.executors.sessions import HostedVersion
 from nereid.services.scheduler.models import instance_update
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.config_completion import needs_description
@@ -31,7 +30,7 @@ from nereid.services.scheduler.models.lifecycle import Standing, VersionState, r
 from nereid.services.scheduler.models.load_rules import full_config_of
 from nereid.services.scheduler.models.load_waiters import LoadWaiters
 from nereid.services.scheduler.repository.revision import digest_files, revision_of
-from nereid.services.scheduler.requests.nested_calls import Lineage
+from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.executors.instance import BatchStream
     from nereid.services.scheduler.executors.placement import Slot
-    from nereid.services.scheduler.executors.sessions import Placed, Session
+    from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.models.load_rules import LoadRules
 
@@ -65,13 +64,13 @@ class Loader:
         self.greeting: Callable[[], Iterable[pb.ExecutorCommand]] = tuple
         # Random, so that an instance from before a restart of the scheduler matches no new number.
         self._numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
-        self.instances = Instances(rules, self._numbers)
-        self.fates = Fates(self.instances.placed)
+        self.instances = InstanceTable(rules, self._numbers)
+        self.crash_recovery = CrashRecovery(self.instances.placed)
         self._instance_updates = instance_update.InstanceUpdates(self.instances)
         self.waiters = LoadWaiters(self._is_load_finished)
         # Pending Describe commands by their numbers.
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
-        self.lineage = Lineage(self.instances.placed)
+        self.nested_calls = NestedCalls(self.instances.placed)
         self._ensembles = Ensembles(catalogue or Catalogue(), self._apply_event)
 
     # ---- versions
@@ -100,7 +99,7 @@ class Loader:
             NereidError: no executor can host these instances; nothing has changed then.
         """
         assert served.runtime is not None, "updated before it was loaded"
-        hosts = [session for session in self._sessions.values() if served in session.parts]
+        hosts = [session for session in self._sessions.values() if served in session.hosted]
         plans = [(session, place(config, session.hello)) for session in hosts]
         served.runtime.config = config
         served.shown = None
@@ -134,9 +133,9 @@ class Loader:
         for command, (described, _) in list(self._describing.items()):
             if described is served:
                 del self._describing[command]
-        self.instances.unload_all(served, "the model was unloaded")
+        self.instances.unload_version(served, "the model was unloaded")
         for session in self._sessions.values():
-            session.parts.pop(served, None)
+            session.hosted.pop(served, None)
         runtime, served.runtime = served.runtime, None
         if runtime is not None:
             runtime.fail_all(Unavailable(f"model {served} was unloaded", accepted=True))
@@ -161,7 +160,7 @@ class Loader:
         self._sessions[session.name] = session
         for command in self.greeting():
             session.send(command)
-        self._rules.shared_tensors.joined(session)
+        self._rules.segment_owners.add_owner(session)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
         for served in list(self._versions):
@@ -172,25 +171,27 @@ class Loader:
         _log.info("executor '%s' is leaving", session.name)
         session.leaving = True
         self._remove_session(session)
-        for served, part in session.parts.items():
-            for instance in part.instances.values():
+        for served, hosted in session.hosted.items():
+            for instance in hosted.instances.values():
                 if served.runtime is not None:
                     served.runtime.retire_instance(instance)
-            part.awaited.clear()
+            hosted.awaited.clear()
         self._forget_reports_of(session)
 
     def left(self, session: Session) -> None:
         """An executor's control stream has ended. One that was leaving may still finish batches."""
         if not (session.leaving or self._stopped):
             _log.warning("executor '%s' was lost", session.name)
-        self._rules.shared_tensors.left(session)
+        self._rules.segment_owners.remove_owner(session)
         self._remove_session(session)
         session.gone = True
-        self.fates.left(session)
-        for part in session.parts.values():
-            for instance in list(part.instances.values()):
+        self.crash_recovery.on_executor_left(session)
+        for hosted in session.hosted.values():
+            for instance in list(hosted.instances.values()):
                 if not (session.leaving and instance.at_work and instance.stream is not None):
-                    self.instances.drop(part, instance, f"executor '{session.name}' was lost")
+                    self.instances.drop_instance(
+                        hosted, instance, f"executor '{session.name}' was lost"
+                    )
         self._forget_reports_of(session)
         for command, (served, describer) in list(self._describing.items()):
             if describer is session:
@@ -216,7 +217,7 @@ class Loader:
 
     # ---- instances
 
-    def instance_opened(self, number: int, stream: BatchStream) -> Placed | None:
+    def instance_opened(self, number: int, stream: BatchStream) -> PlacedInstance | None:
         """An instance's stream is open: it is ready for batches. None: no such instance."""
         placed = self.instances.placed.get(number)
         if placed is None or placed.session.leaving:
@@ -226,30 +227,30 @@ class Loader:
         if old is not None:
             self.instance_closed(placed, old)
             old.finish()
-        self.fates.told(placed.session, number)
+        self.crash_recovery.on_report(placed.session, number)
         instance.stream = stream
         assert served.runtime is not None, "placed, but not in service"
         served.runtime.add_instance(instance)
-        part = placed.session.parts[served]
-        if part.completed or part.ready == len(part.instances):
-            part.completed = True
+        hosted = placed.session.hosted[served]
+        if hosted.completed or hosted.ready == len(hosted.instances):
+            hosted.completed = True
             self._report(served, placed.session, Standing.UP)
-        self._instance_updates.on_load_finished(part, number)
+        self._instance_updates.on_load_finished(hosted, number)
         self.waiters.notify_all()
         return placed
 
-    def instance_closed(self, placed: Placed, stream: BatchStream) -> None:
+    def instance_closed(self, placed: PlacedInstance, stream: BatchStream) -> None:
         """An instance's stream broke. It may reconnect while its executor's session lasts."""
         instance, served, session = placed.instance, placed.served, placed.session
         if instance.stream is not stream:
             return
         instance.stream = None
         cause = f"instance '{instance.name}' of executor '{session.name}' was lost"
-        self.fates.closed(placed, cause)
-        part = session.parts[served]
-        if session.leaving or instance.id in part.surplus:
-            self.instances.forget(part, instance)
-        elif part.completed and not part.ready and part.instances:
+        self.crash_recovery.on_stream_closed(placed, cause)
+        hosted = session.hosted[served]
+        if session.leaving or instance.id in hosted.surplus:
+            self.instances.remove_instance(hosted, instance)
+        elif hosted.completed and not hosted.ready and hosted.instances:
             self._report(served, session, Standing.LOADING)
 
     def instance_failed(self, session: Session, number: int, error_status: ErrorStatus) -> None:
@@ -257,23 +258,25 @@ class Loader:
         placed = self.instances.placed.get(number)
         if placed is None or placed.session is not session:
             return
-        served, part = placed.served, session.parts[placed.served]
+        served, hosted = placed.served, session.hosted[placed.served]
         reason = reason_of(error_status.code, error_status.message)
         _log.warning(
             "instance %s of executor '%s' failed: %s", placed.instance.name, session.name, reason
         )
-        self.instances.drop(part, placed.instance, f"instance '{placed.instance.name}' failed")
+        self.instances.drop_instance(
+            hosted, placed.instance, f"instance '{placed.instance.name}' failed"
+        )
         if session.leaving:
             # It finished loading too late and was refused: that is no failure of the model.
             return
-        if not part.completed:
+        if not hosted.completed:
             # As on Triton, one instance that cannot be loaded fails the load.
-            for instance_id in list(part.instances):
+            for instance_id in list(hosted.instances):
                 cause = f"the load on executor '{session.name}' failed"
-                self.instances.unload(self.instances.placed[instance_id], cause)
-        self._instance_updates.on_load_finished(part, number, reason)
+                self.instances.unload_instance(self.instances.placed[instance_id], cause)
+        self._instance_updates.on_load_finished(hosted, number, reason)
         self.waiters.notify_all()
-        if not part.ready:
+        if not hosted.ready:
             self._report_failure(served, session, reason)
 
     # ---- loading
@@ -285,7 +288,7 @@ class Loader:
     def _load_on_executor(self, served: ServedVersion, session: Session) -> None:
         """Have an executor load its instances, unless it does so already or has failed to."""
         life = served.life
-        if life.refused or served in session.parts or life.failed_on(session):
+        if life.refused or served in session.hosted or life.failed_on(session):
             return
         if is_ensemble(served.draft):
             return
@@ -310,7 +313,7 @@ class Loader:
         """Complete the configuration; from then on the version can queue requests."""
         try:
             served.runtime = self._rules.create_runtime(
-                served, described, self._ensembles.find_model, self.lineage
+                served, described, self._ensembles.find_model, self.nested_calls
             )
         except NereidError as error:
             reason = reason_of(error.code, error.message)
@@ -323,10 +326,10 @@ class Loader:
             self._report_failure(served, session, reason_of(error.code, error.message))
             return
         self._set_shown_config(served, session)
-        session.parts[served] = Part()
+        session.hosted[served] = HostedVersion()
         self._report(served, session, Standing.LOADING)
         if self._rules.cache is None:
-            self.instances.add(served, session, slots)
+            self.instances.load_instances(served, session, slots)
         else:
             task = asyncio.ensure_future(self._load_with_revision(served, session, slots))
             self._revision_tasks.add(task)
@@ -339,14 +342,13 @@ class Loader:
 
         If they change in between, responses are cached under a revision that is never looked up.
         """
-        part = session.parts[served]
+        hosted = session.hosted[served]
         digest = await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime
-        if session.parts.get(served) is part and not session.leaving and runtime is not None:
-            runtime.revision = revision = revision_of(runtime.config.proto, digest)
-            if runtime.cache is not None:
-                runtime.cache.revise(place_of(served.name, served.number, revision))
-            self.instances.add(served, session, slots, revision)
+        if session.hosted.get(served) is hosted and not session.leaving and runtime is not None:
+            revision = revision_of(runtime.config.proto, digest)
+            runtime.set_revision(revision)
+            self.instances.load_instances(served, session, slots, revision)
 
     def _set_shown_config(self, served: ServedVersion, session: Session) -> None:
         """Clients see the instance groups of the first executor."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nereid.core.codecs import read_response
@@ -16,15 +17,17 @@ from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavaila
 from nereid.core.messages import DECOUPLED, InferResponse, error_status_of
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.batching.batcher import make_batcher
+from nereid.services.scheduler.caching.response_cache import ResponseCache, cache_scope_of
 from nereid.services.scheduler.executors.executor_wait import ExecutorWait
 from nereid.services.scheduler.executors.instance import cancel_member
 from nereid.services.scheduler.executors.router import Router
+from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.observability.statistics import ModelStatistics
 from nereid.services.scheduler.requests.deferred_responses import DeferredResponses, drop_deferred
 from nereid.services.scheduler.requests.entry import Entry, RequestState, about
 from nereid.services.scheduler.requests.response_order import ResponseOrder
-from nereid.services.scheduler.requests.shared_tensors import SharedTensors
+from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.requests.validation import Validator
 from nereid.services.scheduler.timer import RearmableTimer
 
@@ -34,10 +37,10 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid.pb import nereid_pb2 as pb
-    from nereid.services.scheduler.caching.response_cache import ResponseCache
+    from nereid.services.scheduler.caching.cache_client import CacheClient
     from nereid.services.scheduler.executors.instance import Instance, Running
-    from nereid.services.scheduler.models.queue_limits import QueueLimits
     from nereid.services.scheduler.observability.entry_trace import Traces
+    from nereid.services.scheduler.observability.latencies import Latencies
     from nereid.services.scheduler.requests.entry import Batch
 
     OnResponse = Callable[[InferResponse], None]
@@ -46,28 +49,35 @@ _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
 
+@dataclass(frozen=True, slots=True)
+class VersionContext:
+    """What a version is given beside its configuration; most of it is shared by all versions."""
+
+    limits: QueueLimits = field(default_factory=QueueLimits)
+    # None: no request is traced.
+    traces: Traces | None = None
+    # Used where the configuration enables the response cache; None: there is no cache.
+    cache: CacheClient | None = None
+    segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
+    # Where quantiles or histograms are wanted.
+    latencies: Latencies | None = None
+
+
 class ModelVersion:
     """The requests of one model version, from acceptance to the last response."""
 
     # Whether it responds by calling other models; others have instances.
     asks_others = False
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        number: int,
-        limits: QueueLimits,
-        traces: Traces | None = None,
-    ) -> None:
+    def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
         self.config = config
         self.number = number
         self.name = config.name
-        self.statistics = ModelStatistics()
-        self.cache: ResponseCache | None = None  # set where it may serve requests
-        self.shared_tensors = SharedTensors()
+        self.statistics = ModelStatistics(context.latencies)
+        self.segment_owners = context.segment_owners
         self.revision = b""  # of its files, where there is a response cache
-        self._limits = limits
-        self._traces = traces  # None: no request is traced
+        self._limits = limits = context.limits
+        self._traces = context.traces
         self._validator = Validator(config)
         self._deferred = DeferredResponses(self.statistics, self._on_response)
         self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
@@ -78,10 +88,13 @@ class ModelVersion:
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._turn_due = False
-        self._alarm = RearmableTimer(self._on_timer)
+        self._timer = RearmableTimer(self._on_timer)
         self._executor_wait = ExecutorWait(
             limits.no_executor_timeout_s, self._open, self._fail_waiting
         )
+        self.cache: ResponseCache | None = None
+        if config.response_cache and context.cache is not None:
+            self.cache = ResponseCache(self, context.cache, limits.max_queue_size)
 
     def __repr__(self) -> str:
         return f"'{self.name}' version {self.number}"
@@ -95,6 +108,15 @@ class ModelVersion:
     def instances(self) -> tuple[int, int]:
         """How many instances are ready, and how many of these are free."""
         return self._router.count, self._router.free
+
+    def set_revision(self, revision: bytes) -> None:
+        """Its files, or the models of its steps, are of this revision from now on."""
+        self.revision = revision
+        if self.cache is not None:
+            # A sequence of responses cannot be cached.
+            decoupled = self.config.decoupled
+            scope = None if decoupled else cache_scope_of(self.name, self.number, revision)
+            self.cache.set_scope(scope)
 
     # ---- requests
 
@@ -293,7 +315,7 @@ class ModelVersion:
     def close(self) -> None:
         """Cancel the timers; call when no entry is open."""
         self._executor_wait.stop_timer()
-        self._alarm.cancel()
+        self._timer.cancel()
 
     # ---- dispatch
 
@@ -325,7 +347,7 @@ class ModelVersion:
             else:
                 if count:
                     batcher.form_batches(now_ns, count)
-        self._alarm.arm(batcher.wake_at_ns(now_ns), now_ns)
+        self._timer.arm(batcher.wake_at_ns(now_ns), now_ns)
 
     def _start(self, batch: Batch, now_ns: int) -> Instance:
         instance = self._router.acquire_instance()
@@ -366,13 +388,15 @@ class ModelVersion:
 
     def _on_response(self, entry: Entry, response: InferResponse, running: Running) -> None:
         if entry.state is RequestState.RESPONDED:
-            self.shared_tensors.unwanted(response)  # cancelled while it ran
-        elif entry.passage is None or self.cache is None:
+            self.segment_owners.drop_response(response)  # cancelled while it ran
+        elif entry.cache_lookup is None or self.cache is None:
             self._close(entry, response)
         else:
             entry.revision = running.revision
-            inline = self.cache.needs_inline(entry.passage, response)
-            self._close(entry, self.shared_tensors.bring_in(response) if inline else response)
+            inline = self.cache.needs_inline(entry.cache_lookup, response)
+            self._close(
+                entry, self.segment_owners.inline_response(response) if inline else response
+            )
 
     def _fail_all(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
         for entry in entries:
@@ -396,7 +420,7 @@ class ModelVersion:
                 earlier.respond(held)
         elif response is not None:
             entry.respond(response)
-        if self.cache is not None and entry.passage is not None:
+        if self.cache is not None and entry.cache_lookup is not None:
             self.cache.end_entry(entry, response)
         if self._idle is not None and not self._open:
             self._idle.set_result(None)
@@ -420,4 +444,4 @@ class ModelVersion:
 
 
 def _malformed() -> Internal:
-    return Internal("the executor's answer cannot be understood", accepted=True)
+    return Internal("the executor's response cannot be understood", accepted=True)

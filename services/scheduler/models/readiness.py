@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from nereid.services.scheduler.executors.instance import BatchStream, Instance
-    from nereid.services.scheduler.executors.sessions import Placed, Session
+    from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
     from nereid.services.scheduler.models.catalogue import ServedVersion
 
     # A version's responses to come: a list for each executor.
@@ -66,13 +66,13 @@ class Readiness:
         pending = []
         queried = False
         for session in self._sessions():
-            part = session.parts.get(served)
-            if part is None or not part.completed or not part.ready:
+            hosted = session.hosted.get(served)
+            if hosted is None or not hosted.completed or not hosted.ready:
                 continue
             responses = [
                 self._query_instance(session, each, each.stream)
-                for each in part.instances.values()
-                if each.tells_ready and each.stream is not None
+                for each in hosted.instances.values()
+                if each.reports_readiness and each.stream is not None
             ]
             queried = queried or bool(responses)
             pending.append(responses)
@@ -91,7 +91,7 @@ class Readiness:
         return response
 
 
-def heard(placed: Placed | None, session: Session, report: pb.ReadinessReport) -> None:
+def heard(placed: PlacedInstance | None, session: Session, report: pb.ReadinessReport) -> None:
     """An executor has reported; a report that belongs to no pending query is dropped."""
     question = None if placed is None else placed.instance.question
     if placed is None or placed.session is not session or question is None:

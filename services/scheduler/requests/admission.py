@@ -26,7 +26,7 @@ from nereid.observability.logging import about
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.observability.entry_trace import Refusal
-from nereid.services.scheduler.requests.load_queue import HeldRequest, HoldingRoom
+from nereid.services.scheduler.requests.load_queue import HeldRequest, LoadQueue
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.observability.entry_trace import Traces
     from nereid.services.scheduler.requests.entry import Entry
     from nereid.services.scheduler.requests.load_queue import OnQueued, OnResponse
-    from nereid.services.scheduler.requests.nested_calls import Lineage
+    from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +62,9 @@ class Admission:
     def __init__(
         self,
         catalogue: Catalogue,
-        load_queue: HoldingRoom,
+        load_queue: LoadQueue,
         traces: Traces | None = None,
-        nested_calls: Lineage | None = None,
+        nested_calls: NestedCalls | None = None,
         max_heads: int = _MAX_HEADS,
     ) -> None:
         """Without traces no request is traced; without nested_calls models make no requests."""

@@ -102,7 +102,7 @@ class Entry:
     # The batcher's: the queue or batch that holds the entry; None: it is not in the batcher.
     holder: object = None
     # None: the response cache is not asked.
-    passage: CacheLookup | None = None
+    cache_lookup: CacheLookup | None = None
     # Only where the request is sampled.
     trace: EntryTrace | None = None
     # Of the batch that its response came from.
@@ -148,9 +148,6 @@ def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
         entry.state = RequestState.EXECUTING
         entry.holder = None
     return Batch(entries, size, reason)
-
-
-tell = Entry.respond
 
 
 def about(entry: Entry) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid.core.messages import Cancel, FlowControl, InferRequest, InferResponse, error_status_of
 from nereid.services.scheduler.requests.admission import client_error
-from nereid.services.scheduler.requests.shared_tensors import SharedTensors
+from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 
 if TYPE_CHECKING:
     from nereid.core.errors import NereidError
@@ -36,12 +36,12 @@ class GatewaySession:
     _numbers = count(1)
 
     def __init__(
-        self, admission: Admission, shared_tensors: SharedTensors | None = None, domain: str = ""
+        self, admission: Admission, segment_owners: SegmentOwners | None = None, domain: str = ""
     ) -> None:
         """domain: the shared-memory domain of the gateway; empty: it has none."""
         self._admission = admission
-        self._shared_tensors = shared_tensors or SharedTensors()
-        self._shares = self._shared_tensors.shared_with(domain)
+        self._segment_owners = segment_owners or SegmentOwners()
+        self._shares = self._segment_owners.shares_domain(domain)
         # Segments that responses lie in, until the gateway releases them.
         self._lent: set[str] = set()
         # Tells this link from the others in metrics.
@@ -72,13 +72,13 @@ class GatewaySession:
             else:
                 released = self._lent.intersection(item.segment_names)
                 self._lent -= released
-                self._shared_tensors.give_back(released)
+                self._segment_owners.return_segments(released)
 
     def on_down(self) -> None:
         """The link broke. A gateway that is still alive sends its requests again on a new one."""
         for number in list(self._pending):
             self._cancel(number)
-        self._shared_tensors.give_back(self._lent, discard=True)
+        self._segment_owners.return_segments(self._lent, discard=True)
         self._lent.clear()
 
     def _submit(self, request: InferRequest, at_once: bool) -> None:
@@ -104,7 +104,7 @@ class GatewaySession:
         pending = self._pending
         if response.id not in pending:
             # Cancelled meanwhile.
-            self._shared_tensors.unwanted(response)
+            self._segment_owners.drop_response(response)
             return
         if response.segment_name:
             response = self._lend_segment(response)
@@ -117,6 +117,6 @@ class GatewaySession:
 
     def _lend_segment(self, response: InferResponse) -> InferResponse:
         if not self._shares:
-            return self._shared_tensors.bring_in(response)
+            return self._segment_owners.inline_response(response)
         self._lent.add(response.segment_name)
         return response

@@ -37,7 +37,7 @@ class HeldRequest:
     on_queued: OnQueued
     on_failed: OnFailed
     since_ns: int
-    queue: HoldingRoom
+    queue: LoadQueue
     timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
@@ -47,7 +47,7 @@ class HeldRequest:
         """Do nothing: there are no responses yet."""
 
 
-class HoldingRoom:
+class LoadQueue:
     """Held requests in order of arrival."""
 
     def __init__(self, limit_s: float, max_requests: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import InferRequest
     from nereid.services.scheduler.executors.instance import Instance
-    from nereid.services.scheduler.executors.sessions import Placed
+    from nereid.services.scheduler.executors.sessions import PlacedInstance
     from nereid.services.scheduler.requests.entry import EntryOwner
 
 MAX_DEPTH: Final = 32
@@ -33,10 +33,10 @@ class Call(NamedTuple):
     entry: Entry
 
 
-class Lineage:
+class NestedCalls:
     """Which instances wait for which requests. placed: all instances there are."""
 
-    def __init__(self, placed: Mapping[int, Placed]) -> None:
+    def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
         self._calls: dict[Instance, list[Call]] = {}
         self._count = 0
@@ -75,13 +75,10 @@ class Lineage:
             self._sweep()
         self._calls.setdefault(caller, []).append(Call(batch, entry))
         self._count += 1
-        if entry.passage is not None and entry.state is RequestState.CACHE_LOOKUP:
+        if entry.cache_lookup is not None and entry.state is RequestState.CACHE_LOOKUP:
             # Whether it has to wait for an instance is known after the lookup.
-            entry.passage.on_queued = partial(self._check_deadlock, caller, entry)
+            entry.cache_lookup.on_queued = partial(self._check_deadlock, caller, entry)
         self._check_deadlock(caller, entry)
-
-    def note(self, request: InferRequest, _: object, entry: Entry) -> None:
-        self.add_call(request, entry)
 
     def _check_deadlock(self, caller: Instance, entry: Entry) -> None:
         if self._is_deadlock(caller, entry):
@@ -161,4 +158,4 @@ class Lineage:
 
 def _awaited_entry(entry: Entry) -> Entry:
     """The entry whose execution this one waits for: itself, or the leader of its flight."""
-    return entry if entry.passage is None else entry.passage.flight.leader
+    return entry if entry.cache_lookup is None else entry.cache_lookup.flight.leader

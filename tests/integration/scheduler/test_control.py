@@ -69,7 +69,7 @@ async def next_query(executor: Executor) -> pb.ReadinessQuery:
 @pytest.mark.parametrize("ready", [True, False])
 async def test_concurrent_readiness_calls_share_one_query(repository: Path, ready: bool) -> None:
     async with world(repository) as it:
-        executor = await it.executor(tells_ready=True)
+        executor = await it.executor(reports_readiness=True)
         await it.until_state("READY")
         calls = [asyncio.ensure_future(ask(it)) for ask in (model_ready, server_ready)]
         query = await next_query(executor)
@@ -97,7 +97,7 @@ async def test_concurrent_readiness_calls_share_one_query(repository: Path, read
 
 async def test_lenient_readiness_queries_no_model(repository: Path) -> None:
     async with world(repository, strict_readiness=False) as it:
-        executor = await it.executor(tells_ready=True)
+        executor = await it.executor(reports_readiness=True)
         await it.until_state("READY")
         assert await server_ready(it)
         assert executor.questions is not None
@@ -107,11 +107,11 @@ async def test_lenient_readiness_queries_no_model(repository: Path) -> None:
 async def test_one_ready_executor_is_enough(repository: Path) -> None:
     async with world(repository) as it:
         gateway = await it.gateway()
-        one = await it.executor("one", hold=True, tells_ready=True)
+        one = await it.executor("one", hold=True, reports_readiness=True)
         gateway.send(request(1, 2))
         await one.batch()
         # Instances that execute are queried as well.
-        two = await it.executor("two", hold=True, tells_ready=True)
+        two = await it.executor("two", hold=True, reports_readiness=True)
         gateway.send(request(3, 4))
         await two.batch()
         call = asyncio.ensure_future(model_ready(it))

@@ -65,12 +65,12 @@ async def test_responses_are_sent_as_they_come(tmp_path: Path) -> None:
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
-        instance.tell(batch, (0, 1, True), (0, 2, True), busy=True)
-        assert await gateway.told(2) == [(1, 1, True), (1, 2, True)]
-        instance.tell(batch, (0, "one went wrong", True), busy=True)
-        assert await gateway.told(1) == [(1, "one went wrong", True)]
-        instance.tell(batch, (0, None), compute_infer_ns=500)
-        assert await gateway.told(1) == [(1, None, False)]
+        instance.send_responses(batch, (0, 1, True), (0, 2, True), busy=True)
+        assert await gateway.next_responses(2) == [(1, 1, True), (1, 2, True)]
+        instance.send_responses(batch, (0, "one went wrong", True), busy=True)
+        assert await gateway.next_responses(1) == [(1, "one went wrong", True)]
+        instance.send_responses(batch, (0, None), compute_infer_ns=500)
+        assert await gateway.next_responses(1) == [(1, None, False)]
         stats = await statistics(it)
         assert (stats.inference_count, stats.execution_count) == (1, 1)
         inference = stats.inference_stats
@@ -88,9 +88,9 @@ async def test_one_response_may_be_the_first_and_the_last(tmp_path: Path, what: 
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
-        instance.tell(batch)
-        instance.tell(batch, (0, what))
-        assert await gateway.told(1) == [(1, what, False)]
+        instance.send_responses(batch)
+        instance.send_responses(batch, (0, what))
+        assert await gateway.next_responses(1) == [(1, what, False)]
         # Before it comes an empty response, which marks the model as decoupled.
         assert [(each.more, each.head) for each in gateway.responses[1][:-1]] == [(True, b"")]
         stats = (await statistics(it)).inference_stats
@@ -102,12 +102,12 @@ async def test_a_batch_that_fails_as_a_whole(tmp_path: Path, partial: bool) -> N
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway, -1, 1)
         instance, batch = await executor.batch()
-        instance.tell(batch, (0, 1, True), busy=True)
+        instance.send_responses(batch, (0, 1, True), busy=True)
         if partial:
-            instance.tell(batch, (0, "negative"))
+            instance.send_responses(batch, (0, "negative"))
         else:
             instance.response(batch)
-        assert await gateway.told(2) == [(1, 1, True), (1, "negative", False)]
+        assert await gateway.next_responses(2) == [(1, 1, True), (1, "negative", False)]
         stats = await statistics(it)
         assert (stats.inference_stats.success.count, stats.inference_stats.fail.count) == (0, 1)
         assert (stats.inference_count, stats.execution_count) == (0, 1)
@@ -118,17 +118,17 @@ async def test_an_instance_is_free_while_its_requests_are_open(tmp_path: Path) -
         ask(gateway, 1, 1)
         ask(gateway, 2, 2)
         instance, first = await executor.batch()
-        instance.tell(first, (0, 1, True), busy=True)
-        await gateway.told(1)
+        instance.send_responses(first, (0, 1, True), busy=True)
+        await gateway.next_responses(1)
         assert executor.batches.empty()
-        instance.tell(first)
+        instance.send_responses(first)
         _, second = await executor.batch()
         assert (await statistics(it)).execution_count == 1
-        instance.tell(second, (0, 20, True), busy=True)
-        instance.tell(first, (0, 10, True))
-        instance.tell(second, (0, 21))
-        instance.tell(first, (0, None))
-        assert await gateway.told(4) == [
+        instance.send_responses(second, (0, 20, True), busy=True)
+        instance.send_responses(first, (0, 10, True))
+        instance.send_responses(second, (0, 21))
+        instance.send_responses(first, (0, None))
+        assert await gateway.next_responses(4) == [
             (2, 20, True),
             (1, 10, True),
             (2, 21, False),
@@ -143,12 +143,12 @@ async def test_members_of_a_batch_end_one_by_one(tmp_path: Path) -> None:
         ask(gateway, 2, 2)
         instance, batch = await executor.batch()
         assert len(batch.members) == 2
-        instance.tell(batch, (1, 20, True), (0, 10), busy=True)
-        assert await gateway.told(2) == [(2, 20, True), (1, 10, False)]
+        instance.send_responses(batch, (1, 20, True), (0, 10), busy=True)
+        assert await gateway.next_responses(2) == [(2, 20, True), (1, 10, False)]
         assert (await statistics(it)).inference_stats.success.count == 0
-        instance.tell(batch)
-        instance.tell(batch, (1, None))
-        assert await gateway.told(1) == [(2, None, False)]
+        instance.send_responses(batch)
+        instance.send_responses(batch, (1, None))
+        assert await gateway.next_responses(1) == [(2, None, False)]
         stats = await statistics(it)
         assert (stats.inference_count, stats.execution_count) == (2, 1)
         assert [each.batch_size for each in stats.batch_stats] == [2]
@@ -160,12 +160,12 @@ async def test_responses_in_the_order_of_requests_where_the_model_wants_it(tmp_p
         for number in range(3):
             ask(gateway, number, number)
         instance, batch = await executor.batch()
-        instance.tell(batch, (2, 30), (1, 20, True), (0, 10, True), (1, 21, True))
-        assert await gateway.told(1) == [(1, 10, True)]
-        instance.tell(batch, (0, None))
-        assert await gateway.told(3) == [(1, None, False), (2, 20, True), (2, 21, True)]
-        instance.tell(batch, (1, 22, True), (1, 23))
-        assert await gateway.told(3) == [(2, 22, True), (2, 23, False), (3, 30, False)]
+        instance.send_responses(batch, (2, 30), (1, 20, True), (0, 10, True), (1, 21, True))
+        assert await gateway.next_responses(1) == [(1, 10, True)]
+        instance.send_responses(batch, (0, None))
+        assert await gateway.next_responses(3) == [(1, None, False), (2, 20, True), (2, 21, True)]
+        instance.send_responses(batch, (1, 22, True), (1, 23))
+        assert await gateway.next_responses(3) == [(2, 22, True), (2, 23, False), (3, 30, False)]
 
 
 @pytest.mark.parametrize("error_status", [None, ErrorStatus(3, "a malformed body")])
@@ -183,19 +183,19 @@ async def test_a_cancelled_request_is_cancelled_at_its_instance(tmp_path: Path) 
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
-        instance.tell(batch, (0, 1, True), busy=True)
-        await gateway.told(1)
+        instance.send_responses(batch, (0, 1, True), busy=True)
+        await gateway.next_responses(1)
         gateway.cancel()
         assert await next_control(executor) == (batch.id, 0, "CANCEL")
         # The instance is still executing: the next request has to wait.
         ask(gateway)
-        instance.tell(batch, (0, 2, True), busy=True)
+        instance.send_responses(batch, (0, 2, True), busy=True)
         await gateway.arrived()
         assert executor.batches.empty()
-        instance.tell(batch, (0, None))
+        instance.send_responses(batch, (0, None))
         _, second = await executor.batch()
-        instance.tell(second, (0, 3))
-        assert await gateway.told(1) == [(2, 3, False)]
+        instance.send_responses(second, (0, 3))
+        assert await gateway.next_responses(1) == [(2, 3, False)]
         assert (await statistics(it)).inference_stats.success.count == 2
 
 
@@ -203,8 +203,8 @@ async def test_a_lost_gateway_cancels_its_requests(tmp_path: Path) -> None:
     async with site(tmp_path) as (_, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
-        instance.tell(batch, (0, 1, True), busy=True)
-        await gateway.told(1)
+        instance.send_responses(batch, (0, 1, True), busy=True)
+        await gateway.next_responses(1)
         await gateway.channel.close()
         assert await next_control(executor) == (batch.id, 0, "CANCEL")
 
@@ -217,8 +217,8 @@ async def test_an_instance_is_notified_of_a_client_that_cannot_keep_up(tmp_path:
         assert await next_control(executor) == (batch.id, 0, "PAUSE")
         gateway.link.send(FlowControl(1, paused=False))
         assert await next_control(executor) == (batch.id, 0, "RESUME")
-        instance.tell(batch, (0, 1))
-        await gateway.told(1)
+        instance.send_responses(batch, (0, 1))
+        await gateway.next_responses(1)
         gateway.link.send(FlowControl(1, paused=True))
         await gateway.arrived()
         assert executor.controls is not None
@@ -235,7 +235,7 @@ async def test_instances_without_controls_are_sent_none(tmp_path: Path) -> None:
         gateway.cancel()
         await gateway.arrived()
         ask(gateway)
-        instance.tell(batch, (0, 1))
+        instance.send_responses(batch, (0, 1))
         _, second = await other.batch()
         assert second.members
 
@@ -249,10 +249,10 @@ async def test_of_a_lost_instance_requests_with_responses_fail_and_the_others_ru
         for number in range(3):
             ask(gateway, number, number)
         instance, batch = await executor.batch()
-        instance.tell(batch, (0, 1, True), (2, 3), busy=not freed)
-        assert await gateway.told(2) == [(1, 1, True), (3, 3, False)]
+        instance.send_responses(batch, (0, 1, True), (2, 3), busy=not freed)
+        assert await gateway.next_responses(2) == [(1, 1, True), (3, 3, False)]
         await instance.die()
-        [(number, text, more)] = await gateway.told(1)
+        [(number, text, more)] = await gateway.next_responses(1)
         assert (number, more) == (1, False)
         assert text == (
             "instance 'doubler_0_0' of executor 'one' was lost, 1 responses into the request"
@@ -262,8 +262,8 @@ async def test_of_a_lost_instance_requests_with_responses_fail_and_the_others_ru
         ask(gateway)
         ask(gateway)
         another, again = await other.batch()
-        another.tell(again, (0, 2))
-        assert await gateway.told(1) == [(2, 2, False)]
+        another.send_responses(again, (0, 2))
+        assert await gateway.next_responses(1) == [(2, 2, False)]
         stats = (await statistics(it)).inference_stats
         assert (stats.success.count, stats.fail.count) == (2, 1)
 
@@ -275,23 +275,25 @@ async def test_a_malformed_message_fails_the_requests_of_its_instance(
     async with site(tmp_path) as (_, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
-        instance.tell(batch, (0, 1, True))
-        await gateway.told(1)
+        instance.send_responses(batch, (0, 1, True))
+        await gateway.next_responses(1)
         if defect == "index":
-            instance.tell(batch, (4, 1))
+            instance.send_responses(batch, (4, 1))
         elif defect == "ended":
-            instance.tell(batch, (0, 1), (0, 1))
+            instance.send_responses(batch, (0, 1), (0, 1))
         elif defect == "count":
             instance.response(batch, skip=1)
         else:
             instance.stream.send(b"\xff\xff")
-        assert await gateway.told(1) == [(1, "the executor's answer cannot be understood", False)]
+        assert await gateway.next_responses(1) == [
+            (1, "the executor's response cannot be understood", False)
+        ]
         assert await next_control(executor) == (batch.id, 0, "CANCEL")
-        instance.tell(batch, (0, 9))
+        instance.send_responses(batch, (0, 9))
         ask(gateway)
         _, second = await executor.batch()
-        instance.tell(second, (0, 2))
-        assert await gateway.told(1) == [(2, 2, False)]
+        instance.send_responses(second, (0, 2))
+        assert await gateway.next_responses(1) == [(2, 2, False)]
 
 
 async def test_drain_waits_for_open_requests_and_then_fails_them(
@@ -300,10 +302,10 @@ async def test_drain_waits_for_open_requests_and_then_fails_them(
     async with site(tmp_path) as (it, executor, gateway):
         ask(gateway)
         instance, batch = await executor.batch()
-        instance.tell(batch, (0, 1, True))
-        await gateway.told(1)
+        instance.send_responses(batch, (0, 1, True))
+        await gateway.next_responses(1)
         drained = asyncio.ensure_future(it.service.drain(0.05))
-        [(_, text, more)] = await gateway.told(1)
+        [(_, text, more)] = await gateway.next_responses(1)
         assert isinstance(text, str)
         assert text.startswith("Server is stopping")
         assert not more

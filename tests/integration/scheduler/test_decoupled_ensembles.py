@@ -77,14 +77,14 @@ async def test_each_response_of_a_step_becomes_a_response_of_the_ensemble(tmp_pa
     async with site(tmp_path) as at:
         at.ask(request_id="r")
         instance, batch = await at.batch("many")
-        instance.tell(batch, (0, 1, True), busy=True)
+        instance.send_responses(batch, (0, 1, True), busy=True)
         await at.plain(1)
-        assert await at.gateway.told(1) == [(1, 2, True)]
-        instance.tell(batch, (0, 3, True), busy=True)
+        assert await at.gateway.next_responses(1) == [(1, 2, True)]
+        instance.send_responses(batch, (0, 3, True), busy=True)
         await at.plain(1)
-        assert await at.gateway.told(1) == [(1, 6, True)]
-        instance.tell(batch, (0, None), compute_infer_ns=500)
-        assert await at.gateway.told(1) == [(1, None, False)]
+        assert await at.gateway.next_responses(1) == [(1, 6, True)]
+        instance.send_responses(batch, (0, None), compute_infer_ns=500)
+        assert await at.gateway.next_responses(1) == [(1, None, False)]
         reply = await at.world.control(
             "ModelStatistics",
             kserve.ModelStatisticsRequest(name="e"),
@@ -102,17 +102,17 @@ async def test_the_last_response_ends_the_request_if_no_other_can_follow(tmp_pat
     async with site(tmp_path) as at:
         at.ask()
         instance, batch = await at.batch("many")
-        instance.tell(batch, (0, 1, True), (0, 2, True), (0, None))
+        instance.send_responses(batch, (0, 1, True), (0, 2, True), (0, None))
         await at.plain(2)
-        assert await at.gateway.told(2) == [(1, 2, True), (1, 4, False)]
+        assert await at.gateway.next_responses(2) == [(1, 2, True), (1, 4, False)]
 
 
 async def test_no_response_at_all_is_no_failure(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask()
         instance, batch = await at.batch("many")
-        instance.tell(batch, (0, None))
-        assert await at.gateway.told(1) == [(1, None, False)]
+        instance.send_responses(batch, (0, None))
+        assert await at.gateway.next_responses(1) == [(1, None, False)]
         # Before it comes the announcement of a decoupled model.
         assert [(each.more, each.head) for each in at.gateway.responses[1][:-1]] == [(True, b"")]
 
@@ -124,8 +124,8 @@ async def test_a_decoupled_model_after_another_step(tmp_path: Path) -> None:
         await at.plain(1)
         instance, batch = await at.batch("many")
         assert at.executor.seen[-1] == [[2, 2]]
-        instance.tell(batch, (0, 5, True), (0, 6, True), (0, 7))
-        assert await at.gateway.told(3) == [(1, 5, True), (1, 6, True), (1, 7, False)]
+        instance.send_responses(batch, (0, 5, True), (0, 6, True), (0, 7))
+        assert await at.gateway.next_responses(3) == [(1, 5, True), (1, 6, True), (1, 7, False)]
 
 
 async def test_branches_branch_again(tmp_path: Path) -> None:
@@ -133,12 +133,14 @@ async def test_branches_branch_again(tmp_path: Path) -> None:
     async with site(tmp_path, config) as at:
         at.ask()
         instance, batch = await at.batch("many")
-        instance.tell(batch, (0, 1, True), (0, 2, True), (0, None))
+        instance.send_responses(batch, (0, 1, True), (0, 2, True), (0, None))
         for number in (1, 2):
             instance, batch = await at.batch("many")
             assert at.executor.seen[-1] == [[number, number]]
-            instance.tell(batch, (0, number + 10, True), (0, number + 20, True), (0, None))
-        responses = await at.gateway.told(5)
+            instance.send_responses(
+                batch, (0, number + 10, True), (0, number + 20, True), (0, None)
+            )
+        responses = await at.gateway.next_responses(5)
         assert [what for _, what, _ in responses] == [11, 21, 12, 22, None]
 
 
@@ -146,12 +148,12 @@ async def test_a_step_that_fails_ends_the_request(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask()
         instance, batch = await at.batch("many")
-        instance.tell(batch, (0, 1, True), busy=True)
+        instance.send_responses(batch, (0, 1, True), busy=True)
         await at.plain(1)
-        assert await at.gateway.told(1) == [(1, 2, True)]
-        instance.tell(batch, (0, -1, True), busy=True)
+        assert await at.gateway.next_responses(1) == [(1, 2, True)]
+        instance.send_responses(batch, (0, -1, True), busy=True)
         await at.plain(1)
-        assert await at.gateway.told(1) == [(1, "in ensemble 'e', negative", False)]
+        assert await at.gateway.next_responses(1) == [(1, "in ensemble 'e', negative", False)]
         assert await at.control() == "CANCEL"
 
 
@@ -159,9 +161,9 @@ async def test_cancelling_reaches_the_model(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         at.ask()
         instance, batch = await at.batch("many")
-        instance.tell(batch, (0, 1, True), busy=True)
+        instance.send_responses(batch, (0, 1, True), busy=True)
         await at.plain(1)
-        await at.gateway.told(1)
+        await at.gateway.next_responses(1)
         at.gateway.cancel()
         assert await at.control() == "CANCEL"
 
@@ -174,8 +176,8 @@ async def test_a_client_that_cannot_keep_up_makes_the_model_wait(tmp_path: Path)
         assert await at.control() == "PAUSE"
         at.gateway.link.send(FlowControl(1, paused=False))
         assert await at.control() == "RESUME"
-        instance.tell(batch, (0, None))
-        await at.gateway.told(1)
+        instance.send_responses(batch, (0, None))
+        await at.gateway.next_responses(1)
 
 
 async def test_a_client_that_takes_one_response_is_refused(tmp_path: Path) -> None:
@@ -192,15 +194,15 @@ async def test_a_decoupled_step_is_paused_while_the_next_ones_cannot_keep_up(
         at.ask()
         instance, batch = await at.batch("many")
         for number in range(most):
-            instance.tell(batch, (0, number, True), busy=True)
+            instance.send_responses(batch, (0, number, True), busy=True)
         assert await at.control() == "PAUSE"
         # A response that was already sent is not lost.
-        instance.tell(batch, (0, 9, True), busy=True)
+        instance.send_responses(batch, (0, 9, True), busy=True)
         await at.plain(most // 2 + 1)
         if most == 1:
             await at.plain(1)
         assert await at.control() == "RESUME"
-        instance.tell(batch, (0, None))
+        instance.send_responses(batch, (0, None))
         await at.plain(most - most // 2 - (most == 1))
-        responses = await at.gateway.told(most + 1)
+        responses = await at.gateway.next_responses(most + 1)
         assert [what for _, what, _ in responses] == [*range(0, 2 * most, 2), 18]

@@ -8,12 +8,12 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
 from nereid.services.scheduler.models.lifecycle import Standing
-from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import HoldingRoom
+from nereid.services.scheduler.requests.load_queue import LoadQueue
 from tests.support.peers.spans import KeptSpans
 from tests.support.scheduler.samples import model_of
 
@@ -54,7 +54,7 @@ class AdmissionWorld:
         self.traces = SpanTraces(self.tracer)
         self.served = served or loading_version()
         catalogue = Catalogue([ServedModel("m", {1: self.served})])
-        self.load_queue = HoldingRoom(limit_s, max_held)
+        self.load_queue = LoadQueue(limit_s, max_held)
         self.admission = Admission(catalogue, self.load_queue, self.traces, **admission)
         self.link = Link()
         self.gateway = GatewaySession(self.admission)
@@ -62,8 +62,8 @@ class AdmissionWorld:
 
     def ready(self) -> ModelVersion:
         """The model is loaded."""
-        limits = QueueLimits(self.max_queue_size)
-        model = ModelVersion(model_of(TENSORS), 1, limits, self.traces)
+        context = VersionContext(QueueLimits(self.max_queue_size), self.traces)
+        model = ModelVersion(model_of(TENSORS), 1, context)
         self.served.runtime = model
         self.served.life.report("a", Standing.UP)
         self.admission.models_changed()

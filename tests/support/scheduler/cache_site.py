@@ -29,7 +29,7 @@ class FakeLink:
     def stores(self) -> list[Store]:
         return [each for each in self.sent if isinstance(each, Store)]
 
-    def tell(self, value: bytes | None) -> None:
+    def send_results(self, value: bytes | None) -> None:
         """Send a result to all lookups since the last call."""
         lookups = self.lookups()
         new, self._sent_results = lookups[self._sent_results :], len(lookups)

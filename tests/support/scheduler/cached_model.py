@@ -6,9 +6,8 @@ from typing import Any
 from nereid.core.messages import InferRequest, InferResponse, Payload, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.caching.response_cache import ResponseCache, place_of
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
@@ -19,11 +18,12 @@ from tests.support.scheduler.samples import head_of, model_of
 
 CONFIG = """
 max_batch_size: 64
+response_cache { enable: true }
 dynamic_batching { }
 input { name: "I" data_type: TYPE_UINT8 dims: -1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
-ORDERED = CONFIG.replace("{ }", "{ preserve_ordering: true }")
+ORDERED = CONFIG.replace("dynamic_batching { }", "dynamic_batching { preserve_ordering: true }")
 LIMIT_S = 20
 REVISION = b"r" * 16
 
@@ -42,11 +42,12 @@ class CachedModel:
         self.link = FakeLink()
         self.tracer = KeptSpans()
         limits = QueueLimits(max_queue_size=max_queue_size)
-        self.model = ModelVersion(model_of(config), 1, limits, SpanTraces(self.tracer))
         self.client = CacheClient(self.link, timeout_s, max_unsent_bytes)
-        self.cache = ResponseCache(self.model, self.client, max_queue_size)
-        self.cache.revise(place_of("m", 1, REVISION))
-        self.model.cache = self.cache
+        context = VersionContext(limits, SpanTraces(self.tracer), self.client)
+        self.model = ModelVersion(model_of(config), 1, context)
+        self.model.set_revision(REVISION)
+        assert self.model.cache is not None, "its configuration enables it"
+        self.cache = self.model.cache
         self.stream = Stream()
         self.instance = Instance(1, "i", "executor", self.stream, revision=REVISION)
         self.model.add_instance(self.instance)

@@ -35,11 +35,11 @@ class Executor:
 
     def __init__(self, domain: str = "here") -> None:
         self.hello = pb.Hello(name="e", memory_domain=domain, process=str(os.getpid()))
-        self.told: list[tuple[list[str], bool]] = []
+        self.releases: list[tuple[list[str], bool]] = []
         self.segments = Segments(8 * MIB)
 
     def send(self, command: pb.ExecutorCommand) -> None:
-        self.told.append((list(command.release.segment_names), command.release.discard))
+        self.releases.append((list(command.release.segment_names), command.release.discard))
 
     def response(self, number: int, content: bytes = b"abc") -> InferResponse:
         segment = self.segments.take(MIB)

@@ -189,13 +189,13 @@ class Instance:
             response.payloads.add(inline=(2 * numbers).tobytes())
         self.stream.send(executed.SerializeToString())
 
-    def tell(self, batch: pb.Batch, *told: tuple[Any, ...], **how: Any) -> None:
+    def send_responses(self, batch: pb.Batch, *responses: tuple[Any, ...], **how: Any) -> None:
         """A decoupled model's frame. Each response is the index of its member, its content (a
         number, a text for an error, None for nothing) and, unless it is the last, True.
         """
         frame = pb.Executed(id=batch.id, partial=True, **how)
-        for place, what, *more in told:
-            response = frame.responses.add(id=place, more=bool(more))
+        for index, what, *more in responses:
+            response = frame.responses.add(id=index, more=bool(more))
             if isinstance(what, str):
                 response.error.code, response.error.message, response.error.accepted = (
                     13,
@@ -215,7 +215,7 @@ class Instance:
 
 class Executor:
     """An executor that has joined. refuse: loads fail with this text; hold: batches wait for the
-    test; lazy: loads wait for the test; controls: models accept controls; tells_ready: models
+    test; lazy: loads wait for the test; controls: models accept controls; reports_readiness: models
     report their readiness.
     """
 
@@ -230,7 +230,7 @@ class Executor:
         backends: tuple[str, ...] = ("onnxruntime",),
         described: pb.Described | None = None,
         controls: bool = False,
-        tells_ready: bool = False,
+        reports_readiness: bool = False,
         gpus: tuple[str, ...] = (),
     ) -> None:
         self.world = where
@@ -247,7 +247,7 @@ class Executor:
         )
         # Readiness queries, to which the test responds.
         self.questions: asyncio.Queue[pb.ReadinessQuery] | None = (
-            asyncio.Queue() if tells_ready else None
+            asyncio.Queue() if reports_readiness else None
         )
         self.batches: asyncio.Queue[tuple[Instance, pb.Batch]] = asyncio.Queue()
         self.commands: asyncio.Queue[pb.ExecutorCommand] = asyncio.Queue()
@@ -356,9 +356,10 @@ class Gateway:
         """The request sent last."""
         self.link.send(Cancel(self._last_id))
 
-    async def told(self, count: int) -> list[tuple[int, float | str | None, bool]]:
-        """Of each response its request, its content as in Instance.tell, and `more`. Skips empty
-        responses that are not the last.
+    async def next_responses(self, count: int) -> list[tuple[int, float | str | None, bool]]:
+        """Of each response its request, its content as in Instance.send_responses, and `more`.
+
+        Skips empty responses that are not the last.
         """
         responses: list[tuple[int, float | str | None, bool]] = []
         while len(responses) < count:

@@ -38,17 +38,17 @@ async def test_others_are_responded_while_a_large_request_is_digested() -> None:
     with blocked_digests(it):
         large = it.submit_large(1, LARGE).request
         it.submit(2)
-        it.link.tell(None)
+        it.link.send_results(None)
         assert await it.execute() == 1
         assert set(it.responses) == {2}
         assert large.digest == b""
     await until(lambda: len(it.link.lookups()) == 2)
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 1
     assert it.responses[1].payloads == [LARGE]
     # The digest alone finds it again.
     it.submit_large(3, LARGE, digest=large.digest)
-    it.link.tell(it.link.stores()[1].value)
+    it.link.send_results(it.link.stores()[1].value)
     assert it.responses[3].payloads == [LARGE]
     await it.end()
 
@@ -56,9 +56,11 @@ async def test_others_are_responded_while_a_large_request_is_digested() -> None:
 async def test_large_identical_requests_run_once() -> None:
     it = CachedModel()
     entries = [it.submit_large(number, LARGE) for number in range(5)]
-    await until(lambda: len({each.passage and each.passage.flight for each in entries}) == 1)
+    await until(
+        lambda: len({each.cache_lookup and each.cache_lookup.flight for each in entries}) == 1
+    )
     assert len(it.link.lookups()) == 1
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 1
     assert {n: response.head for n, response in it.responses.items()} == dict.fromkeys(
         range(5), b"head"
@@ -72,11 +74,11 @@ async def test_responses_keep_their_order_however_long_a_digest_takes() -> None:
     with blocked_digests(it):
         it.submit_large(1, LARGE)
         it.submit_large(2, b"d")
-        it.link.tell(None)
+        it.link.send_results(None)
         assert await it.execute() == 1
         assert it.responses == {}
     await until(lambda: len(it.link.lookups()) == 2)
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 1
     assert list(it.responses) == [1, 2]
     await it.end()
@@ -114,7 +116,7 @@ async def test_a_large_request_without_a_key_runs(why: str) -> None:
         if why == "data lost":
             segments.discard(segment.name)
         elif why == "not cached any more":
-            it.cache.revise(None)
+            it.cache.set_scope(None)
         else:
             it.client.close()
     await until(lambda: it.stream.sent)
@@ -132,7 +134,7 @@ async def test_no_more_are_digested_than_may_be_queued() -> None:
         with pytest.raises(Unavailable):
             it.submit_large(2, LARGE)
     await until(it.link.lookups)
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 1
     await it.end()
 
@@ -145,14 +147,14 @@ async def test_a_large_request_that_would_deadlock_is_refused(key: bool) -> None
     it = CachedModel()
     it.submit_large(1, LARGE)
     await until(it.link.lookups)
-    it.link.tell(None)
+    it.link.send_results(None)
     await turn()
     with blocked_digests(it):
         stuck = it.submit_large(2, LARGE, caller=7)
-        assert stuck.passage is not None
-        stuck.passage.on_queued = refuse
+        assert stuck.cache_lookup is not None
+        stuck.cache_lookup.on_queued = refuse
         if not key:
-            it.cache.revise(None)
+            it.cache.set_scope(None)
     await until(lambda: it.responses)
     assert it.texts() == {2: "for ever"}
     assert await it.execute() == 1

@@ -7,7 +7,7 @@ import pytest
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest, InferResponse, SharedMemory
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.caching.response_cache import place_of
+from nereid.services.scheduler.caching.response_cache import cache_scope_of
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.shm.segments import Segments
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
@@ -20,7 +20,7 @@ async def test_identical_requests_at_once_run_once() -> None:
     for number in range(64):
         it.submit(number)
     assert len(it.link.lookups()) == 1
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 1
     assert {n: (a.head, a.payloads) for n, a in it.responses.items()} == {
         n: (b"head", [b"d"]) for n in range(64)
@@ -30,7 +30,7 @@ async def test_identical_requests_at_once_run_once() -> None:
     assert stored.key == it.link.lookups()[0].key
     # The next request gets the stored response, and counts as a hit only.
     it.submit(64)
-    it.link.tell(stored.value)
+    it.link.send_results(stored.value)
     assert it.responses[64].payloads == [b"d"]
     assert it.counts() == (1, 1, 65, 64, 1)
     await it.end()
@@ -41,7 +41,7 @@ async def test_different_requests_share_nothing() -> None:
     it.submit(1, b"a" * 16)
     it.submit(2, b"b" * 16)
     assert len({each.key for each in it.link.lookups()}) == 2
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 2
     assert [it.responses[n].payloads for n in (1, 2)] == [[b"a"], [b"b"]]
     await it.end()
@@ -54,7 +54,7 @@ async def test_a_request_without_a_digest_gets_one_if_its_data_can_be_read() -> 
     lost = InferRequest(2, digested.head, [SharedMemory("0.0.0", 0, 1)])
     it.model.submit(lost, it.keep_response)
     assert len(it.link.lookups()) == 1
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 2
     assert it.counts() == (1, 2, 2, 0, 1)
     assert len(it.link.stores()) == 1
@@ -70,7 +70,7 @@ async def test_a_models_request_follows_an_identical_one_but_not_where_models_as
     it.submit(3, caller=7)
     it.submit(4)
     assert len(it.link.lookups()) == 2
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 2
     assert set(it.responses) == {1, 2, 3, 4}
     assert it.counts() == (1, 2, 4, 2, 2)
@@ -84,10 +84,10 @@ async def test_a_deadlock_is_detected_once_the_flight_is_queued() -> None:
     it = CachedModel()
     entries = [it.submit(number, caller=number) for number in range(4)]
     for stuck in (entries[0], entries[2]):
-        assert stuck.passage is not None
-        stuck.passage.on_queued = refuse
+        assert stuck.cache_lookup is not None
+        stuck.cache_lookup.on_queued = refuse
     assert it.responses == {}
-    it.link.tell(None)
+    it.link.send_results(None)
     assert it.texts() == {0: "for ever", 2: "for ever"}
     assert await it.execute() == 2
     assert it.texts() == {0: "for ever", 1: "", 2: "for ever", 3: ""}
@@ -100,7 +100,7 @@ async def test_each_entry_has_the_revision_of_its_response(hit: bool) -> None:
     if not hit:
         it.instance.revision = b"s" * 16
     entries = [it.submit(number) for number in range(2)]
-    it.link.tell(pb.InferResponse(head=b"head").SerializeToString() if hit else None)
+    it.link.send_results(pb.InferResponse(head=b"head").SerializeToString() if hit else None)
     if not hit:
         await it.execute()
     assert {each.revision for each in entries} == {REVISION if hit else b"s" * 16}
@@ -110,7 +110,7 @@ async def test_each_entry_has_the_revision_of_its_response(hit: bool) -> None:
 
 async def test_without_a_revision_nothing_is_looked_up() -> None:
     it = CachedModel()
-    it.cache.revise(None)
+    it.cache.set_scope(None)
     it.submit(1)
     assert await it.execute() == 1
     assert it.link.sent == []
@@ -132,7 +132,7 @@ async def test_followers_run_when_their_leader_fails() -> None:
     it = CachedModel()
     for number in range(3):
         it.submit(number)
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute("no luck") == 1
     assert it.texts() == {0: "no luck"}
     assert await it.execute() == 2
@@ -146,7 +146,7 @@ async def test_all_fail_when_the_model_fails() -> None:
         it.submit(number)
     it.model.fail_all(Unavailable("over"))
     assert it.texts() == dict.fromkeys(range(3), "over")
-    it.link.tell(None)
+    it.link.send_results(None)
     await it.end()
 
 
@@ -157,14 +157,14 @@ async def test_a_cancelled_leader_cancels_no_follower(when: str) -> None:
     it.submit(1)
     it.submit(2)
     if when != "looking":
-        it.link.tell(None)
+        it.link.send_results(None)
     if when == "executing":
         await turn()
         assert len(it.stream.sent) == 1
     it.model.cancel(leader)
     if when == "looking":
         assert it.model.statistics.fail.count == 1
-        it.link.tell(None)
+        it.link.send_results(None)
     if when == "executing":
         await it.execute()
         assert it.responses == {}
@@ -177,7 +177,7 @@ async def test_a_cancelled_follower_gets_no_response() -> None:
     it = CachedModel()
     it.submit(0)
     follower = it.submit(1)
-    it.link.tell(None)
+    it.link.send_results(None)
     it.model.cancel(follower)
     it.model.cancel(follower)
     await it.execute()
@@ -194,7 +194,7 @@ async def test_deadlines_hold_during_the_lookup_and_while_a_leader_runs() -> Non
     await asyncio.sleep(0.04)
     assert "deadline" in it.texts()[0]
     # It led; the other leads now.
-    it.link.tell(None)
+    it.link.send_results(None)
     await turn()
     it.submit(2, deadline=asyncio.get_running_loop().time() + 0.02)
     await asyncio.sleep(0.04)
@@ -221,7 +221,7 @@ async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
 async def test_a_value_that_is_no_response_is_a_miss(value: bytes) -> None:
     it = CachedModel()
     it.submit(0)
-    it.link.tell(value)
+    it.link.send_results(value)
     assert await it.execute() == 1
     assert it.texts() == {0: ""}
     await it.end()
@@ -233,7 +233,7 @@ async def test_no_more_wait_than_may_be_queued() -> None:
     it.submit(1)
     with pytest.raises(Unavailable):
         it.submit(2)
-    it.link.tell(None)
+    it.link.send_results(None)
     await it.execute()
     assert set(it.responses) == {0, 1}
     await it.end()
@@ -241,9 +241,9 @@ async def test_no_more_wait_than_may_be_queued() -> None:
 
 async def test_a_response_of_another_revision_is_not_stored() -> None:
     it = CachedModel()
-    it.cache.revise(place_of("m", 1, b"s" * 16))
+    it.cache.set_scope(cache_scope_of("m", 1, b"s" * 16))
     it.submit(0)
-    it.link.tell(None)
+    it.link.send_results(None)
     await it.execute()
     assert it.texts() == {0: ""}
     assert it.link.stores() == []
@@ -253,11 +253,11 @@ async def test_a_response_of_another_revision_is_not_stored() -> None:
 async def test_a_revised_model_shares_nothing_with_its_past() -> None:
     it = CachedModel()
     it.submit(0)
-    it.cache.revise(place_of("m", 1, b"s" * 16))
+    it.cache.set_scope(cache_scope_of("m", 1, b"s" * 16))
     it.submit(1)
     old, new = it.link.lookups()
     assert old.key != new.key
-    it.link.tell(None)
+    it.link.send_results(None)
     while len(it.responses) < 2:
         await it.execute()
     assert [each.key for each in it.link.stores()] == [old.key]
@@ -268,7 +268,7 @@ async def test_followers_of_a_request_that_crashes_instances_fail_with_it() -> N
     it = CachedModel()
     for number in range(5):
         it.submit(number)
-    it.link.tell(None)
+    it.link.send_results(None)
     instance, died = it.instance, 0
     while not it.responses:
         await turn()
@@ -290,7 +290,7 @@ async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
     it.submit(1, trace_context=SAMPLED)
     it.submit(2, trace_context=SAMPLED)
     it.submit(3, b"e" * 16, trace_context=SAMPLED[:-1] + b"\0")
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 2
     first, follower = it.tracer.named("cache lookup")
     assert (first.attributes, follower.attributes) == ({"hit": False}, {"hit": True})
@@ -328,7 +328,7 @@ async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
     # One that is stored, or shared with followers, is copied.
     for number, payload in ((1, small), (2, large), (3, large)):
         it.submit_large(number, payload, digest=bytes([payload.size_bytes]) * 16)
-    it.link.tell(None)
+    it.link.send_results(None)
     assert await it.execute() == 1
     assert await it.execute() == 1
     assert [it.responses[n].payloads for n in (1, 2, 3)] == [[whole[:50]], [whole], [whole]]
@@ -345,7 +345,7 @@ async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
 
     it.model.submit(one, submit_other)
     for _ in range(2):
-        it.link.tell(None)
+        it.link.send_results(None)
         assert await it.execute() == 1
     sent = [(it.responses[n].payloads, it.responses[n].segment_name) for n in (4, 5)]
     assert sent == [([large], segment.name)] * 2

@@ -14,12 +14,12 @@ from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.caching.response_cache import ResponseCache, place_of
+from nereid.services.scheduler.caching.response_cache import ResponseCache, cache_scope_of
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.requests.shared_tensors import SharedTensors
+from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.shm.mappings import read
 from tests.support.scheduler.cache_site import FakeLink
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config
@@ -43,11 +43,11 @@ FORK: list[Step] = [
 class Model:
     """One step's model, with an instance that responds when the test says so."""
 
-    def __init__(self, name: str, executor: Executor, shared_tensors: SharedTensors) -> None:
+    def __init__(self, name: str, executor: Executor, segment_owners: SegmentOwners) -> None:
         written = parse_config(f'name: "{name}" {CONFIG}', model_name=name)
         config = freeze_config(complete_config(written, model_name=name, description=None))
-        self.version = ModelVersion(config, 1, QueueLimits())
-        self.version.shared_tensors = shared_tensors
+        context = VersionContext(segment_owners=segment_owners)
+        self.version = ModelVersion(config, 1, context)
         self.executor = executor
         self.stream = Stream()
         self.instance = Instance(1, name, "executor", self.stream)
@@ -107,9 +107,9 @@ class World:
         labels: dict[str, tuple[str, ...]] | None = None,
         max_entries: int = 1024,
     ) -> None:
-        shared_tensors, self.executor = SharedTensors("here"), Executor()
-        shared_tensors.joined(self.executor)
-        self.models = {name: Model(name, self.executor, shared_tensors) for name in "abc"}
+        segment_owners, self.executor = SegmentOwners("here"), Executor()
+        segment_owners.add_owner(self.executor)
+        self.models = {name: Model(name, self.executor, segment_owners) for name in "abc"}
         tensors = [f"{name} UINT8 -1" for name in outputs.split()]
         text = 'name: "e" ' + ensemble_config(["x UINT8 -1"], tensors, steps)
         written = parse_config(text, model_name="e")
@@ -117,13 +117,12 @@ class World:
         self.ensemble = EnsembleVersion(
             config,
             1,
-            QueueLimits(max_retries=1),
+            VersionContext(QueueLimits(max_retries=1), segment_owners=segment_owners),
             find_model=lambda step: self.models[step.model].version,
             labels=labels,
             max_steps=max_entries,
             max_heads=max_entries,
         )
-        self.ensemble.shared_tensors = shared_tensors
         self.responses: list[InferResponse] = []
 
     async def ask(self, outputs: str = "", **classes: Classification) -> None:
@@ -145,7 +144,7 @@ class World:
     @property
     def released(self) -> list[tuple[list[str], bool]]:
         """The segments that the executor got back, and whether it has to discard them."""
-        return self.executor.told
+        return self.executor.releases
 
     async def close(self) -> None:
         for each in (self.ensemble, *(model.version for model in self.models.values())):
@@ -312,23 +311,23 @@ async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
     for version in (it.ensemble, *(it.models[name].version for name in "ab")):
         version.revision = b"old"
         version.cache = ResponseCache(version, client, 0)
-        version.cache.revise(place_of(version.name, 1, b"old"))
+        version.cache.set_scope(cache_scope_of(version.name, 1, b"old"))
     it.models["b"].instance.revision = b"old"
     await it.ask()
-    link.tell(None)
+    link.send_results(None)
     await turn()
     if changed == "hit":
         it.models["a"].version.revision = b"new"
     head = kserve_pb2.ModelInferResponse(model_name="a")
     head.outputs.add(name="O", datatype="UINT8", shape=[1])
-    link.tell(
+    link.send_results(
         pb.InferResponse(
             head=head.SerializeToString(), payloads=[{"inline": b"m"}]
         ).SerializeToString()
     )
     await turn()
     assert it.models["a"].stream.sent == []
-    link.tell(None)
+    link.send_results(None)
     await turn()
     if changed == "executed":
         it.models["b"].version.revision = b"new"
@@ -396,7 +395,7 @@ async def test_a_damaged_response_fails_its_request_alone() -> None:
     reply.responses.add(head=b"\xff")
     model.version.executed(model.instance, reply.SerializeToString())
     assert it.responses[0].error is not None
-    text = "in ensemble 'e', the executor's answer cannot be understood"
+    text = "in ensemble 'e', the executor's response cannot be understood"
     assert it.responses[0].error.message == text
     await asyncio.wait_for(it.ensemble.idle(), 1)
     await it.close()

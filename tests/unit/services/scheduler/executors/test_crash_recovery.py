@@ -9,13 +9,12 @@ from nereid.core.errors import Internal
 from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.crash_recovery import Fates
+from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
 from nereid.services.scheduler.executors.instance import CrashReport, Instance
 from nereid.services.scheduler.executors.placement import Slot
-from nereid.services.scheduler.executors.sessions import Placed, Session
+from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from tests.support.scheduler.fake_executors import Stream, executed
 from tests.support.scheduler.samples import head_of, model_of
 
@@ -26,6 +25,10 @@ output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 ERROR = ErrorStatus(Internal.code, "it died", accepted=True)
 
 
+def another() -> Session:
+    return Session(pb.Hello(), Stream())
+
+
 def crashed(begun: int) -> CrashReport:
     return CrashReport(begun, ERROR)
 
@@ -34,12 +37,14 @@ class World:
     """An instance with a batch, and another one that is idle."""
 
     def __init__(self, *, reports_crashes: bool = True) -> None:
-        self.runtime = ModelVersion(model_of(CONFIG), 1, QueueLimits())
+        self.runtime = ModelVersion(model_of(CONFIG), 1, VersionContext())
         draft = parse_config(f'name: "m" {CONFIG}', model_name="m")
         self.served = ServedVersion("m", 1, "/m/1", draft, runtime=self.runtime)
         self.session = Session(pb.Hello(name="e"), Stream())
-        self.placed: dict[int, Placed] = {}
-        self.crash_recovery = Fates(self.placed)
+        self.placed: dict[int, PlacedInstance] = {}
+        self.crash_recovery = CrashRecovery(self.placed)
+        self.on_report = self.crash_recovery.on_report
+        self.executor_left = self.crash_recovery.on_executor_left
         self.responses: list[InferResponse] = []
         self.first, self.stream = self.add_instance(1, reports_crashes=reports_crashes)
 
@@ -50,20 +55,22 @@ class World:
         assert len(self.stream.sent) == 1
         self.second, self.other = self.add_instance(2)
 
-    def add_instance(self, number: int, *, reports_crashes: bool = True) -> tuple[Placed, Stream]:
+    def add_instance(
+        self, number: int, *, reports_crashes: bool = True
+    ) -> tuple[PlacedInstance, Stream]:
         stream = Stream()
         instance = Instance(number, f"m_0_{number}", "e", stream, reports_crashes=reports_crashes)
         slot = Slot(instance.name, pb.Device.CPU, 0)
-        placed = self.placed[number] = Placed(instance, self.served, self.session, slot)
+        placed = self.placed[number] = PlacedInstance(instance, self.served, self.session, slot)
         self.runtime.add_instance(instance)
         return placed, stream
 
     def break_stream(self) -> None:
         self.first.instance.stream = None
-        self.crash_recovery.closed(self.first, "it broke")
+        self.crash_recovery.on_stream_closed(self.first, "it broke")
 
     def report(self, begun: int) -> None:
-        self.crash_recovery.told(self.session, 1, crashed(begun))
+        self.crash_recovery.on_report(self.session, 1, crashed(begun))
 
     def respond_first(self) -> None:
         self.runtime.executed(self.first.instance, executed(self.stream.sent[0]))
@@ -84,8 +91,11 @@ class World:
         ([World.break_stream], "waits"),
         ([World.break_stream, lambda it: it.report(1)], "it died"),
         ([World.break_stream, lambda it: it.report(0)], "runs again"),
-        ([World.break_stream, lambda it: it.crash_recovery.told(it.session, 1)], "runs again"),
-        ([World.break_stream, lambda it: it.crash_recovery.left(it.session)], "runs again"),
+        ([World.break_stream, lambda it: it.on_report(it.session, 1)], "runs again"),
+        (
+            [World.break_stream, lambda it: it.executor_left(it.session)],
+            "runs again",
+        ),
         # The report comes before the end of the stream.
         ([lambda it: it.report(1)], "waits"),
         ([lambda it: it.report(1), World.break_stream], "it died"),
@@ -95,17 +105,23 @@ class World:
         (
             [
                 World.break_stream,
-                lambda it: it.crash_recovery.told(Session(pb.Hello(), Stream()), 1),
+                lambda it: it.on_report(another(), 1),
             ],
             "waits",
         ),
         (
-            [World.break_stream, lambda it: it.crash_recovery.left(Session(pb.Hello(), Stream()))],
+            [
+                World.break_stream,
+                lambda it: it.executor_left(another()),
+            ],
             "waits",
         ),
         ([lambda it: setattr(it.session, "gone", True), World.break_stream], "runs again"),
         (
-            [lambda it: it.crash_recovery.told(it.session, 99, crashed(1)), World.break_stream],
+            [
+                lambda it: it.on_report(it.session, 99, crashed(1)),
+                World.break_stream,
+            ],
             "waits",
         ),
     ],

@@ -9,7 +9,7 @@ from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from tests.support.scheduler.fake_executors import Stream, executed, turn
 from tests.support.scheduler.samples import model_of
@@ -26,7 +26,7 @@ class World:
         self.model = ModelVersion(
             model_of(CONFIG + batching),
             1,
-            QueueLimits(**limits),  # type: ignore[arg-type]
+            VersionContext(QueueLimits(**limits)),  # type: ignore[arg-type]
         )
         self.responses: list[InferResponse] = []
 
@@ -116,7 +116,7 @@ async def test_a_response_to_another_batch_fails_the_batch() -> None:
     await turn()
     stream.sent[0].id += 1
     it.model.executed(instance, executed(stream.sent[0]))
-    assert it.outcomes() == {1: "the executor's answer cannot be understood"}
+    assert it.outcomes() == {1: "the executor's response cannot be understood"}
     it.model.close()
 
 
@@ -282,7 +282,7 @@ async def test_deferred_requests_of_a_crashed_worker_fail() -> None:
 async def test_a_malformed_deferred_response_fails_all_deferred(members: tuple[int, ...]) -> None:
     it, instance, _, batch = await deferred_world()
     it.model.executed(instance, executed_in_part(batch, *members))
-    text = "the executor's answer cannot be understood"
+    text = "the executor's response cannot be understood"
     assert it.outcomes() == {1: text, 2: "", 3: text}
 
 
@@ -292,7 +292,7 @@ async def test_a_malformed_partial_response_fails_the_batch() -> None:
     it.model.submit(it.request(1), it.responses.append)
     await turn()
     it.model.executed(instance, executed_in_part(stream.sent[0], 5))
-    assert it.outcomes() == {1: "the executor's answer cannot be understood"}
+    assert it.outcomes() == {1: "the executor's response cannot be understood"}
 
 
 async def test_a_deferred_request_may_be_cancelled() -> None:

@@ -10,7 +10,7 @@ from nereid.pb import model_config_pb2 as config_pb
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.placement import Slot
-from nereid.services.scheduler.executors.sessions import Part, Placed, Session
+from nereid.services.scheduler.executors.sessions import HostedVersion, PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
 from nereid.services.scheduler.models.readiness import Readiness, heard, is_version_ready
 
@@ -59,15 +59,17 @@ class Stream:
 class Asked:
     """An executor with one instance of one version."""
 
-    def __init__(self, *, tells_ready: bool = True) -> None:
+    def __init__(self, *, reports_readiness: bool = True) -> None:
         self.commands = Stream()
         self.session = Session(pb.Hello(name="one"), self.commands)
         self.readiness = Readiness(lambda: [self.session])
         self.served = ServedVersion("m", 1, "", config_pb.ModelConfig())
-        self.instance = Instance(9, "m_0", "one", stream=Stream(), tells_ready=tells_ready)
-        part = Part({9: self.instance}, completed=True)
-        self.session.parts[self.served] = part
-        self.placed = Placed(
+        self.instance = Instance(
+            9, "m_0", "one", stream=Stream(), reports_readiness=reports_readiness
+        )
+        hosted = HostedVersion({9: self.instance}, completed=True)
+        self.session.hosted[self.served] = hosted
+        self.placed = PlacedInstance(
             self.instance, self.served, self.session, Slot("m_0", pb.Device.CPU, 0)
         )
 
@@ -90,7 +92,7 @@ class Asked:
 
 
 async def test_a_model_without_a_readiness_check_is_not_queried() -> None:
-    asked = Asked(tells_ready=False)
+    asked = Asked(reports_readiness=False)
     assert await asked.is_ready()
     assert asked.questions == []
 

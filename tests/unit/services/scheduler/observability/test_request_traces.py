@@ -8,7 +8,7 @@ from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.services.scheduler.models.model_version import ModelVersion
+from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
@@ -35,8 +35,10 @@ class World:
         self.model = ModelVersion(
             model_of(CONFIG % queue),
             1,
-            QueueLimits(**limits),  # type: ignore[arg-type]
-            SpanTraces(self.tracer) if traced else None,
+            VersionContext(
+                QueueLimits(**limits),  # type: ignore[arg-type]
+                SpanTraces(self.tracer) if traced else None,
+            ),
         )
         self.responses: list[InferResponse] = []
         self.responded = asyncio.Event()
@@ -182,7 +184,7 @@ async def test_a_malformed_response_still_ends_its_attempts() -> None:
     await turn()
     it.model.executed(instance, b"\xff")
     assert len(it.tracer.named("execute")) == 1
-    assert it.tracer.one("m").error == "the executor's answer cannot be understood"
+    assert it.tracer.one("m").error == "the executor's response cannot be understood"
     it.model.close()
 
 

@@ -11,10 +11,10 @@ from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.executors.instance import Instance, Running
-from nereid.services.scheduler.executors.sessions import Placed
+from nereid.services.scheduler.executors.sessions import PlacedInstance
 from nereid.services.scheduler.models.lifecycle import Standing
 from nereid.services.scheduler.requests.entry import Batch, Entry
-from nereid.services.scheduler.requests.nested_calls import Lineage
+from nereid.services.scheduler.requests.nested_calls import NestedCalls
 from tests.support.peers.spans import KeptSpans
 from tests.support.scheduler.admission_world import AdmissionWorld, loading_version, request
 from tests.support.scheduler.fake_executors import turn
@@ -43,10 +43,10 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
     other, mine = (Instance(number, "i", "executor", sink) for number in (7, 8))
     nowhere: Any = SimpleNamespace()
     placed = {
-        7: Placed(other, others, nowhere, nowhere),
-        8: Placed(mine, served, nowhere, nowhere),
+        7: PlacedInstance(other, others, nowhere, nowhere),
+        8: PlacedInstance(mine, served, nowhere, nowhere),
     }
-    nested_calls = Lineage(placed)
+    nested_calls = NestedCalls(placed)
     it = AdmissionWorld(nested_calls=nested_calls, served=served)
     # The other model's only instance waits for a response of m, which is being loaded,
     other.running = Running(1, Batch([], 0, "single"), 0)
@@ -68,7 +68,7 @@ async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
     served = loading_version()
     nowhere: Any = SimpleNamespace()
     mine = Instance(8, "i", "executor", nowhere)
-    nested_calls = Lineage({8: Placed(mine, served, nowhere, nowhere)})
+    nested_calls = NestedCalls({8: PlacedInstance(mine, served, nowhere, nowhere)})
     it = AdmissionWorld(nested_calls=nested_calls, served=served)
     mine.running = Running(1, Batch([], 0, "single"), 0)
     it.gateway.on_items([request(1, caller=8)])

@@ -15,11 +15,11 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.response_cache import CacheLookup
 from nereid.services.scheduler.caching.single_flight import Flight
 from nereid.services.scheduler.executors.instance import Instance, Running
-from nereid.services.scheduler.executors.sessions import Placed
+from nereid.services.scheduler.executors.sessions import PlacedInstance
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
+from nereid.services.scheduler.models.model_version import VersionContext
 from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState
-from nereid.services.scheduler.requests.nested_calls import MAX_DEPTH, Lineage
+from nereid.services.scheduler.requests.nested_calls import MAX_DEPTH, NestedCalls
 from tests.support.scheduler.samples import model_of
 
 DECOUPLED = """
@@ -46,7 +46,7 @@ class World:
     """Models by name, each with so many instances."""
 
     def __init__(self, **models: int) -> None:
-        self.placed: dict[int, Placed] = {}
+        self.placed: dict[int, PlacedInstance] = {}
         self.instances: dict[str, list[Instance]] = {}
         self.models = {name: Model() for name in models}
         for name, count in models.items():
@@ -54,9 +54,10 @@ class World:
                 number = len(self.placed) + 1
                 instance = Instance(number, name, "executor", stream=SimpleNamespace())
                 served: Any = SimpleNamespace(runtime=self.models[name])
-                self.placed[number] = Placed(instance, served, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+                nothing: Any = None
+                self.placed[number] = PlacedInstance(instance, served, nothing, nothing)
                 self.instances.setdefault(name, []).append(instance)
-        self.nested_calls = Lineage(self.placed)
+        self.nested_calls = NestedCalls(self.placed)
 
     def ask(self, model: str, caller: Instance | None = None) -> Entry:
         """A request, queued; runs until something executes it."""
@@ -175,7 +176,7 @@ def test_a_call_of_an_earlier_batch_is_not_waited_for() -> None:
 
 def join(entry: Entry, flight: Flight[Entry]) -> Entry:
     """Let an entry wait for the cache, or for the leader of its flight."""
-    entry.passage = CacheLookup(b"", b"", flight)
+    entry.cache_lookup = CacheLookup(b"", b"", flight)
     entry.state = RequestState.CACHE_LOOKUP
     return entry
 
@@ -188,12 +189,12 @@ def test_a_cache_miss_may_deadlock() -> None:
     join(entry, Flight("x", entry))
     entry.request.caller = a.id
     world.nested_calls.add_call(entry.request, entry)
-    assert entry.passage is not None
-    assert entry.passage.on_queued is not None
-    entry.passage.on_queued()
+    assert entry.cache_lookup is not None
+    assert entry.cache_lookup.on_queued is not None
+    entry.cache_lookup.on_queued()
     entry.state = RequestState.QUEUED
     with pytest.raises(Unavailable, match="for ever"):
-        entry.passage.on_queued()
+        entry.cache_lookup.on_queued()
 
 
 @pytest.mark.parametrize("free", [False, True])
@@ -256,7 +257,7 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     world = World(a=1, b=1)
     (a,) = world.instances["a"]
     a.stream = SimpleNamespace(send=lambda _: None)
-    model = DecoupledVersion(model_of(DECOUPLED), 1, QueueLimits())
+    model = DecoupledVersion(model_of(DECOUPLED), 1, VersionContext())
     world.placed[a.id].served.runtime = model
     model.add_instance(a)
     head = kserve_pb2.ModelInferRequest(model_name="m")

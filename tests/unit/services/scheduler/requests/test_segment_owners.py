@@ -13,8 +13,8 @@ from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.entry import Batch
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import HoldingRoom
-from nereid.services.scheduler.requests.shared_tensors import SharedTensors
+from nereid.services.scheduler.requests.load_queue import LoadQueue
+from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.shm.segments import Segments
 from tests.support.scheduler.fake_executors import MIB, Executor
 from tests.support.scheduler.samples import entry_of
@@ -23,10 +23,10 @@ from tests.support.scheduler.samples import entry_of
 class Gateway:
     """A session, and its link."""
 
-    def __init__(self, shared_tensors: SharedTensors, domain: str) -> None:
+    def __init__(self, segment_owners: SegmentOwners, domain: str) -> None:
         self.sent: list[Any] = []
-        admission = Admission(Catalogue(), HoldingRoom(1.0, 1))
-        self.session = GatewaySession(admission, shared_tensors, domain)
+        admission = Admission(Catalogue(), LoadQueue(1.0, 1))
+        self.session = GatewaySession(admission, segment_owners, domain)
         self.session.link = self
 
     def send(self, item: Any) -> None:
@@ -41,9 +41,9 @@ class Gateway:
 
 
 def world(gateways: str = "here") -> tuple[Executor, Gateway]:
-    shared_tensors, executor = SharedTensors("here"), Executor()
-    shared_tensors.joined(executor)
-    return executor, Gateway(shared_tensors, gateways)
+    segment_owners, executor = SegmentOwners("here"), Executor()
+    segment_owners.add_owner(executor)
+    return executor, Gateway(segment_owners, gateways)
 
 
 def test_a_gateway_that_shares_memory_gets_references_and_releases_them() -> None:
@@ -51,11 +51,11 @@ def test_a_gateway_that_shares_memory_gets_references_and_releases_them() -> Non
     response = executor.response(1)
     gateway.send_response(response)
     assert gateway.sent == [response]
-    assert executor.told == []
+    assert executor.releases == []
     gateway.session.on_items([Release((response.segment_name, "1.2.3"))])
-    assert executor.told == [([response.segment_name], False)]
+    assert executor.releases == [([response.segment_name], False)]
     gateway.session.on_items([Release((response.segment_name,))])
-    assert len(executor.told) == 1, "a second release of a segment is ignored"
+    assert len(executor.releases) == 1, "a second release of a segment is ignored"
 
 
 def test_a_gateway_that_does_not_gets_bytes() -> None:
@@ -64,7 +64,7 @@ def test_a_gateway_that_does_not_gets_bytes() -> None:
         response = executor.response(1)
         gateway.send_response(response)
         assert gateway.sent[0].payloads == [b"abc"]
-        assert executor.told == [([response.segment_name], False)]
+        assert executor.releases == [([response.segment_name], False)]
 
 
 def test_a_response_that_was_lost_with_its_executor_is_an_error() -> None:
@@ -79,7 +79,7 @@ def test_the_segment_of_a_cancelled_response_is_returned() -> None:
     executor, gateway = world()
     response = executor.response(1)
     gateway.session._send_response(response)
-    assert (gateway.sent, executor.told) == ([], [([response.segment_name], False)])
+    assert (gateway.sent, executor.releases) == ([], [([response.segment_name], False)])
 
 
 def test_segments_of_a_disconnected_gateway_are_discarded() -> None:
@@ -87,19 +87,19 @@ def test_segments_of_a_disconnected_gateway_are_discarded() -> None:
     response = executor.response(1)
     gateway.send_response(response)
     gateway.session.on_down()
-    assert executor.told == [([response.segment_name], True)]
+    assert executor.releases == [([response.segment_name], True)]
 
 
 def test_executors_that_left_or_share_no_memory_get_no_release() -> None:
-    shared_tensors = SharedTensors("here")
+    segment_owners = SegmentOwners("here")
     left, remote = Executor(), Executor("elsewhere")
-    shared_tensors.joined(left)
-    shared_tensors.left(left)
-    shared_tensors.joined(remote)
-    shared_tensors.left(remote)
-    shared_tensors.give_back([f"{os.getpid()}.1.2"])
-    assert left.told == remote.told == []
-    assert not SharedTensors("").shared_with("")
+    segment_owners.add_owner(left)
+    segment_owners.remove_owner(left)
+    segment_owners.add_owner(remote)
+    segment_owners.remove_owner(remote)
+    segment_owners.return_segments([f"{os.getpid()}.1.2"])
+    assert left.releases == remote.releases == []
+    assert not SegmentOwners("").shares_domain("")
 
 
 def test_an_executor_elsewhere_gets_a_batch_with_all_its_bytes() -> None:

@@ -33,7 +33,7 @@ class SegmentOwner(Protocol):
         """Send it a command."""
 
 
-class SharedTensors:
+class SegmentOwners:
     """The executors that share memory with this process, by the process that owns a segment."""
 
     def __init__(self, domain: str = "") -> None:
@@ -41,21 +41,21 @@ class SharedTensors:
         self.domain = domain
         self._owners: dict[str, SegmentOwner] = {}
 
-    def shared_with(self, domain: str) -> bool:
+    def shares_domain(self, domain: str) -> bool:
         """Whether a process of this domain can open the segments that this one can."""
         return bool(domain) and domain == self.domain
 
-    def joined(self, owner: SegmentOwner) -> None:
+    def add_owner(self, owner: SegmentOwner) -> None:
         """An executor joined."""
-        if self.shared_with(owner.hello.memory_domain):
+        if self.shares_domain(owner.hello.memory_domain):
             self._owners[owner.hello.process] = owner
 
-    def left(self, owner: SegmentOwner) -> None:
+    def remove_owner(self, owner: SegmentOwner) -> None:
         """An executor left. Its segments went with it, or it reclaims them itself."""
         if self._owners.get(owner.hello.process) is owner:
             del self._owners[owner.hello.process]
 
-    def give_back(self, segment_names: Iterable[str], *, discard: bool = False) -> None:
+    def return_segments(self, segment_names: Iterable[str], *, discard: bool = False) -> None:
         """Return segments to their executors. discard: not to be reused, as they may be read."""
         by_owner: dict[str, list[str]] = {}
         for segment_name in segment_names:
@@ -66,12 +66,12 @@ class SharedTensors:
                 release = pb.Release(segment_names=names, discard=discard)
                 owner.send(pb.ExecutorCommand(release=release))
 
-    def unwanted(self, response: InferResponse) -> None:
+    def drop_response(self, response: InferResponse) -> None:
         """Drop a response whose client has cancelled."""
         if response.segment_name:
-            self.give_back((response.segment_name,))
+            self.return_segments((response.segment_name,))
 
-    def bring_in(self, response: InferResponse) -> InferResponse:
+    def inline_response(self, response: InferResponse) -> InferResponse:
         """The response with its bytes inline, for a receiver that cannot open its segment, keeps
         the response, or shares it with others. An error if the segment is lost.
         """
@@ -84,7 +84,7 @@ class SharedTensors:
             lost = Unavailable("the executor was lost with its answer", accepted=True)
             return InferResponse(response.id, error=error_status_of(lost), more=response.more)
         finally:
-            self.give_back((response.segment_name,))
+            self.return_segments((response.segment_name,))
         return InferResponse(response.id, response.head, payloads, more=response.more)
 
 
