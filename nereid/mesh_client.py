@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid import rpc
 from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable, error_of
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable, error_from_code
 from nereid.core.messages import (
     CachedModels,
     Cancel,
@@ -26,9 +26,9 @@ from nereid.core.messages import (
     Release,
     error_status_of,
 )
-from nereid.core.methods import DOMAIN_KEY, INFER_PATH, SCHEDULER
-from nereid.observability.logging import about
-from nereid.shm.mappings import LostError
+from nereid.core.methods import INFER_PATH, SCHEDULER, SHM_NAMESPACE_KEY
+from nereid.observability.logging import request_log_extra
+from nereid.shm.mappings import SegmentLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ class TensorSharing(Protocol):
         """Replace a request's references to shared memory by bytes."""
 
     def open_response(self, response: InferResponse) -> None:
-        """Open the segment of a response; raises LostError."""
+        """Open the segment of a response; raises SegmentLostError."""
 
     def lost_response(self, response: InferResponse) -> InferResponse:
         """What to deliver in place of a response whose segment is lost for good."""
@@ -247,7 +247,7 @@ class MeshClient:
 
     def _on_greeting(self, greeting: CachedModels) -> None:
         """The first item on a link that came up; it may be repeated."""
-        self._tensors.on_scheduler_domain(greeting.memory_domain)
+        self._tensors.on_scheduler_domain(greeting.shm_namespace)
         if not self.up and self._await_greeting:
             self._begin_sending()
 
@@ -352,7 +352,7 @@ class MeshClient:
         if response.segment_name:
             try:
                 self._tensors.open_response(response)
-            except LostError as error:
+            except SegmentLostError as error:
                 if self._retry_lost(pending, response, error):
                     return
                 self.cancel(request.id)  # there may be more to come
@@ -366,12 +366,12 @@ class MeshClient:
         _deliver(pending, response)
 
     def _retry_lost(
-        self, pending: PendingRequest, response: InferResponse, error: LostError
+        self, pending: PendingRequest, response: InferResponse, error: SegmentLostError
     ) -> bool:
         """Send a request again whose executor died before its response was opened."""
         request = pending.request
         pending.lost_responses += 1
-        extra = about(request.request_id, request.trace_context)
+        extra = request_log_extra(request.request_id, request.trace_context)
         _log.warning("response lost with its executor: %s", error, extra=extra)
         if pending.responses or pending.lost_responses > _MAX_LOST_RESPONSES:
             return False
@@ -400,7 +400,7 @@ def dial_scheduler(channel: rpc.Channel, domain: str = "") -> OpenLink:
 
     def open_link(**callbacks: Any) -> SchedulerLink:
         return rpc.dial_link(
-            channel, INFER_PATH, _LinkCodec(), metadata=((DOMAIN_KEY, domain),), **callbacks
+            channel, INFER_PATH, _LinkCodec(), metadata=((SHM_NAMESPACE_KEY, domain),), **callbacks
         )
 
     return open_link
@@ -420,7 +420,7 @@ async def call_scheduler(
         # The scheduler's address is in the log, and not for clients.
         raise Unavailable(_UNREACHABLE) from error
     except rpc.RpcError as error:
-        raise error_of(int(error.status), error.message) from error
+        raise error_from_code(int(error.status), error.message) from error
 
 
 def _failure(request_id: int, error: NereidError) -> InferResponse:
@@ -433,7 +433,7 @@ def _deliver(pending: PendingRequest, response: InferResponse) -> None:
         pending.on_response(response)
     except Exception:
         request = pending.request
-        extra = about(request.request_id, request.trace_context)
+        extra = request_log_extra(request.request_id, request.trace_context)
         _log.exception("a response could not be delivered", extra=extra)
         if response.error is None:
             error_status = ErrorStatus(Internal.code, INTERNAL_MESSAGE)

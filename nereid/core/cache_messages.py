@@ -14,7 +14,7 @@ from nereid.pb import nereid_pb2 as pb
 EXCHANGE_PATH: Final = "/nereid.v1.Cache/Exchange"
 
 
-class Lookup(NamedTuple):
+class CacheLookup(NamedTuple):
     """A request for the value of key. id is unique on its link. trace_context: of the parent span;
     empty: not traced.
     """
@@ -24,8 +24,8 @@ class Lookup(NamedTuple):
     trace_context: bytes = b""
 
 
-class Store(NamedTuple):
-    """A value to keep. time_to_live_ms 0: the cache's own default. trace_context as in Lookup."""
+class CacheStore(NamedTuple):
+    """A value to keep. time_to_live_ms 0: the cache's own default. trace_context: as in a lookup."""
 
     key: bytes
     value: bytes
@@ -33,7 +33,7 @@ class Store(NamedTuple):
     trace_context: bytes = b""
 
 
-class Finding(NamedTuple):
+class LookupResult(NamedTuple):
     """The result of the lookup with the same id. None: a miss; failures are misses, too."""
 
     id: int
@@ -60,22 +60,22 @@ class CacheUsage:
         return pb.CacheUsage(**{name: getattr(self, name) for name in _USAGE_FIELDS})
 
 
-ToCache = Lookup | Store
-FromCache = Finding | CacheUsage
+CacheRequest = CacheLookup | CacheStore
+CacheReply = LookupResult | CacheUsage
 
 _USAGE_FIELDS: Final = tuple(field.name for field in fields(CacheUsage))
 
 
-class ToCacheCodec:
+class CacheRequestCodec:
     """Frames from the scheduler to the cache."""
 
-    def size_bytes(self, item: ToCache) -> int:
-        return len(item.key) + (len(item.value) if isinstance(item, Store) else 0)
+    def size_bytes(self, item: CacheRequest) -> int:
+        return len(item.key) + (len(item.value) if isinstance(item, CacheStore) else 0)
 
-    def encode(self, items: list[ToCache]) -> bytes:
+    def encode(self, items: list[CacheRequest]) -> bytes:
         frame = pb.CacheFrame()
         for item in items:
-            if isinstance(item, Lookup):
+            if isinstance(item, CacheLookup):
                 frame.lookups.add(id=item.id, key=item.key, trace_context=item.trace_context)
             else:
                 frame.stores.add(
@@ -86,38 +86,38 @@ class ToCacheCodec:
                 )
         return frame.SerializeToString()
 
-    def decode(self, frame: bytes) -> list[ToCache]:
+    def decode(self, frame: bytes) -> list[CacheRequest]:
         parsed = pb.CacheFrame.FromString(frame)
-        items: list[ToCache] = [
-            Lookup(each.id, each.key, each.trace_context) for each in parsed.lookups
+        items: list[CacheRequest] = [
+            CacheLookup(each.id, each.key, each.trace_context) for each in parsed.lookups
         ]
         items += [
-            Store(each.key, each.value, each.time_to_live_ms, each.trace_context)
+            CacheStore(each.key, each.value, each.time_to_live_ms, each.trace_context)
             for each in parsed.stores
         ]
         return items
 
 
-class FromCacheCodec:
+class CacheReplyCodec:
     """Frames from the cache to the scheduler."""
 
-    def size_bytes(self, item: FromCache) -> int:
-        return len(item.value or b"") if isinstance(item, Finding) else 0
+    def size_bytes(self, item: CacheReply) -> int:
+        return len(item.value or b"") if isinstance(item, LookupResult) else 0
 
-    def encode(self, items: list[FromCache]) -> bytes:
-        frame = pb.FindingFrame()
+    def encode(self, items: list[CacheReply]) -> bytes:
+        frame = pb.LookupResultFrame()
         for item in items:
-            if isinstance(item, Finding):
-                frame.findings.add(id=item.id, value=item.value)
+            if isinstance(item, LookupResult):
+                frame.results.add(id=item.id, value=item.value)
             else:
                 frame.usage.CopyFrom(item.to_proto())
         return frame.SerializeToString()
 
-    def decode(self, frame: bytes) -> list[FromCache]:
-        parsed = pb.FindingFrame.FromString(frame)
-        items: list[FromCache] = [
-            Finding(each.id, each.value if each.HasField("value") else None)
-            for each in parsed.findings
+    def decode(self, frame: bytes) -> list[CacheReply]:
+        parsed = pb.LookupResultFrame.FromString(frame)
+        items: list[CacheReply] = [
+            LookupResult(each.id, each.value if each.HasField("value") else None)
+            for each in parsed.results
         ]
         if parsed.HasField("usage"):
             usage = parsed.usage

@@ -35,7 +35,7 @@ class Classification(NamedTuple):
     beside: bool = False
 
 
-def classifications(outputs: Iterable[Output]) -> dict[str, Classification]:
+def requested_classifications(outputs: Iterable[Output]) -> dict[str, Classification]:
     """The requested classes by output name; of equal names the first counts."""
     found: dict[str, Classification] = {}
     for output in outputs:
@@ -49,7 +49,7 @@ def classifications(outputs: Iterable[Output]) -> dict[str, Classification]:
     return found
 
 
-def classify_output(output: Output, wanted: Classification) -> None:
+def request_classification(output: Output, wanted: Classification) -> None:
     """Add the parameters that request an output's classes."""
     output.parameters[CLASSIFICATION].int64_param = wanted.most
     if wanted.labels is not None:

@@ -154,7 +154,7 @@ class ResponseCodec:
 def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
     """Add a notice to frame; of each kind the last one counts."""
     if isinstance(item, CachedModels):
-        frame.cached_models.memory_domain = item.memory_domain
+        frame.cached_models.shm_namespace = item.shm_namespace
         frame.cached_models.names[:] = item.names
         frame.cached_models.SetInParent()
     elif isinstance(item, TraceRules):
@@ -225,7 +225,7 @@ def read_log_rules(message: pb.LogRules) -> LogRules:
 def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
     if frame.HasField("cached_models"):
         notice = frame.cached_models
-        yield CachedModels(tuple(notice.names), notice.memory_domain)
+        yield CachedModels(tuple(notice.names), notice.shm_namespace)
     if frame.HasField("trace_rules"):
         rules = frame.trace_rules
         models = tuple((name, _read_rule(rule)) for name, rule in rules.models.items())

@@ -92,7 +92,7 @@ _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
 }
 
 
-def error_of(code: int, message: str, *, accepted: bool = False) -> NereidError:
+def error_from_code(code: int, message: str, *, accepted: bool = False) -> NereidError:
     """The error with this gRPC status code; Unknown for a code outside the tree."""
     return _ERROR_BY_CODE.get(code, Unknown)(message, accepted=accepted)
 

@@ -94,7 +94,7 @@ class InferRequest:
     # Where outputs go in clients' shared memory. Gateway only: it is not sent.
     placements: list[Any] | None = None
     # The client wants an empty final response of a decoupled model. Gateway only: it is not sent.
-    empty_final: bool = False
+    wants_empty_final: bool = False
     # Of the segment with the payloads. Gateway only: it is not sent.
     lease: Lease | None = None
     # In the gateway, where requests are traced. It never travels.
@@ -175,7 +175,7 @@ class CachedModels(NamedTuple):
     """
 
     names: tuple[str, ...]
-    memory_domain: str = ""
+    shm_namespace: str = ""
     # An id that no request has: code that looks responses up by id needs no extra test.
     id: int = 0
 

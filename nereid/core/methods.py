@@ -14,9 +14,9 @@ INSTANCE_KEY: Final = "nereid-instance"
 # Present if the instance supports MemberControls.
 CONTROLS_KEY: Final = "nereid-controls"
 # Present if the instance's model supports readiness queries.
-READY_KEY: Final = "nereid-tells-ready"
+READINESS_KEY: Final = "nereid-readiness"
 # Present if the executor supervises the process at the other end of the stream: when that dies, it
 # reports which batch it had begun.
-VOUCHED_KEY: Final = "nereid-vouched"
+CRASH_REPORTS_KEY: Final = "nereid-crash-reports"
 # Metadata of an Infer link: the memory domain of its gateway (nereid.shm.segments).
-DOMAIN_KEY: Final = "nereid-memory-domain"
+SHM_NAMESPACE_KEY: Final = "nereid-shm-namespace"

@@ -1,7 +1,7 @@
 """The services' logs: flags, set-up, formats.
 
 Every line about a request carries the client's request id and the trace id: pass
-`extra=about(request.request_id, request.trace_context)` to the log call. Knows no service.
+`extra=request_log_extra(request.request_id, request.trace_context)`. Knows no service.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LogSettings:
     log_file: str = flag("", "append the log to this file, instead of standard error", _appendable)
 
 
-def rules_of(settings: LogSettings) -> LogRules:
+def initial_log_rules(settings: LogSettings) -> LogRules:
     """The rules that a service starts with."""
     return LogRules(
         settings.log_verbose,
@@ -69,7 +69,7 @@ def rules_of(settings: LogSettings) -> LogRules:
     )
 
 
-def about(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
+def request_log_extra(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
     """`extra` for a log call about one request: its id and its trace."""
     return {"request_id": request_id, "trace_id": trace_context[_TRACE_ID].hex()}
 
@@ -82,10 +82,10 @@ def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = 
     handler = _Handler(stream or sys.stderr)
     handler.service = service
     logging.basicConfig(handlers=[handler], force=True)
-    _apply_rules(handler, rules_of(settings))
+    _apply_rules(handler, initial_log_rules(settings))
 
 
-def follow_log_rules(rules: LogRules) -> None:
+def apply_log_rules(rules: LogRules) -> None:
     """Apply the rules that a client set for all services."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Handler):

@@ -216,7 +216,7 @@ GATEWAY_CONNECTIONS: Final = _gauge(
 GATEWAY_LINKED: Final = _gauge(
     "nereid_gateway_linked", "1 while this gateway's link to the scheduler is up, else 0"
 )
-EXECUTOR_LINKED: Final = _gauge(
+EXECUTOR_JOINED: Final = _gauge(
     "nereid_executor_joined", "1 while this executor is joined to the scheduler, else 0"
 )
 EXECUTOR_INSTANCES: Final = _gauge(
@@ -242,32 +242,34 @@ _started_at: Final = time.time()
 def write_process(page: Page) -> None:
     """Add this process's use of CPU, memory and descriptors."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    page.add(_CPU_SECONDS, used.ru_utime + used.ru_stime)
+    page.add_value(_CPU_SECONDS, used.ru_utime + used.ru_stime)
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        page.add(_RESIDENT, pages * os.sysconf("SC_PAGE_SIZE"))
-        page.add(_OPEN_FILES, len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - names suffice
+        page.add_value(_RESIDENT, pages * os.sysconf("SC_PAGE_SIZE"))
+        page.add_value(_OPEN_FILES, len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - names suffice
     except OSError:
         # No /proc on this system.
         pass
-    page.add(_STARTED, _started_at)
+    page.add_value(_STARTED, _started_at)
 
 
 def write_cache(page: Page, usage: pb.CacheUsage) -> None:
     """Add the counters that a cache has sent."""
-    page.add(CACHE_ENTRIES, usage.entries)
-    page.add(CACHE_LOOKUPS, usage.lookups)
-    page.add(CACHE_ALL_HITS, usage.hits)
-    page.add(CACHE_ALL_MISSES, usage.lookups - usage.hits)
-    page.add(CACHE_EVICTIONS, usage.evictions)
-    page.add(CACHE_LOOKUP_DURATION, usage.lookup_ns // 1000)
-    page.add(CACHE_INSERTION_DURATION, usage.store_ns // 1000)
+    page.add_value(CACHE_ENTRIES, usage.entries)
+    page.add_value(CACHE_LOOKUPS, usage.lookups)
+    page.add_value(CACHE_ALL_HITS, usage.hits)
+    page.add_value(CACHE_ALL_MISSES, usage.lookups - usage.hits)
+    page.add_value(CACHE_EVICTIONS, usage.evictions)
+    page.add_value(CACHE_LOOKUP_DURATION, usage.lookup_ns // 1000)
+    page.add_value(CACHE_INSERTION_DURATION, usage.store_ns // 1000)
     # A store without a bound of its own is never full.
-    page.add(CACHE_UTIL, usage.used_bytes / usage.capacity_bytes if usage.capacity_bytes else 0)
-    page.add(CACHE_STORES, usage.stores)
-    page.add(CACHE_FAILURES, usage.failures)
-    page.add(CACHE_USED, usage.used_bytes)
-    page.add(CACHE_CAPACITY, usage.capacity_bytes)
+    page.add_value(
+        CACHE_UTIL, usage.used_bytes / usage.capacity_bytes if usage.capacity_bytes else 0
+    )
+    page.add_value(CACHE_STORES, usage.stores)
+    page.add_value(CACHE_FAILURES, usage.failures)
+    page.add_value(CACHE_USED, usage.used_bytes)
+    page.add_value(CACHE_CAPACITY, usage.capacity_bytes)
 
 
 def declared_families() -> Iterator[Family]:

@@ -33,11 +33,13 @@ class Page:
     def __init__(self) -> None:
         self._lines: dict[Family, list[str]] = {}
 
-    def add(self, family: Family, value: float, labels: Mapping[str, str] | None = None) -> None:
+    def add_value(
+        self, family: Family, value: float, labels: Mapping[str, str] | None = None
+    ) -> None:
         """Add the value of one series."""
         self._write(family, family.name, value, _label_text(labels or {}))
 
-    def histogram(
+    def add_histogram(
         self, family: Family, labels: Mapping[str, str], observed: Histogram, total: float
     ) -> None:
         """Add a histogram; total is the sum of all observed values."""
@@ -49,7 +51,7 @@ class Page:
         self._write(family, family.name + "_sum", total, _label_text(labels))
         self._write(family, family.name + "_count", cumulative, _label_text(labels))
 
-    def summary(
+    def add_summary(
         self, family: Family, labels: Mapping[str, str], observed: Summary, quantiles: Quantiles
     ) -> None:
         """Add a summary; the quantiles are of the latest values."""

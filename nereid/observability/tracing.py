@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CONTEXT_BYTES: Final = 26
 # The data of larger tensors is left out of traces.
-LARGEST_TENSOR_BYTES: Final = 1 << 20
+MAX_TRACED_TENSOR_BYTES: Final = 1 << 20
 _VERSION: Final = b"\x00"
 _SAMPLED: Final = b"\x01"
 # Among the flags, and from gateway to scheduler only: the trace shows tensors.
@@ -51,7 +51,7 @@ def is_sampled(context: bytes) -> bool:
     return len(context) == CONTEXT_BYTES and bool(context[25] & 1)
 
 
-def child_of(context: bytes) -> bytes:
+def child_context(context: bytes) -> bytes:
     """The context of a new sampled span below this one; without one, of a new trace's root."""
     trace_id = context[1:17] if len(context) == CONTEXT_BYTES else secrets.token_bytes(16)
     return _VERSION + trace_id + secrets.token_bytes(8) + _SAMPLED
@@ -67,7 +67,7 @@ def shows_tensors(context: bytes) -> bool:
     return len(context) == CONTEXT_BYTES and bool(context[25] & _WITH_TENSORS)
 
 
-def epoch_offset_ns() -> int:
+def monotonic_to_unix_ns() -> int:
     """Monotonic time to Unix time. Read anew for each trace, because clocks get adjusted."""
     offset_ns = 0
     for _ in range(_CLOCK_TRIES):
@@ -118,7 +118,7 @@ class Tracer(Protocol):
 # ---- tensors
 
 
-def inputs_shown(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
+def traced_inputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
     """A request's inputs, from its head and their bytes; None: leave the data out."""
     try:
         inputs = kserve_pb2.ModelInferRequest.FromString(head).inputs
@@ -127,7 +127,7 @@ def inputs_shown(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTe
     return _shown("TENSOR_QUEUE_INPUT", inputs, data)
 
 
-def outputs_shown(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
+def traced_outputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
     """As inputs_shown, for a response's outputs."""
     try:
         outputs = kserve_pb2.ModelInferResponse.FromString(head).outputs

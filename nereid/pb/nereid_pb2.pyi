@@ -53,15 +53,15 @@ class CacheStore(_message.Message):
     trace_context: bytes
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., time_to_live_ms: _Optional[int] = ..., trace_context: _Optional[bytes] = ...) -> None: ...
 
-class FindingFrame(_message.Message):
-    __slots__ = ("findings", "usage")
-    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+class LookupResultFrame(_message.Message):
+    __slots__ = ("results", "usage")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
-    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    results: _containers.RepeatedCompositeFieldContainer[LookupResult]
     usage: CacheUsage
-    def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., usage: _Optional[_Union[CacheUsage, _Mapping]] = ...) -> None: ...
+    def __init__(self, results: _Optional[_Iterable[_Union[LookupResult, _Mapping]]] = ..., usage: _Optional[_Union[CacheUsage, _Mapping]] = ...) -> None: ...
 
-class Finding(_message.Message):
+class LookupResult(_message.Message):
     __slots__ = ("id", "value")
     ID_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -240,12 +240,12 @@ class Moment(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ns: _Optional[int] = ...) -> None: ...
 
 class CachedModels(_message.Message):
-    __slots__ = ("names", "memory_domain")
+    __slots__ = ("names", "shm_namespace")
     NAMES_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    memory_domain: str
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
+    shm_namespace: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ...) -> None: ...
 
 class TraceRules(_message.Message):
     __slots__ = ("default_rule", "models")
@@ -475,20 +475,20 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "memory_domain", "process")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     BACKENDS_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     backends: _containers.RepeatedScalarFieldContainer[str]
-    memory_domain: str
+    shm_namespace: str
     process: str
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
@@ -601,7 +601,7 @@ class Describe(_message.Message):
     def __init__(self, command: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version_path: _Optional[str] = ...) -> None: ...
 
 class LoadInstance(_message.Message):
-    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "memory_domain")
+    __slots__ = ("instance", "config", "version", "version_path", "instance_name", "kind", "device_id", "backend_settings", "shm_namespace")
     class BackendSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -617,7 +617,7 @@ class LoadInstance(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     BACKEND_SETTINGS_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     instance: int
     config: _model_config_pb2.ModelConfig
     version: int
@@ -626,8 +626,8 @@ class LoadInstance(_message.Message):
     kind: Device.Kind
     device_id: int
     backend_settings: _containers.ScalarMap[str, str]
-    memory_domain: str
-    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
+    shm_namespace: str
+    def __init__(self, instance: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., version: _Optional[int] = ..., version_path: _Optional[str] = ..., instance_name: _Optional[str] = ..., kind: _Optional[_Union[Device.Kind, str]] = ..., device_id: _Optional[int] = ..., backend_settings: _Optional[_Mapping[str, str]] = ..., shm_namespace: _Optional[str] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("segment_names", "discard")

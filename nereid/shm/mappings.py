@@ -24,11 +24,11 @@ _MAX_MAPPINGS: Final = 64
 _GET_SEALS: Final = 1034
 
 
-class LostError(Exception):
+class SegmentLostError(Exception):
     """The memory that a reference names does not exist any more, or never did."""
 
 
-class Mappings:
+class SegmentMappings:
     """The segments that this process has mapped. May be used from several threads."""
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class Mappings:
         """The bytes that it names, in place; they stay valid for as long as the view is held.
 
         Raises:
-            LostError: they are gone, or were never there.
+            SegmentLostError: they are gone, or were never there.
         """
         return part(self.segment(reference.segment_name), reference)
 
     def segment(self, segment_name: str) -> memoryview:
-        """All of a segment; raises LostError as view()."""
+        """All of a segment; raises SegmentLostError as view()."""
         with self._lock:
             view = self._open.get(segment_name)
             if view is None:
@@ -63,7 +63,7 @@ class Mappings:
 
 
 def read(reference: SharedMemory) -> bytes:
-    """A copy of the bytes that a reference names; raises LostError as Mappings.view()."""
+    """A copy of the bytes that a reference names; raises SegmentLostError as Mappings.view()."""
     return bytes(view(reference))
 
 
@@ -73,10 +73,10 @@ def view(reference: SharedMemory) -> memoryview:
 
 
 def part(view: memoryview, reference: SharedMemory) -> memoryview:
-    """The range of a reference in its segment; raises LostError if it lies outside."""
+    """The range of a reference in its segment; raises SegmentLostError if it lies outside."""
     end = reference.offset + reference.size_bytes
     if not 0 <= reference.offset <= end <= len(view):
-        raise LostError(f"{reference} lies outside its segment of {len(view)} bytes")
+        raise SegmentLostError(f"{reference} lies outside its segment of {len(view)} bytes")
     return view[reference.offset : end]
 
 
@@ -93,7 +93,7 @@ def _path_and_inode(segment_name: str) -> tuple[str, int]:
     try:
         process, descriptor, inode = map(int, segment_name.split("."))
     except ValueError as error:
-        raise LostError(f"{segment_name!r} names no segment") from error
+        raise SegmentLostError(f"{segment_name!r} names no segment") from error
     return f"/proc/{process}/fd/{descriptor}", inode
 
 
@@ -103,15 +103,17 @@ def _map(segment_name: str) -> memoryview:
         # The descriptor may be a pipe or a terminal by now.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        raise LostError(f"segment {segment_name} cannot be opened: {error.strerror}") from error
+        raise SegmentLostError(
+            f"segment {segment_name} cannot be opened: {error.strerror}"
+        ) from error
     try:
         status = os.fstat(descriptor)
         # Only memory files have seals; an unsealed one could shrink under its readers.
         sealed = fcntl.fcntl(descriptor, _GET_SEALS) & SIZE_SEALS == SIZE_SEALS
         if status.st_ino != inode or not sealed:
-            raise LostError(f"segment {segment_name} is gone")
+            raise SegmentLostError(f"segment {segment_name} is gone")
         return memoryview(mmap.mmap(descriptor, status.st_size, prot=mmap.PROT_READ))
     except (OSError, ValueError) as error:
-        raise LostError(f"segment {segment_name} cannot be mapped: {error}") from error
+        raise SegmentLostError(f"segment {segment_name} cannot be mapped: {error}") from error
     finally:
         os.close(descriptor)

@@ -27,7 +27,7 @@ from typing import Final
 from nereid.core.messages import SharedMemory
 
 # Tensors of at least this size go through a segment: cheaper than inline (docs/decisions.md).
-THRESHOLD_BYTES: Final = 1 << 16
+SHM_THRESHOLD_BYTES: Final = 1 << 16
 # Tensors in a segment start at multiples of this.
 ALIGNMENT: Final = 64
 # Free segments are returned to the system after about this time.
@@ -42,7 +42,7 @@ _SHRINK, _GROW, _FUTURE_WRITE = 0x2, 0x4, 0x10
 SIZE_SEALS: Final = _SHRINK | _GROW
 
 
-def memory_domain(limit_bytes: int) -> str:
+def shm_namespace(limit_bytes: int) -> str:
     """Equal in two processes that can open each other's segments; empty in one that shares none.
 
     They can if they have the same kernel, process id namespace, user and capabilities.
@@ -59,7 +59,7 @@ def memory_domain(limit_bytes: int) -> str:
     return "/".join(map(str, (boot, *spaces, os.getuid(), os.getgid(), rights)))
 
 
-def tidying_pause_s(idle_s: float) -> float:
+def trim_interval_s(idle_s: float) -> float:
     """How often to call Segments.trim()."""
     return max(idle_s / 2, _MIN_TRIM_INTERVAL_S)
 
@@ -69,7 +69,7 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def owner_of(segment_name: str) -> str:
+def segment_owner(segment_name: str) -> str:
     """The id of the process that a segment belongs to, from its name."""
     return segment_name.partition(".")[0]
 
@@ -84,7 +84,7 @@ class Segment:
 
         writable: by other processes of this user as well.
         """
-        self.descriptor = os.memfd_create("nereid-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.descriptor = os.memfd_create("nereid-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.fchmod(self.descriptor, stat.S_IRUSR | stat.S_IWUSR)
             os.ftruncate(self.descriptor, size_bytes)
@@ -114,7 +114,7 @@ class Segment:
         self.view = memoryview(b"")
 
 
-class Segments:
+class SegmentPool:
     """A bounded pool of segments. May be used from several threads."""
 
     def __init__(self, limit_bytes: int, *, writable: bool = False) -> None:
@@ -130,11 +130,11 @@ class Segments:
         self.total_bytes = 0
 
     @property
-    def taken(self) -> int:
+    def used_count(self) -> int:
         """How many segments are in use."""
         return len(self._taken)
 
-    def take(self, size_bytes: int, user: object = None) -> Segment | None:
+    def acquire_segment(self, size_bytes: int, user: object = None) -> Segment | None:
         """A segment of at least this size for user; None: the pool is full."""
         with self._lock:
             segment = self._fitting(size_bytes) or self._new(size_bytes)
@@ -143,7 +143,7 @@ class Segments:
                 self._taken[segment.name] = segment
             return segment
 
-    def free(self, name: str) -> None:
+    def free_segment(self, name: str) -> None:
         """Return a segment that nobody reads any more; one that is not taken is ignored."""
         with self._lock:
             segment = self._taken.pop(name, None)
@@ -157,13 +157,13 @@ class Segments:
         with self._lock:
             self._close(self._taken.pop(name, None))
 
-    def discard_of(self, user: object) -> None:
+    def discard_segments_of(self, user: object) -> None:
         """Discard the segments that this user took."""
         with self._lock:
             for name in [each.name for each in self._taken.values() if each.user is user]:
                 self._close(self._taken.pop(name))
 
-    def discard_all(self) -> None:
+    def discard_used_segments(self) -> None:
         """Discard the segments that are in use."""
         with self._lock:
             while self._taken:
@@ -177,7 +177,7 @@ class Segments:
                 self._close(self._free.pop(0))
 
     def _fitting(self, size_bytes: int) -> Segment | None:
-        most = _MAX_WASTE * max(size_bytes, THRESHOLD_BYTES)
+        most = _MAX_WASTE * max(size_bytes, SHM_THRESHOLD_BYTES)
         best = None
         for segment in reversed(self._free):
             if size_bytes <= segment.size_bytes <= most and (
@@ -215,7 +215,7 @@ class Lease:
 
     __slots__ = ("_held", "_segments", "segment")
 
-    def __init__(self, segments: Segments, segment: Segment) -> None:
+    def __init__(self, segments: SegmentPool, segment: Segment) -> None:
         self._held = True
         self._segments = segments
         self.segment = segment
@@ -224,7 +224,7 @@ class Lease:
         """Return the segment: nobody reads it any more."""
         if self._held:
             self._held = False
-            self._segments.free(self.segment.name)
+            self._segments.free_segment(self.segment.name)
 
     def __del__(self) -> None:
         if self._held:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nereid.core.cache_messages import CacheUsage, Finding
+from nereid.core.cache_messages import CacheUsage, LookupResult
 from nereid.services.cache.lru import LeastRecentlyUsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.cache_messages import Lookup, Store
+    from nereid.core.cache_messages import CacheLookup, CacheStore
     from nereid.services.cache.store import OnFound, OnStored
 
 
@@ -31,8 +31,8 @@ class MemoryStore:
 
     def exchange(
         self,
-        lookups: Sequence[Lookup],
-        stores: Sequence[Store],
+        lookups: Sequence[CacheLookup],
+        stores: Sequence[CacheStore],
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
@@ -44,7 +44,7 @@ class MemoryStore:
             usage.store_ns += time.perf_counter_ns() - started_ns
         if lookups:
             started_ns = time.perf_counter_ns()
-            results = [Finding(each.id, self._table.get(each.key, now_s)) for each in lookups]
+            results = [LookupResult(each.id, self._table.get(each.key, now_s)) for each in lookups]
             usage.lookups += len(results)
             usage.hits += sum(each.value is not None for each in results)
             usage.lookup_ns += time.perf_counter_ns() - started_ns
@@ -61,7 +61,7 @@ class MemoryStore:
     async def close(self) -> None:
         self._table = LeastRecentlyUsed(0)
 
-    def _store(self, store: Store, now_s: float) -> bool:
+    def _store(self, store: CacheStore, now_s: float) -> bool:
         left_s = store.time_to_live_ms / 1000 if store.time_to_live_ms else self._time_to_live_s
         kept = self._table.insert(
             store.key, store.value, None if left_s is None else now_s + left_s

@@ -15,12 +15,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from nereid.core.cache_messages import CacheUsage, Finding
+from nereid.core.cache_messages import CacheUsage, LookupResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.core.cache_messages import Lookup, Store
+    from nereid.core.cache_messages import CacheLookup, CacheStore
     from nereid.services.cache.store import OnFound, OnStored
 
 _log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ class RedisOptions:
 
 @dataclass(slots=True, eq=False)
 class _Exchange:
-    lookups: Sequence[Lookup]
-    stores: Sequence[Store]
+    lookups: Sequence[CacheLookup]
+    stores: Sequence[CacheStore]
     on_found: OnFound
     on_stored: OnStored | None
     since_s: float
@@ -78,8 +78,8 @@ class RedisStore:
 
     def exchange(
         self,
-        lookups: Sequence[Lookup],
-        stores: Sequence[Store],
+        lookups: Sequence[CacheLookup],
+        stores: Sequence[CacheStore],
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
@@ -212,12 +212,12 @@ class RedisStore:
         for lookup, value in zip(exchange.lookups, values, strict=True):
             if isinstance(value, bytes):
                 self.usage.hits += 1
-                results.append(Finding(lookup.id, value))
+                results.append(LookupResult(lookup.id, value))
                 continue
             if isinstance(value, Exception):
                 self.usage.failures += 1
                 error = value
-            results.append(Finding(lookup.id, None))
+            results.append(LookupResult(lookup.id, None))
         _report_found(exchange, results)
         # A later error in this pipeline must not report them again.
         exchange.lookups = ()
@@ -239,7 +239,7 @@ class RedisStore:
     def _fail(self, exchange: _Exchange) -> None:
         self.usage.failures += len(exchange.lookups) + len(exchange.stores)
         if exchange.lookups:
-            _report_found(exchange, [Finding(each.id, None) for each in exchange.lookups])
+            _report_found(exchange, [LookupResult(each.id, None) for each in exchange.lookups])
         if exchange.stores:
             _report_stored(exchange, [False] * len(exchange.stores))
 
@@ -255,7 +255,7 @@ class RedisStore:
         self._last_error = text
 
 
-def _report_found(exchange: _Exchange, results: list[Finding]) -> None:
+def _report_found(exchange: _Exchange, results: list[LookupResult]) -> None:
     try:
         exchange.on_found(results)
     except Exception:

@@ -11,14 +11,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.cache_messages import EXCHANGE_PATH, FromCacheCodec, Lookup, Store, ToCacheCodec
+from nereid.core.cache_messages import (
+    EXCHANGE_PATH,
+    CacheLookup,
+    CacheReplyCodec,
+    CacheRequestCodec,
+    CacheStore,
+)
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
 from nereid.services.cache.cache_config import LocalConfig
 from nereid.services.cache.memory_store import MemoryStore
 from nereid.services.cache.tracing import ExchangeTrace
 
 if TYPE_CHECKING:
-    from nereid.core.cache_messages import CacheUsage, Finding, FromCache, ToCache
+    from nereid.core.cache_messages import CacheReply, CacheRequest, CacheUsage, LookupResult
     from nereid.observability.tracing import Tracer
     from nereid.rpc import Call, Link
     from nereid.rpc.net.tls_files import Tls
@@ -67,7 +73,7 @@ class CacheService:
         """tracer: None: no traces. The service closes it."""
         self._store = store
         self._tracer = tracer
-        self._links: set[Link[FromCache]] = set()
+        self._links: set[Link[CacheReply]] = set()
         self._server: Server | None = None
         self._usage_due: asyncio.TimerHandle | None = None
 
@@ -81,7 +87,7 @@ class CacheService:
         """All RPCs of the cache, for a server or a LocalChannel."""
         return Handlers(stream={EXCHANGE_PATH: self._accept})
 
-    def attach(self, link: Link[FromCache]) -> None:
+    def attach(self, link: Link[CacheReply]) -> None:
         """Serve a scheduler over this link. Call before items arrive."""
         link.on_items = partial(self._on_items, link)
         link.on_down = partial(self._links.discard, link)
@@ -110,14 +116,14 @@ class CacheService:
 
     def _accept(self, call: Call) -> None:
         codec = _SchedulerCodec()
-        link: Link[FromCache] = accept_link(
+        link: Link[CacheReply] = accept_link(
             call, codec, on_items=_ignore_items, on_down=_ignore_down
         )
         self.attach(link)
 
-    def _on_items(self, link: Link[FromCache], items: list[ToCache]) -> None:
-        lookups = [item for item in items if isinstance(item, Lookup)]
-        stores = [item for item in items if isinstance(item, Store)]
+    def _on_items(self, link: Link[CacheReply], items: list[CacheRequest]) -> None:
+        lookups = [item for item in items if isinstance(item, CacheLookup)]
+        stores = [item for item in items if isinstance(item, CacheStore)]
         on_found: OnFound = partial(_send_results, link)
         on_stored: OnStored | None = None
         if self._tracer is not None and any(item.trace_context for item in items):
@@ -139,17 +145,17 @@ class _SchedulerCodec:
     """The cache's end of an Exchange link: results out, lookups and stores in."""
 
     def __init__(self) -> None:
-        out = FromCacheCodec()
+        out = CacheReplyCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = ToCacheCodec().decode
+        self.decode = CacheRequestCodec().decode
 
 
-def _send_results(link: Link[FromCache], results: list[Finding]) -> None:
+def _send_results(link: Link[CacheReply], results: list[LookupResult]) -> None:
     for result in results:
         link.send(result)
 
 
-def _ignore_items(items: list[ToCache]) -> None:
+def _ignore_items(items: list[CacheRequest]) -> None:
     pass
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.cache_messages import CacheUsage, Finding, Lookup, Store
+    from nereid.core.cache_messages import CacheLookup, CacheStore, CacheUsage, LookupResult
 
-    OnFound = Callable[[list[Finding]], None]
+    OnFound = Callable[[list[LookupResult]], None]
     # Whether each of an exchange's stores was kept, in their order.
     OnStored = Callable[[Sequence[bool]], None]
 
@@ -24,8 +24,8 @@ class ResponseStore(Protocol):
 
     def exchange(
         self,
-        lookups: Sequence[Lookup],
-        stores: Sequence[Store],
+        lookups: Sequence[CacheLookup],
+        stores: Sequence[CacheStore],
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nereid.observability.tracing import Span, child_of, epoch_offset_ns
+from nereid.observability.tracing import Span, child_context, monotonic_to_unix_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.core.cache_messages import Finding, Lookup, Store
+    from nereid.core.cache_messages import CacheLookup, CacheStore, LookupResult
     from nereid.observability.tracing import Tracer
     from nereid.services.cache.store import OnFound
 
@@ -24,13 +24,15 @@ _now_ns = time.monotonic_ns
 class ExchangeTrace:
     """Records the sampled lookups and stores of one frame; wraps the store's callbacks."""
 
-    def __init__(self, tracer: Tracer, lookups: Sequence[Lookup], stores: Sequence[Store]) -> None:
+    def __init__(
+        self, tracer: Tracer, lookups: Sequence[CacheLookup], stores: Sequence[CacheStore]
+    ) -> None:
         self._tracer = tracer
         self._lookups = {each.id: each.trace_context for each in lookups if each.trace_context}
         self._stores = stores
         self._started_ns = _now_ns()
 
-    def on_found(self, send: OnFound, results: list[Finding]) -> None:
+    def on_found(self, send: OnFound, results: list[LookupResult]) -> None:
         """Send the results, then record the lookups."""
         ended_ns = _now_ns()
         send(results)
@@ -47,10 +49,10 @@ class ExchangeTrace:
                 self._record("store", store.trace_context, ended_ns, kept=was_kept)
 
     def _record(self, name: str, parent: bytes, ended_ns: int, **attributes: bool) -> None:
-        offset_ns = epoch_offset_ns()
+        offset_ns = monotonic_to_unix_ns()
         span = Span(
             name=name,
-            context=child_of(parent),
+            context=child_context(parent),
             parent=parent,
             start_ns=self._started_ns + offset_ns,
             end_ns=ended_ns + offset_ns,

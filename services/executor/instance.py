@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING, Final
 from nereid.backends import ModelLostError, ReadinessReporter, RequestModel
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.core.messages import ErrorStatus, error_status_of
-from nereid.core.methods import CONTROLS_KEY, EXECUTE_PATH, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
+from nereid.core.methods import (
+    CONTROLS_KEY,
+    CRASH_REPORTS_KEY,
+    EXECUTE_PATH,
+    INSTANCE_KEY,
+    READINESS_KEY,
+)
 from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.request_runner import RequestRunner
-from nereid.services.executor.shared_tensors import Lender
+from nereid.services.executor.shared_tensors import OutputLender
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
@@ -125,7 +131,7 @@ class Instance:
         self.spec = spec
         self._context = context
         self._callbacks = callbacks
-        self._lender = Lender(context.shared_tensors) if lends_outputs else None
+        self._lender = OutputLender(context.shared_tensors) if lends_outputs else None
         self._state = InstanceState.LOADING
         self._stopping = threading.Event()
         # Set: responses can no longer be delivered.
@@ -332,7 +338,7 @@ class Instance:
             timeout_s=CONNECT_TIMEOUT_S,
             tls=self._context.tls,
             # A RequestRunner waits for the stream's socket itself.
-            attended=self._requests is None,
+            background_keepalive=self._requests is None,
         )
         self._enter(InstanceState.IDLE)
         return self._stream
@@ -340,7 +346,7 @@ class Instance:
     def _stream_context(self) -> StreamContext:
         return StreamContext(
             address=self._context.scheduler_address,
-            metadata=[*self._metadata(), (VOUCHED_KEY, "1")],
+            metadata=[*self._metadata(), (CRASH_REPORTS_KEY, "1")],
             is_stopping=self._stopping.is_set,
             is_abandoned=self._abandoned.is_set,
             on_lost=self._callbacks.on_model_lost,
@@ -353,5 +359,5 @@ class Instance:
         if self._requests is not None:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:
-            metadata.append((READY_KEY, "1"))
+            metadata.append((READINESS_KEY, "1"))
         return metadata

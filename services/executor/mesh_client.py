@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, SharedMemory, error_status_of
 from nereid.mesh_client import MeshClient, call_scheduler, dial_scheduler
-from nereid.shm.mappings import LostError, exists, read
+from nereid.shm.mappings import SegmentLostError, exists, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,13 +54,13 @@ class BorrowedTensors:
             request.payloads = [
                 read(each) if isinstance(each, SharedMemory) else each for each in request.payloads
             ]
-        except LostError:
+        except SegmentLostError:
             _log.debug("a model's process ended before its request was sent")
 
     def open_response(self, response: InferResponse) -> None:
         # One of several cannot be made again.
         if not response.more and not exists(response.segment_name):
-            raise LostError(f"segment {response.segment_name} does not exist")
+            raise SegmentLostError(f"segment {response.segment_name} does not exist")
 
     def lost_response(self, response: InferResponse) -> InferResponse:
         """The receiver finds out when it opens the segment."""
@@ -87,9 +87,9 @@ class Mesh:
         )
         self._calls: set[asyncio.Task[None]] = set()
 
-    def infer(self, request: InferRequest, on_response: OnResponse) -> Asked:
+    def infer(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
         """Have a request executed; on_response is called for each response."""
-        asked = Asked(self, self._client, request, on_response)
+        asked = MeshRequest(self, self._client, request, on_response)
         self.call_on_loop(lambda: self._submit(asked))
         return asked
 
@@ -114,7 +114,7 @@ class Mesh:
         except RuntimeError:
             _log.debug("an instance's thread outlived the event loop")
 
-    def _submit(self, asked: Asked) -> None:
+    def _submit(self, asked: MeshRequest) -> None:
         self._client.open()
         if self._client.up and not self._tensors.shared:
             self._tensors.make_inline(asked.request)
@@ -138,7 +138,7 @@ class Mesh:
             on_reply(reply)
 
 
-class Asked:
+class MeshRequest:
     """A request of a model: it is cancelled at its deadline."""
 
     def __init__(

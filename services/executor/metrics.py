@@ -121,7 +121,7 @@ def write_metrics(
 ) -> None:
     """The executor's own series; ended_batches: of instances that have ended, by version."""
     joined = session is not None and session.accepted and not session.ended.is_set()
-    page.add(metrics.EXECUTOR_LINKED, joined)
+    page.add_value(metrics.EXECUTOR_JOINED, joined)
     instances: Counter[tuple[str, int]] = Counter()
     batches = ended_batches.copy()
     for instance in session.instances if session is not None else ():
@@ -132,4 +132,4 @@ def write_metrics(
         (metrics.EXECUTOR_BATCHES, batches),
     ):
         for (model, version), count in counts.items():
-            page.add(metric, count, {"model": model, "version": str(version)})
+            page.add_value(metric, count, {"model": model, "version": str(version)})

@@ -69,7 +69,7 @@ class ExecutorService:
         describe_pool = ThreadPoolExecutor(1, "describe")
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
         hello = make_hello(settings, self._backends)
-        hello.memory_domain, hello.process = shared_tensors.domain, shared_tensors.process
+        hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
         instances = InstanceContext(
             backends=self._backends,

@@ -23,7 +23,7 @@ from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.messages import error_status_of
 from nereid.core.methods import JOIN_PATH
 from nereid.model_config import write_description
-from nereid.observability.logging import follow_log_rules
+from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
 from nereid.services.executor.instance import Instance, InstanceCallbacks
@@ -81,7 +81,7 @@ class SchedulerSession:
         self._metrics_due_s = 0.0
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
-        self._mesh = Mesh(context.channel, context.hello.memory_domain, memory)
+        self._mesh = Mesh(context.channel, context.hello.shm_namespace, memory)
         self._send_event(pb.ExecutorEvent(hello=context.hello))
         METRICS.on_change = lambda: self._run_on_loop(self._schedule_metrics)
 
@@ -142,7 +142,7 @@ class SchedulerSession:
             case "unload":
                 self._on_unload(command.unload.instance)
             case "log_rules":
-                follow_log_rules(read_log_rules(command.log_rules))
+                apply_log_rules(read_log_rules(command.log_rules))
             case "release":
                 self._context.instances.shared_tensors.release_segments(command.release)
             case "readiness_query":
@@ -188,7 +188,7 @@ class SchedulerSession:
                 lambda: self._on_model_lost(number, last_batch, error_status)
             ),
         )
-        shared = context.instances.shared_tensors.domain == command.memory_domain != ""
+        shared = context.instances.shared_tensors.domain == command.shm_namespace != ""
         instance = Instance(spec, context.instances, callbacks, lends_outputs=shared)
         self._instances[number] = instance
         self._no_instances.clear()

@@ -14,14 +14,14 @@ import numpy as np
 
 from nereid.core.errors import Unavailable
 from nereid.core.messages import SharedMemory
-from nereid.shm.mappings import LostError, Mappings
+from nereid.shm.mappings import SegmentLostError, SegmentMappings
 from nereid.shm.segments import (
     IDLE_S,
-    THRESHOLD_BYTES,
-    Segments,
+    SHM_THRESHOLD_BYTES,
+    SegmentPool,
     aligned,
-    memory_domain,
-    tidying_pause_s,
+    shm_namespace,
+    trim_interval_s,
 )
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ class SharedTensors:
     """The executor's segments and its mappings of others'."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
-        self.domain = memory_domain(limit_bytes)
+        self.domain = shm_namespace(limit_bytes)
         self.process = str(os.getpid())
         # Models' workers write their responses there themselves.
-        self.segments = Segments(limit_bytes, writable=True)
-        self._mappings = Mappings()
+        self.segments = SegmentPool(limit_bytes, writable=True)
+        self._mappings = SegmentMappings()
         self._idle_s = idle_s
-        self.trim_interval_s = tidying_pause_s(idle_s)
+        self.trim_interval_s = trim_interval_s(idle_s)
 
     def view(self, memory: pb.SharedMemory) -> memoryview:
         """A request's tensor, in place.
@@ -57,20 +57,20 @@ class SharedTensors:
             return self._mappings.view(
                 SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
             )
-        except LostError as error:
+        except SegmentLostError as error:
             raise Unavailable(
                 f"the request's data in shared memory was lost: {error}", accepted=True
             ) from error
 
     def release_segments(self, release: pb.Release) -> None:
         """The responses in these segments have been read."""
-        free = self.segments.discard if release.discard else self.segments.free
+        free = self.segments.discard if release.discard else self.segments.free_segment
         for segment_name in release.segment_names:
             free(segment_name)
 
     def discard_all(self) -> None:
         """The session with the scheduler is over: nothing that is lent will be released."""
-        self.segments.discard_all()
+        self.segments.discard_used_segments()
 
     def trim_idle(self) -> None:
         """Return memory to the system that has not been used for a while."""
@@ -78,7 +78,7 @@ class SharedTensors:
         self._mappings.sweep()
 
 
-class Lender:
+class OutputLender:
     """Puts the responses of one instance into shared memory."""
 
     def __init__(self, shared_tensors: SharedTensors) -> None:
@@ -92,9 +92,9 @@ class Lender:
         for output in outputs:
             offsets.append(end)
             end += aligned(len(output))
-        if end < THRESHOLD_BYTES:
+        if end < SHM_THRESHOLD_BYTES:
             return None
-        segment = self._segments.take(end, self)
+        segment = self._segments.acquire_segment(end, self)
         if segment is None:
             return None
         self.lent.append(segment.name)
@@ -114,18 +114,18 @@ class Lender:
 
     def room(self, size_bytes: int) -> SharedMemory | None:
         """Memory for a response that the model's process writes itself; None: memory is full."""
-        segment = self._segments.take(size_bytes, self)
+        segment = self._segments.acquire_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def free(self, segment_name: str) -> None:
         """A segment of this instance is not used after all."""
-        self._segments.free(segment_name)
+        self._segments.free_segment(segment_name)
 
     def free_lent(self) -> None:
         """The current batch failed: no response that refers to its segments was sent."""
         for name in self.lent:
-            self._segments.free(name)
+            self._segments.free_segment(name)
 
     def discard_lent(self) -> None:
         """The stream broke: unsent responses are dropped, and sent ones may never be released."""
-        self._segments.discard_of(self)
+        self._segments.discard_segments_of(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.observability.tracing import Span, child_of, epoch_offset_ns, is_sampled
+from nereid.observability.tracing import Span, child_context, is_sampled, monotonic_to_unix_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +38,7 @@ def sampled(members: Iterable[pb.BatchMember]) -> list[bytes]:
 def record(tracer: Tracer, instance: str, run: Run) -> None:
     """Record the spans of a batch: compute, and in it input, infer and output."""
     # On Linux both clocks start at the same moment.
-    offset_ns = epoch_offset_ns()
+    offset_ns = monotonic_to_unix_ns()
     started_ns, stacked_ns = run.started_ns + offset_ns, run.stacked_ns + offset_ns
     ran_ns, ended_ns = run.ran_ns + offset_ns, run.ended_ns + offset_ns
     parts = (
@@ -47,7 +47,7 @@ def record(tracer: Tracer, instance: str, run: Run) -> None:
         ("compute output", ran_ns, ended_ns),
     )
     for parent in run.contexts:
-        context = child_of(parent)
+        context = child_context(parent)
         compute = Span(
             name="compute",
             context=context,
@@ -58,7 +58,13 @@ def record(tracer: Tracer, instance: str, run: Run) -> None:
             error=run.error,
         )
         spans = [
-            Span(name=name, context=child_of(context), parent=context, start_ns=start, end_ns=end)
+            Span(
+                name=name,
+                context=child_context(context),
+                parent=context,
+                start_ns=start,
+                end_ns=end,
+            )
             for name, start, end in parts
         ]
         tracer.record(compute, *spans)

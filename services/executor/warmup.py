@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from nereid.core.datatypes import BYTES, CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER, byte_size
-from nereid.core.errors import InvalidArgument, error_of
+from nereid.core.errors import InvalidArgument, error_from_code
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 
@@ -38,7 +38,7 @@ def warm_up(
             executed = pb.Executed.FromString(execute(batch))
             for response in executed.responses:
                 if response.HasField("error"):
-                    raise error_of(
+                    raise error_from_code(
                         response.error.code,
                         f"failed to run warmup sample '{sample.name}': {response.error.message}",
                     )

@@ -10,7 +10,7 @@ from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.service_process import StartError, freeze_started_objects, run_service
 from nereid.services.gateway import settings as gateway_settings
 from nereid.services.gateway.service import GatewayService
-from nereid.shm.segments import memory_domain
+from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
     from nereid.service_process import Shutdown
@@ -21,7 +21,7 @@ async def serve(settings: GatewaySettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
     tls = settings.mesh_tls_client(settings.scheduler_address)
     channel = SocketChannel(settings.scheduler_address, ChannelOptions(tls=tls))
-    open_link = dial_scheduler(channel, memory_domain(settings.shm_limit_bytes))
+    open_link = dial_scheduler(channel, shm_namespace(settings.shm_limit_bytes))
     service = GatewayService(settings, open_link=open_link, channel=channel)
     try:
         await _start(service)

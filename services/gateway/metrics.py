@@ -49,12 +49,12 @@ class GatewayMetrics:
     def write(self, page: Page) -> None:
         """Add all series of this gateway."""
         for status, count in sorted(self._http.statuses.items()):
-            page.add(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
+            page.add_value(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
         for code, count in sorted(self._grpc.statuses.items()):
-            page.add(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
-        page.add(metrics.GATEWAY_PENDING, len(self._client.requests))
-        page.add(metrics.GATEWAY_CONNECTIONS, self._http.connections)
-        page.add(metrics.GATEWAY_LINKED, self._client.up)
+            page.add_value(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
+        page.add_value(metrics.GATEWAY_PENDING, len(self._client.requests))
+        page.add_value(metrics.GATEWAY_CONNECTIONS, self._http.connections)
+        page.add_value(metrics.GATEWAY_LINKED, self._client.up)
 
 
 class MetricsFront:

@@ -19,11 +19,11 @@ from nereid.services.gateway.string_elements import StringInput
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nereid.services.gateway.client_shm.regions import RegionUse
+    from nereid.services.gateway.client_shm.regions import RegionRanges
 
 # Of a BoundedCache of what is derived from heads.
-TABLE_LIMIT: Final = 2048
-KEY_LIMIT_BYTES: Final = 8192
+CACHED_HEADS: Final = 2048
+MAX_CACHED_HEAD_BYTES: Final = 8192
 
 
 class CheckedHead(NamedTuple):
@@ -33,7 +33,7 @@ class CheckedHead(NamedTuple):
     input_names: tuple[str, ...]
     strings: tuple[StringInput, ...]
     # None: no tensor is in clients' shared memory.
-    regions: RegionUse | None = None
+    regions: RegionRanges | None = None
 
 
 def naming(model: str, version: str) -> bytes:

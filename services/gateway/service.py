@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.messages import LogRules, TraceRules
-from nereid.observability.logging import follow_log_rules
+from nereid.observability.logging import apply_log_rules
 from nereid.services.gateway.client_shm.outputs import Outputs
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.control import Control
@@ -24,7 +24,10 @@ from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from nereid.services.gateway.policy import restricted_apis
-from nereid.services.gateway.policy.header_forwarding import HeaderForwarding, SpeltConnection
+from nereid.services.gateway.policy.header_forwarding import (
+    CasePreservingConnection,
+    HeaderForwarding,
+)
 from nereid.services.gateway.policy.restricted_apis import RestrictedHttp, restricted_grpc
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.tracing.request_traces import open_tracing
@@ -99,7 +102,9 @@ class GatewayService:
 
     def _http_server(self) -> HttpServer:
         settings, front = self._settings, self._http_front
-        protocol = SpeltConnection if settings.http_header_forward_pattern else HttpConnection
+        protocol = (
+            CasePreservingConnection if settings.http_header_forward_pattern else HttpConnection
+        )
         restricted = restricted_apis.gather(settings.http_restricted_api)
         dispatch = RestrictedHttp(front, restricted) if restricted else front
         return HttpServer(dispatch, _http_limits(settings), protocol, front.allocate_body)
@@ -131,7 +136,7 @@ class GatewayService:
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, LogRules):
-            follow_log_rules(notice)
+            apply_log_rules(notice)
         elif isinstance(notice, TraceRules) and self._tracing is not None:
             self._tracing.set_rules(notice)
 

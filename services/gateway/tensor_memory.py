@@ -18,15 +18,15 @@ import numpy as np
 
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferResponse, SharedMemory, error_status_of
-from nereid.shm.mappings import Mappings, part
+from nereid.shm.mappings import SegmentMappings, part
 from nereid.shm.segments import (
     IDLE_S,
-    THRESHOLD_BYTES,
+    SHM_THRESHOLD_BYTES,
     Lease,
-    Segments,
+    SegmentPool,
     aligned,
-    memory_domain,
-    tidying_pause_s,
+    shm_namespace,
+    trim_interval_s,
 )
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class TensorMemory:
     """One gateway's segments, and its view of executors'. A mesh_client.TensorSharing."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
-        self.domain = memory_domain(limit_bytes)
+        self.domain = shm_namespace(limit_bytes)
         # Whether the scheduler is known to share memory with this gateway.
         self.shared = False
-        self.segments = Segments(limit_bytes)
+        self.segments = SegmentPool(limit_bytes)
         self._idle_s = idle_s
-        self._mappings = Mappings()
+        self._mappings = SegmentMappings()
         # Segments of responses that are read no more, to be released.
         self._released: deque[str] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -98,10 +98,10 @@ class TensorMemory:
         """A buffer for a body of this size, in which what follows the header is aligned; None: the
         body is to be received as bytes.
         """
-        if not self.shared or size_bytes < THRESHOLD_BYTES:
+        if not self.shared or size_bytes < SHM_THRESHOLD_BYTES:
             return None
         offset = aligned(header_bytes) - header_bytes
-        segment = self.segments.take(offset + size_bytes)
+        segment = self.segments.acquire_segment(offset + size_bytes)
         if segment is None:
             return None
         return MessageBuffer(Lease(self.segments, segment), offset, size_bytes)
@@ -134,7 +134,7 @@ class TensorMemory:
         """Replace a response's references by views of what they name.
 
         Raises:
-            LostError: the executor died in the meantime.
+            SegmentLostError: the executor died in the meantime.
         """
         references: list[Any] = response.payloads
         # All views of this response depend on this object: it is collected after the last of them.
@@ -167,7 +167,7 @@ class TensorMemory:
         self.segments.trim(self._idle_s)
         self._mappings.sweep()
         if self._loop is not None:
-            pause_s = tidying_pause_s(self._idle_s)
+            pause_s = trim_interval_s(self._idle_s)
             self._cleanup_timer = self._loop.call_later(pause_s, self._clean_up)
 
 

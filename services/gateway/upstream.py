@@ -13,7 +13,7 @@ from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.messages import CachedModels
 from nereid.mesh_client import MeshClient
 from nereid.services.gateway.request_digest import Digester
-from nereid.shm.segments import THRESHOLD_BYTES
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class Upstream:
         client, payloads = self.client, request.payloads
         # Tensors in shared memory hardly count: they are bounded elsewhere.
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
-        if size_bytes >= THRESHOLD_BYTES:
+        if size_bytes >= SHM_THRESHOLD_BYTES:
             self.tensors.stage(request)
             size_bytes = sum(map(len, request.payloads))
             if size_bytes > _MAX_INLINE_BYTES and request.lease is None:

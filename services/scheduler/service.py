@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels
-from nereid.core.methods import DOMAIN_KEY, EXECUTE_PATH, INFER_PATH, JOIN_PATH
+from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SHM_NAMESPACE_KEY
 from nereid.rpc import (
     ChannelOptions,
     Handlers,
@@ -33,18 +33,18 @@ from nereid.services.scheduler.models.load_rules import LoadRules
 from nereid.services.scheduler.models.loader import Loader
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.models.readiness import Readiness
-from nereid.services.scheduler.observability.latencies import config_of
+from nereid.services.scheduler.observability.latencies import parse_metrics_config
 from nereid.services.scheduler.observability.mesh_settings import MeshSettings
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 from nereid.services.scheduler.observability.request_traces import open_traces
-from nereid.services.scheduler.repository.model_control import ControlRules, RepositoryControl
+from nereid.services.scheduler.repository.model_control import ModelControl, ModelControlRules
 from nereid.services.scheduler.repository.repositories import Repositories
-from nereid.services.scheduler.repository.repository_methods import repository_calls
+from nereid.services.scheduler.repository.repository_methods import repository_handlers
 from nereid.services.scheduler.requests.admission import STOPPING, Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
-from nereid.shm.segments import memory_domain
+from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,10 +79,10 @@ class SchedulerService:
     def __init__(self, settings: Settings, cache_link: CacheLink | None = None) -> None:
         """cache_link: to a cache in this process; else settings say where one is, if any."""
         self._settings = settings
-        self._segment_owners = SegmentOwners(memory_domain(settings.shm_limit_bytes))
+        self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
         self._traces = open_traces(settings)
         self._catalogue = Catalogue()
-        metrics_config = config_of(settings.metrics_config)
+        metrics_config = parse_metrics_config(settings.metrics_config)
         self._cache_channel: SocketChannel | None = None
         self._cache = self._open_cache(cache_link)
         rules = self._load_rules(metrics_config)
@@ -92,7 +92,7 @@ class SchedulerService:
             self._catalogue, self._load_queue, self._traces, self._loader.nested_calls
         )
         repositories = Repositories(settings.model_repository, settings.model_config_name)
-        self._repository = RepositoryControl(
+        self._repository = ModelControl(
             repositories, self._catalogue, self._loader, _control_rules(settings)
         )
         self._links: dict[GatewaySession, Link[FromScheduler]] = {}
@@ -129,7 +129,7 @@ class SchedulerService:
         return Handlers(
             unary=self._control.handlers(),
             async_unary={
-                **repository_calls(self._repository),
+                **repository_handlers(self._repository),
                 **self._control.async_handlers(),
             },
             stream={
@@ -239,16 +239,16 @@ class SchedulerService:
     def _cached_models(self) -> CachedModels:
         if self._cache is None:
             return CachedModels((), self._segment_owners.domain)
-        return CachedModels(self._catalogue.cached(), self._segment_owners.domain)
+        return CachedModels(self._catalogue.cached_models(), self._segment_owners.domain)
 
     def _models_changed(self) -> None:
         self._admission.models_changed()
-        if self._cache is not None and self._announced != self._catalogue.cached():
-            self._announced = self._catalogue.cached()
+        if self._cache is not None and self._announced != self._catalogue.cached_models():
+            self._announced = self._catalogue.cached_models()
             self._send_notice(self._cached_models())
 
     def _accept_gateway(self, call: Call) -> None:
-        domain = call.get(DOMAIN_KEY)
+        domain = call.get(SHM_NAMESPACE_KEY)
         session = GatewaySession(self._admission, self._segment_owners, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
         link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
@@ -286,8 +286,8 @@ class _GatewayCodec:
         self.decode = RequestCodec().decode
 
 
-def _control_rules(settings: Settings) -> ControlRules:
-    return ControlRules(
+def _control_rules(settings: Settings) -> ModelControlRules:
+    return ModelControlRules(
         settings.model_control_mode,
         settings.load_model,
         settings.repository_poll_secs,

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from nereid.backends import ModelDescription
-from nereid.core.cache_messages import FromCacheCodec, ToCacheCodec
+from nereid.core.cache_messages import CacheReplyCodec, CacheRequestCodec
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import NereidError
 from nereid.core.messages import (
@@ -31,7 +31,12 @@ input [{ name: "x" data_type: TYPE_FP32 dims: -1 }, { name: "s" data_type: TYPE_
 output [{ name: "y" data_type: TYPE_FP32 dims: -1 }, { name: "t" data_type: TYPE_STRING dims: 1 }]
 """
 _SIGNATURE = signature_of(config(_CONFIG), 1, ModelDescription((), ()), bytes_as_text=True)
-_CODECS: list[Any] = [RequestCodec(lambda: 0.0), ResponseCodec(), ToCacheCodec(), FromCacheCodec()]
+_CODECS: list[Any] = [
+    RequestCodec(lambda: 0.0),
+    ResponseCodec(),
+    CacheRequestCodec(),
+    CacheReplyCodec(),
+]
 
 
 def _batch(*members: pb.BatchMember) -> bytes:

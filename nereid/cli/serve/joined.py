@@ -23,7 +23,7 @@ from nereid.services.scheduler.service import FAILED_START_CODE, SchedulerServic
 from nereid.services.scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
-    from nereid.core.cache_messages import FromCache, ToCache
+    from nereid.core.cache_messages import CacheReply, CacheRequest
     from nereid.core.messages import FromScheduler, ToScheduler
     from nereid.service_process import Shutdown
 
@@ -38,9 +38,9 @@ async def serve(
 ) -> int:
     """Serve until shutdown is requested or the start failed; the exit code."""
     cache: CacheService | None = None
-    cache_link: rpc.Link[ToCache] | None = None
+    cache_link: rpc.Link[CacheRequest] | None = None
     if cache_settings.cache_config:
-        scheduler_side: rpc.Link[FromCache]
+        scheduler_side: rpc.Link[CacheReply]
         cache_link, scheduler_side = rpc.memory_links()
         cache = CacheService(
             make_store(cache_settings.store_config()), open_tracer(cache_settings, "cache")

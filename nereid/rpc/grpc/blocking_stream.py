@@ -44,7 +44,7 @@ class BlockingStream:
         metadata: Iterable[tuple[str, str | bytes]] = (),
         timeout_s: float,
         tls: Tls | None = None,
-        attended: bool = True,
+        background_keepalive: bool = True,
     ) -> None:
         """Dial and open; `timeout_s` bounds both. Raises RpcError.
 
@@ -78,7 +78,7 @@ class BlockingStream:
             if tls is None:
                 raise
             raise RpcError(error.status, error.message + REFUSED) from error
-        if attended:
+        if background_keepalive:
             _BACKGROUND_READER.add_stream(self)
 
     def receive(self) -> bytes | None:
@@ -118,7 +118,7 @@ class BlockingStream:
                 self._raise_error()
             return messages
 
-    def glance(self) -> list[bytes]:
+    def read_from_any_thread(self) -> list[bytes]:
         """As take(), from any thread; nothing while another thread uses the stream."""
         if not self._lock.acquire(blocking=False):
             return []

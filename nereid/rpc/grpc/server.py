@@ -69,7 +69,7 @@ class Server:
             compression=options.compression,
         )
         self._listeners: list[Listener] = []
-        self._shells: set[_ServerProtocol] = set()
+        self._http2_protocols: set[_ServerProtocol] = set()
         self._empty = asyncio.Event()
         self._full_logged_at = -_FULL_LOG_INTERVAL_S
         self._timer: asyncio.TimerHandle | None = None
@@ -91,7 +91,7 @@ class Server:
     async def drain(self, grace_s: float) -> None:
         """Take no new calls, let those in flight finish for at most `grace_s`, then close."""
         self._stop_listening()
-        for protocol in self._shells:
+        for protocol in self._http2_protocols:
             protocol.http2.control.start_drain()
         loop = asyncio.get_running_loop()
         notice = loop.call_later(min(_DRAIN_NOTICE_S, grace_s), self._finish_drain)
@@ -110,7 +110,7 @@ class Server:
         for timer in (self._timer, self._deadline_timer):
             if timer is not None:
                 timer.cancel()
-        for protocol in list(self._shells):
+        for protocol in list(self._http2_protocols):
             protocol.http2.control.finish_drain()
             protocol.close()
         await self._all_closed()
@@ -119,18 +119,18 @@ class Server:
     # --- for connections
 
     def on_connection(self, protocol: _ServerProtocol) -> None:
-        self._shells.add(protocol)
+        self._http2_protocols.add(protocol)
         self._empty.clear()
         limit = self._options.max_connections
-        if limit is not None and len(self._shells) > limit:
+        if limit is not None and len(self._http2_protocols) > limit:
             # Before SETTINGS: grpc's clients take those for success, and would dial again and again
             # without a pause; a connection that fails makes them back off.
             self._log_full(limit)
             protocol.abort()
 
     def on_connection_lost(self, protocol: _ServerProtocol) -> None:
-        self._shells.discard(protocol)
-        if not self._shells:
+        self._http2_protocols.discard(protocol)
+        if not self._http2_protocols:
             self._empty.set()
 
     # --- inside
@@ -150,11 +150,11 @@ class Server:
         self._listeners.clear()
 
     def _finish_drain(self) -> None:
-        for protocol in self._shells:
+        for protocol in self._http2_protocols:
             protocol.http2.control.finish_drain()
 
     async def _all_closed(self) -> None:
-        if self._shells:
+        if self._http2_protocols:
             await self._empty.wait()
 
     def _timer_s(self) -> float:
@@ -166,7 +166,7 @@ class Server:
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._timer_s(), self._on_timer)
-        for protocol in list(self._shells):
+        for protocol in list(self._http2_protocols):
             protocol.on_timer()
 
     def _set_deadline_timer(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nereid.core.messages import ErrorStatus
     from nereid.observability.tracing import Tracer
-    from nereid.services.executor.shared_tensors import Lender
+    from nereid.services.executor.shared_tensors import OutputLender
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StreamContext:
     # Called with the last batch that the lost model had begun, and the error for its requests.
     on_lost: Callable[[int, ErrorStatus], None]
     # None: responses cannot be put in shared memory; nothing is traced.
-    lender: Lender | None
+    lender: OutputLender | None
     tracer: Tracer | None
 
 

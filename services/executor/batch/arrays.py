@@ -29,7 +29,7 @@ from nereid.services.executor.batch.responses import (
     prefixes,
     response_head,
 )
-from nereid.shm.segments import THRESHOLD_BYTES
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -228,7 +228,7 @@ def split_outputs(
                 for output, index in zip(plan.response_outputs, layout.indices, strict=True)
             ]
             append(encode_response(layout.head, (lend and lend(raws)) or raws))
-        elif layout.size_bytes >= THRESHOLD_BYTES and (
+        elif layout.size_bytes >= SHM_THRESHOLD_BYTES and (
             lent := lend and lend([_rows(views[index], row, end) for index in layout.indices])
         ):
             append(encode_response(layout.head, lent))

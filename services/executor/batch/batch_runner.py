@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from nereid.core.classification import read_labels
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.messages import ErrorStatus
-from nereid.observability.logging import about
+from nereid.observability.logging import request_log_extra
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
-from nereid.services.executor.batch.responses import LARGEST_FRAME_BYTES, failure
+from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, failure
 from nereid.services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
     from nereid.services.executor.batch.arrays import GatheredBatch, Piece, View
-    from nereid.services.executor.shared_tensors import Lender
+    from nereid.services.executor.shared_tensors import OutputLender
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class BatchRunner:
         model: Model,
         tracer: Tracer | None = None,
         view: View | None = None,
-        lender: Lender | None = None,
+        lender: OutputLender | None = None,
     ) -> None:
         """view: maps requests' tensors in shared memory; lender: puts responses' there."""
         self._name = spec.name
@@ -55,7 +55,7 @@ class BatchRunner:
         self._tracer = tracer
         self._view = view
         self._lender = lender
-        self.max_frame_bytes = LARGEST_FRAME_BYTES
+        self.max_frame_bytes = MAX_EXECUTED_BYTES
         # The last batch, if it had sampled members; recorded once its responses are written.
         self.traced: Run | None = None
 
@@ -118,7 +118,7 @@ class BatchRunner:
         if not isinstance(error, NereidError):
             _log.error("instance %s failed on a batch", self._name, exc_info=error)
             for member in members:
-                request = about(member.request_id, member.trace_context)
+                request = request_log_extra(member.request_id, member.trace_context)
                 _log.error("a request failed with its batch on %s", self._name, extra=request)
             error = Internal(INTERNAL_MESSAGE)
         error_status = ErrorStatus(error.code, error.message, accepted=True)

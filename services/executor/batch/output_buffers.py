@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nereid.backends import Response
     from nereid.pb import nereid_pb2 as pb
-    from nereid.services.executor.shared_tensors import Lender
+    from nereid.services.executor.shared_tensors import OutputLender
 
 
 class Rooms:
@@ -25,7 +25,7 @@ class Rooms:
 
     def __init__(self, *, foreseen: bool) -> None:
         # Set where answers may be put in shared memory.
-        self.lender: Lender | None = None
+        self.lender: OutputLender | None = None
         # How much shared memory the last outputs took; 0: they were small.
         self.expected_bytes = 0
         self._foreseen = foreseen

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from nereid.core.bounded_cache import BoundedCache
-from nereid.core.classification import Classification, classifications
+from nereid.core.classification import Classification, requested_classifications
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import Internal
 from nereid.core.shapes import VARIABLE, format_shape, shape_fits
@@ -161,7 +161,7 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
         sizes.append(None if column.datatype == BYTES else count * column.dtype.itemsize)
     outputs = _outputs(signature, [output.name for output in request.outputs])
     names = [signature.outputs[index].name for index in outputs]
-    responded = _response_outputs(signature, outputs, classifications(request.outputs))
+    responded = _response_outputs(signature, outputs, requested_classifications(request.outputs))
     return Plan(rows, tuple(columns), sizes, counts, outputs, names, responded)
 
 

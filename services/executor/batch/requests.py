@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from nereid.backends import Request, RequestSpec
-from nereid.core.classification import classifications
+from nereid.core.classification import requested_classifications
 from nereid.core.codecs import read_parameters
 from nereid.core.errors import Internal
 from nereid.core.messages import SharedMemory
@@ -70,7 +70,7 @@ class Requests:
         outputs = tuple(output.name for output in request.outputs) or self._all_outputs
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
-        form = RequestSpec(inputs, outputs, classifications(request.outputs))
+        form = RequestSpec(inputs, outputs, requested_classifications(request.outputs))
         self._forms[head] = form
         return form
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.responses import prefixes
-from nereid.shm.segments import THRESHOLD_BYTES
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class ResponseWriter:
         ):
             return self._any(response, room)
         sizes = [*map(len, tensors)]
-        if sum(sizes) >= THRESHOLD_BYTES:
+        if sum(sizes) >= SHM_THRESHOLD_BYTES:
             return self._any(response, None)
         known = self._prefixes.get(head)
         if known is None or known[0] != sizes:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid.services.executor.batch.request_plan import Signature
 
 # The scheduler accepts no larger message, and ends the stream of an instance that sends one.
-LARGEST_FRAME_BYTES: Final = (1 << 31) - (1 << 16)
+MAX_EXECUTED_BYTES: Final = (1 << 31) - (1 << 16)
 _LENGTH_DELIMITED = 2
 
 

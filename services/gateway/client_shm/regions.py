@@ -55,7 +55,7 @@ class Range(NamedTuple):
     size_bytes: int
 
 
-class RegionUse(NamedTuple):
+class RegionRanges(NamedTuple):
     """The ranges that a request's head names: of inputs by position, of outputs by name."""
 
     inputs: tuple[tuple[int, Range], ...]
@@ -204,7 +204,7 @@ class Regions:
             raise _past_end(name)
         return region
 
-    def use(self, request: InferRequest, named: RegionUse) -> None:
+    def use(self, request: InferRequest, named: RegionRanges) -> None:
         """Copy inputs from regions into request, and set where its outputs go.
 
         Raises:

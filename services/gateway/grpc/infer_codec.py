@@ -56,7 +56,7 @@ class GrpcDecoder:
     def __init__(self, regions: Regions = NO_REGIONS) -> None:
         self._regions = regions
         self._checked = BoundedCache[bytes, CheckedHead](
-            request_head.TABLE_LIMIT, request_head.KEY_LIMIT_BYTES
+            request_head.CACHED_HEADS, request_head.MAX_CACHED_HEAD_BYTES
         )
 
     def decode(self, data: bytes) -> InferRequest:
@@ -181,7 +181,7 @@ def _move_parameters(message: Message, request: InferRequest) -> None:
             # Triton reads a negative one as a very long time.
             request.timeout_us = max(0, value)
         elif key == _EMPTY_FINAL:
-            request.empty_final = value
+            request.wants_empty_final = value
         else:
             custom[key] = value
     message.ClearField("parameters")

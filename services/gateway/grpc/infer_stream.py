@@ -105,7 +105,7 @@ class _StreamRequest(PendingReply):
                 stream.fail(Status(error_status.code), error_status.message)
                 return
             reply = reply_to(response, request.request_id, not response.more)
-        elif request.empty_final and not response.more:
+        elif request.wants_empty_final and not response.more:
             reply = empty_final_reply(request.head, request.request_id)
         else:
             reply = b""

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.errors import InvalidArgument
 from nereid.pb import kserve_pb2 as pb
 from nereid.services.gateway.client_shm.cuda import open_cuda
-from nereid.services.gateway.client_shm.regions import CUDA, SYSTEM, Range, RegionUse, Registration
+from nereid.services.gateway.client_shm.regions import (
+    CUDA,
+    SYSTEM,
+    Range,
+    RegionRanges,
+    Registration,
+)
 from nereid.services.gateway.client_shm.system import open_system
 
 if TYPE_CHECKING:
@@ -29,7 +35,7 @@ _UINT64_END: Final = 1 << 64
 # --- tensors ------------------------------------------------------------------------------------
 
 
-def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionUse | None:
+def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges | None:
     """The regions that a request names, checked as on Triton: inputs first; None: it names none.
 
     Raises:
@@ -60,7 +66,7 @@ def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionUse | N
         # Of an output that is named twice the first counts.
         outputs.setdefault(output.name, place)
     placed = tuple((name, place) for name, place in outputs.items() if place is not None)
-    return RegionUse(tuple(inputs), placed) if inputs or placed else None
+    return RegionRanges(tuple(inputs), placed) if inputs or placed else None
 
 
 def _range(tensor: Any) -> Range | None:
@@ -96,7 +102,7 @@ def _value(tensor: Any, key: str, kind: str) -> Any:
 
 
 def place_payloads(
-    request: InferRequest, checked: CheckedHead, used: RegionUse, model: str
+    request: InferRequest, checked: CheckedHead, used: RegionRanges, model: str
 ) -> None:
     """Give each payload of the message to its input; inputs in shared memory have none.
 

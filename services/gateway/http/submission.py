@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nereid.core.messages import Arrival
-from nereid.services.gateway.policy.header_forwarding import SpeltHeaders
+from nereid.services.gateway.policy.header_forwarding import CasePreservingHeaders
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class InferSubmission:
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
             request.trace_context = trace_context.binary(traceparent)
-        if self._forwarding is not None and isinstance(call.headers, SpeltHeaders):
+        if self._forwarding is not None and isinstance(call.headers, CasePreservingHeaders):
             self._forwarding.forward_headers(request, call.headers.spelt.items())
         if self.data_plane.records_arrivals:
             request.arrival = Arrival("http", call.received_ns)

@@ -88,26 +88,26 @@ def _text(text: Text) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
-class SpeltHeaders(dict[bytes, bytes]):
+class CasePreservingHeaders(dict[bytes, bytes]):
     """Headers by lower-case name, and as the client spelt the names."""
 
-    def __init__(self, other: SpeltHeaders | None = None) -> None:
+    def __init__(self, other: CasePreservingHeaders | None = None) -> None:
         super().__init__(other or {})
         self.spelt: dict[bytes, bytes] = {} if other is None else other.spelt
 
-    def copy(self) -> SpeltHeaders:
-        return SpeltHeaders(self)
+    def copy(self) -> CasePreservingHeaders:
+        return CasePreservingHeaders(self)
 
 
-class SpeltConnection(HttpConnection):
-    """A connection whose calls have SpeltHeaders."""
+class CasePreservingConnection(HttpConnection):
+    """A connection whose calls have CasePreservingHeaders."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._current.headers = SpeltHeaders()
+        self._current.headers = CasePreservingHeaders()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         headers = self._current.headers
-        if isinstance(headers, SpeltHeaders):
+        if isinstance(headers, CasePreservingHeaders):
             headers.spelt[name] = value

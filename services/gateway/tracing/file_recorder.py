@@ -11,11 +11,11 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.observability.tracing import (
-    LARGEST_TENSOR_BYTES,
-    child_of,
-    inputs_shown,
+    MAX_TRACED_TENSOR_BYTES,
+    child_context,
     is_sampled,
-    outputs_shown,
+    traced_inputs,
+    traced_outputs,
     with_tensors,
 )
 from nereid.services.gateway.tensor_memory import tensor_bytes
@@ -116,11 +116,11 @@ class _FileTrace:
         self._tensors: list[TracedTensor] = []
         self._done = False
         # Not the client's context: it may have several requests of one trace pending.
-        request.trace_context = child_of(b"")
+        request.trace_context = child_context(b"")
         if sampler.rule.tensors:
             request.trace_context = with_tensors(request.trace_context)
             data = [_copy(tensor_bytes(request, each)) for each in request.payloads]
-            self._tensors += inputs_shown(request.head, data)
+            self._tensors += traced_inputs(request.head, data)
         assert request.arrival is not None, "the front recorded no arrival"
         protocol, received_ns = request.arrival
         start, end = _RECEIVED[protocol]
@@ -135,7 +135,7 @@ class _FileTrace:
         shown = bool(response.head or response.error or not response.more)
         shown = shown and (not response.more or len(self._moments) < 3 * _MAX_RESPONSES)
         if shown and response.head and self._sampler.rule.tensors and response.error is None:
-            self._tensors += outputs_shown(response.head, map(_copy, response.payloads))
+            self._tensors += traced_outputs(response.head, map(_copy, response.payloads))
         try:
             self._on_response(response)
         finally:
@@ -186,4 +186,4 @@ def to_local_clock(
 def _copy(payload: object) -> bytes | None:
     """A copy of a tensor, whose memory will be used again; None if it is too large."""
     assert isinstance(payload, bytes | memoryview), "a reference without its segment"
-    return bytes(payload) if len(payload) <= LARGEST_TENSOR_BYTES else None
+    return bytes(payload) if len(payload) <= MAX_TRACED_TENSOR_BYTES else None

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from nereid.observability.trace_config import parse_trace_config
 from nereid.observability.tracing import (
     Span,
-    child_of,
-    epoch_offset_ns,
+    child_context,
+    monotonic_to_unix_ns,
     open_tracer,
 )
 from nereid.pb import kserve_pb2
@@ -104,7 +104,7 @@ class _SpanTrace:
         self._on_response = on_response
         self._done = False
         self._parent = request.trace_context
-        self._context = request.trace_context = child_of(request.trace_context)
+        self._context = request.trace_context = child_context(request.trace_context)
         assert request.arrival is not None, "the front recorded no arrival"
         self._arrival = request.arrival
         self._sent_ns = _now_ns()
@@ -134,7 +134,7 @@ class _SpanTrace:
         if self._done:
             return
         self._done = True
-        offset_ns = epoch_offset_ns()
+        offset_ns = monotonic_to_unix_ns()
         ended_ns = _now_ns() + offset_ns
         received_ns = self._arrival.received_ns + offset_ns
         sent_ns = self._sent_ns + offset_ns
@@ -156,7 +156,7 @@ class _SpanTrace:
         self._tracer.record(*spans)
 
     def _part(self, name: str, start_ns: int, end_ns: int) -> Span:
-        context = child_of(self._context)
+        context = child_context(self._context)
         return Span(
             name=name, context=context, parent=self._context, start_ns=start_ns, end_ns=end_ns
         )

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.core.cache_messages import (
     EXCHANGE_PATH,
+    CacheLookup,
+    CacheReplyCodec,
+    CacheRequestCodec,
+    CacheStore,
     CacheUsage,
-    Finding,
-    FromCacheCodec,
-    Lookup,
-    Store,
-    ToCacheCodec,
+    LookupResult,
 )
 from nereid.rpc import dial_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.cache_messages import FromCache, ToCache
+    from nereid.core.cache_messages import CacheReply, CacheRequest
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Channel
 
@@ -44,7 +44,7 @@ class CacheLink(Protocol):
     """A link (nereid.rpc.Link) to the cache."""
 
     up: bool
-    on_items: Callable[[list[FromCache]], None]
+    on_items: Callable[[list[CacheReply]], None]
     on_up: Callable[[], None]
     on_down: Callable[[], None]
 
@@ -52,7 +52,7 @@ class CacheLink(Protocol):
     def pending(self) -> int:
         """How many items are not yet written to the stream."""
 
-    def send(self, item: ToCache) -> None:
+    def send(self, item: CacheRequest) -> None:
         """Send an item, together with the others of this loop turn."""
 
     def close(self) -> None:
@@ -63,9 +63,9 @@ class _Codec:
     """The scheduler's end of the Exchange link: lookups and stores out, results in."""
 
     def __init__(self) -> None:
-        out = ToCacheCodec()
+        out = CacheRequestCodec()
         self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = FromCacheCodec().decode
+        self.decode = CacheReplyCodec().decode
 
 
 def dial_cache(channel: Channel) -> CacheLink:
@@ -109,7 +109,7 @@ class CacheClient:
             return False
         self._last_id += 1
         self._lookups[self._last_id] = (time.monotonic() + self._timeout_s, on_result)
-        self._link.send(Lookup(self._last_id, key, trace_context))
+        self._link.send(CacheLookup(self._last_id, key, trace_context))
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._expire)
         return True
@@ -118,7 +118,7 @@ class CacheClient:
         """Store a value, if it can be sent now."""
         if self.can_send(len(value)):
             self._unsent_bytes += len(value)
-            self._link.send(Store(key, value, trace_context=trace_context))
+            self._link.send(CacheStore(key, value, trace_context=trace_context))
         else:
             self.failures += 1
 
@@ -140,9 +140,9 @@ class CacheClient:
         self._link.close()
         self._on_down()
 
-    def _on_items(self, items: list[FromCache]) -> None:
+    def _on_items(self, items: list[CacheReply]) -> None:
         for item in items:
-            if isinstance(item, Finding):
+            if isinstance(item, LookupResult):
                 lookup = self._lookups.pop(item.id, None)
                 # None: it has timed out.
                 if lookup is not None:
@@ -186,7 +186,7 @@ def _report(on_result: OnResult, value: bytes | None) -> None:
         _log.exception("the callback of a cache lookup failed")
 
 
-def _ignore(items: list[FromCache]) -> None:
+def _ignore(items: list[CacheReply]) -> None:
     pass
 
 

@@ -15,7 +15,7 @@ from nereid.core.bounded_cache import BoundedCache
 from nereid.core.digest import Layout, digest, layout_of
 from nereid.core.messages import SharedMemory, payload_bytes
 from nereid.pb import kserve_pb2
-from nereid.shm.mappings import LostError, view
+from nereid.shm.mappings import SegmentLostError, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -80,6 +80,6 @@ def _digest(
     """Empty: this process cannot read the data."""
     try:
         data = [view(each) if isinstance(each, SharedMemory) else each for each in payloads]
-    except LostError:
+    except SegmentLostError:
         return b""
     return digest(layout, parameters, data)

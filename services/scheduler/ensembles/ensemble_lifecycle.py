@@ -15,7 +15,7 @@ from nereid.pb import model_config_pb2
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.ensembles.step_validation import check_steps
 from nereid.services.scheduler.models.dependencies import is_ensemble, step_models
-from nereid.services.scheduler.models.lifecycle import UNLOADED, Standing, VersionState
+from nereid.services.scheduler.models.lifecycle import UNLOADED, LoadStatus, VersionState
 from nereid.services.scheduler.repository.revision import revision_of
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Ensembles:
             standing = self._standing(served)
         except NereidError as error:
             reason = UNLOADED if isinstance(error, _StepUnloaded) else error.message
-            event = partial(life.report, _STEPS, Standing.FAILED, reason)
+            event = partial(life.report, _STEPS, LoadStatus.FAILED, reason)
         else:
             event = partial(life.forget_executor, _STEPS)
             if standing is not None:
@@ -110,7 +110,7 @@ class Ensembles:
             # Ensembles that use this one must know, even if its state is the same as before.
             self.on_model_changed(served.name)
 
-    def _standing(self, served: ServedVersion) -> Standing | None:
+    def _standing(self, served: ServedVersion) -> LoadStatus | None:
         """How far its load has come; None: models of its steps wait for executors.
 
         Raises:
@@ -120,14 +120,14 @@ class Ensembles:
         waiting = [model for model, ready in needed if ready is None]
         if waiting:
             lives = [each.life for model in waiting for each in model.versions.values()]
-            return Standing.LOADING if any(life.loading for life in lives) else None
+            return LoadStatus.LOADING if any(life.loading for life in lives) else None
         ready = [each for _, each in needed if each is not None]
         configs = {
             each.name: each.runtime.config.proto for each in ready if each.runtime is not None
         }
         _set_decoupled(served, decoupled=check_steps(served.draft, configs))
         _set_revision(served, [each.runtime.revision for each in ready if each.runtime is not None])
-        return Standing.UP if all(each.life.up for each in ready) else None
+        return LoadStatus.UP if all(each.life.up for each in ready) else None
 
     def _step_versions(
         self, served: ServedVersion

@@ -21,7 +21,7 @@ from nereid.core.errors import (
     InvalidArgument,
     NereidError,
     Unavailable,
-    error_of,
+    error_from_code,
 )
 from nereid.core.messages import InferRequest, InferResponse, SharedMemory
 from nereid.observability.metrics import CANCELED, OTHER
@@ -38,7 +38,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion, Version
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.entry import about
 from nereid.services.scheduler.requests.segment_owners import inline
-from nereid.shm.mappings import LostError, exists
+from nereid.shm.mappings import SegmentLostError, exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,7 +148,7 @@ class EnsembleVersion(ModelVersion):
                 self._fail_run(run, InvalidArgument.code, text)
             else:
                 self._finish_run(run, actions.responses)
-        except LostError:
+        except SegmentLostError:
             self._restart_run(run)
         except NereidError as error:
             self._fail_run(run, error.code, error.message)
@@ -219,7 +219,7 @@ class EnsembleVersion(ModelVersion):
             self._throttle_calls(run, call)
 
     def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor]) -> InferResponse:
-        """The response with these outputs; raises LostError."""
+        """The response with these outputs; raises SegmentLostError."""
         tensors = run.head.response_tensors(outputs)
         head = self._heads.write_response(run.head, tensors, run.entry.request.parameters)
         response = InferResponse(0, head, [tensor.payload for tensor in tensors])
@@ -282,7 +282,7 @@ class EnsembleVersion(ModelVersion):
     # ---- the end of a run
 
     def _fail_run(self, run: EnsembleRun, code: int, message: str) -> None:
-        error = error_of(code, f"in ensemble '{self.name}', {message}", accepted=True)
+        error = error_from_code(code, f"in ensemble '{self.name}', {message}", accepted=True)
         self._fail(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
 
     def _close(self, entry: Entry, response: InferResponse | None) -> None:
@@ -356,7 +356,7 @@ class EnsembleVersion(ModelVersion):
         """Leave payloads in shared memory if all of them are in one segment; else copy them.
 
         Raises:
-            LostError: the executor that owns a segment was lost.
+            SegmentLostError: the executor that owns a segment was lost.
         """
         leases = {tensor.lease for tensor in outputs}
         lease = leases.pop()

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from nereid.core.bounded_cache import BoundedCache
-from nereid.core.classification import Classification, classifications, classify_output
+from nereid.core.classification import (
+    Classification,
+    request_classification,
+    requested_classifications,
+)
 from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, Unimplemented
@@ -137,7 +141,7 @@ class EnsembleHeads:
         )
         classes = {
             name: each._replace(labels=self._labels.get(name)) if each.labels is None else each
-            for name, each in classifications(message.outputs).items()
+            for name, each in requested_classifications(message.outputs).items()
         }
         key = (names, tuple(sorted(classes.items())))
         known = self._plans.get(key)
@@ -266,7 +270,7 @@ class StepHeads:
         for name, _ in self.step.output_map:
             output = request.outputs.add(name=name)
             if name in self._classes:
-                classify_output(output, self._classes[name])
+                request_classification(output, self._classes[name])
         return request.SerializeToString()
 
     def parse_response(self, response: InferResponse) -> dict[str, Tensor]:

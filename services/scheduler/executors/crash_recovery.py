@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.core.errors import error_of
+from nereid.core.errors import error_from_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +64,8 @@ def _recover(placed: PlacedInstance, cause: str, report: CrashReport | None) -> 
     if runtime is None:
         return
     if report is not None:
-        error = error_of(report.error_status.code, report.error_status.message, accepted=True)
+        error = error_from_code(
+            report.error_status.code, report.error_status.message, accepted=True
+        )
         runtime.fail_begun(placed.instance, report.begun, error)
     runtime.lose_instance(placed.instance, cause)

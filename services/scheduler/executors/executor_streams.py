@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from nereid.core.codecs import read_error
-from nereid.core.methods import CONTROLS_KEY, INSTANCE_KEY, READY_KEY, VOUCHED_KEY
+from nereid.core.methods import CONTROLS_KEY, CRASH_REPORTS_KEY, INSTANCE_KEY, READINESS_KEY
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.scheduler.executors.instance import CrashReport
 from nereid.services.scheduler.executors.sessions import Session
-from nereid.services.scheduler.models.readiness import heard
+from nereid.services.scheduler.models.readiness import on_readiness_report
 
 if TYPE_CHECKING:
     from nereid.rpc import Call
@@ -44,8 +44,8 @@ def accept_execute(loader: Loader, call: Call) -> None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
     placed.instance.accepts_controls = call.get(CONTROLS_KEY) is not None
-    placed.instance.reports_readiness = call.get(READY_KEY) is not None
-    placed.instance.reports_crashes = call.get(VOUCHED_KEY) is not None
+    placed.instance.reports_readiness = call.get(READINESS_KEY) is not None
+    placed.instance.reports_crashes = call.get(CRASH_REPORTS_KEY) is not None
     if placed.instance.reports_crashes:
         call.trust()
     call.on_message = partial(placed.served.runtime.executed, placed.instance)
@@ -79,7 +79,7 @@ class _JoinStream:
         if self._session is None:
             if kind == "hello" and event.hello.name:
                 self._session = Session(event.hello, self._call)
-                self._loader.joined(self._session)
+                self._loader.executor_joined(self._session)
             else:
                 self._refuse("the first message must be a hello with a name")
             return
@@ -87,7 +87,7 @@ class _JoinStream:
 
     def _on_event(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
         if kind == "described":
-            self._loader.described(session, event.described)
+            self._loader.model_described(session, event.described)
         elif kind == "instance_failed":
             failed = event.instance_failed
             self._loader.instance_failed(session, failed.instance, read_error(failed.error))
@@ -105,9 +105,9 @@ class _JoinStream:
             session.custom_metrics = event.custom_metrics
         elif kind == "readiness_report":
             placed = self._loader.instances.placed.get(event.readiness_report.instance)
-            heard(placed, session, event.readiness_report)
+            on_readiness_report(placed, session, event.readiness_report)
         elif kind == "leaving":
-            self._loader.leaving(session)
+            self._loader.executor_leaving(session)
         else:
             # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
             _log.warning("executor '%s' sent an unknown event; ignoring it", session.name)
@@ -120,6 +120,6 @@ class _JoinStream:
     def _end(self) -> None:
         self._call.on_message = None
         if self._session is not None:
-            self._loader.left(self._session)
+            self._loader.executor_left(self._session)
             self._session = None
         self._call.finish()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
     from nereid.core.messages import ErrorStatus
-    from nereid.services.scheduler.models.readiness import Question
+    from nereid.services.scheduler.models.readiness import ReadinessQuestion
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 
@@ -120,7 +120,7 @@ class Instance:
     shares: bool = True
     # Its model can be asked whether it is ready, and the last such query.
     reports_readiness: bool = False
-    question: Question | None = None
+    question: ReadinessQuestion | None = None
 
     @property
     def retiring(self) -> bool:

@@ -46,7 +46,7 @@ class InstanceTable:
             if instance.gpu_uuid and served.runtime is not None:
                 # Creates the GPU's counters, so that metrics show them from now on.
                 served.runtime.statistics.gpus[instance.gpu_uuid]
-            instance.shares = self._rules.segment_owners.shares_domain(session.hello.memory_domain)
+            instance.shares = self._rules.segment_owners.shares_domain(session.hello.shm_namespace)
             added.append(PlacedInstance(instance, served, session, slot))
             session.hosted[served].instances[instance.id] = instance
             self.placed[instance.id] = added[-1]

@@ -91,7 +91,7 @@ class Catalogue:
         """Add a model, or replace the one of its name."""
         self._models[model.name] = model
 
-    def cached(self) -> tuple[str, ...]:
+    def cached_models(self) -> tuple[str, ...]:
         """The names of the models whose responses may be cached."""
         names = {
             each.name

@@ -68,7 +68,7 @@ TRANSITIONS: Final[Mapping[VersionState, frozenset[VersionState]]] = {
 _LOAD_OVER: Final = frozenset({VersionState.READY, VersionState.UNAVAILABLE})
 
 
-class Standing(Enum):
+class LoadStatus(Enum):
     """How far one executor has come with loading a version."""
 
     LOADING = 1
@@ -88,12 +88,12 @@ class VersionLife:
         # Reports of executors no longer change the state.
         self.final = False
         self._reason = ""
-        self._reports: dict[Hashable, tuple[Standing, str]] = {}
+        self._reports: dict[Hashable, tuple[LoadStatus, str]] = {}
 
     @property
     def up(self) -> bool:
         """Whether an executor has it, so that requests can be executed now."""
-        return any(standing is Standing.UP for standing, _ in self._reports.values())
+        return any(standing is LoadStatus.UP for standing, _ in self._reports.values())
 
     @property
     def serving(self) -> bool:
@@ -103,7 +103,7 @@ class VersionLife:
     @property
     def loading(self) -> bool:
         """Whether an executor is loading it."""
-        return any(standing is Standing.LOADING for standing, _ in self._reports.values())
+        return any(standing is LoadStatus.LOADING for standing, _ in self._reports.values())
 
     @property
     def load_finished(self) -> bool:
@@ -152,7 +152,7 @@ class VersionLife:
         self._reports.clear()
         self._set_state(VersionState.UNAVAILABLE, UNLOADED)
 
-    def report(self, executor: Hashable, standing: Standing, reason: str = "") -> None:
+    def report(self, executor: Hashable, standing: LoadStatus, reason: str = "") -> None:
         """An executor has come this far with loading it."""
         self._reports[executor] = (standing, reason)
         self._update_state()
@@ -165,15 +165,15 @@ class VersionLife:
 
     def failed_on(self, executor: Hashable) -> bool:
         """Whether this executor has tried and failed."""
-        return self._reports.get(executor, (None,))[0] is Standing.FAILED
+        return self._reports.get(executor, (None,))[0] is LoadStatus.FAILED
 
     def _update_state(self) -> None:
         standings = {standing for standing, _ in self._reports.values()}
         if self.final or not standings:
             return
-        if Standing.UP in standings:
+        if LoadStatus.UP in standings:
             self._set_state(VersionState.READY)
-        elif Standing.LOADING in standings:
+        elif LoadStatus.LOADING in standings:
             if self.state is not VersionState.READY:
                 self._set_state(VersionState.LOADING)
         else:

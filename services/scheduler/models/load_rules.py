@@ -102,7 +102,7 @@ class LoadRules:
             kind=slot.kind,
             device_id=slot.device_id,
             backend_settings=self.backend_settings(config.backend),
-            memory_domain=self.segment_owners.domain,
+            shm_namespace=self.segment_owners.domain,
         )
         return pb.ExecutorCommand(load=load)
 

@@ -26,7 +26,7 @@ from nereid.services.scheduler.models import instance_update
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.config_completion import needs_description
 from nereid.services.scheduler.models.dependencies import is_ensemble
-from nereid.services.scheduler.models.lifecycle import Standing, VersionState, reason_of
+from nereid.services.scheduler.models.lifecycle import LoadStatus, VersionState, reason_of
 from nereid.services.scheduler.models.load_rules import full_config_of
 from nereid.services.scheduler.models.load_waiters import LoadWaiters
 from nereid.services.scheduler.repository.revision import digest_files, revision_of
@@ -150,12 +150,12 @@ class Loader:
         """The executors that have joined."""
         return self._sessions.values()
 
-    def joined(self, session: Session) -> None:
+    def executor_joined(self, session: Session) -> None:
         """An executor has joined: load all versions on it."""
         old = self._sessions.pop(session.name, None)
         if old is not None:
             _log.warning("executor '%s' joined again; its old session ends", session.name)
-            self.left(old)
+            self.executor_left(old)
             old.stream.finish()
         self._sessions[session.name] = session
         for command in self.greeting():
@@ -166,7 +166,7 @@ class Loader:
         for served in list(self._versions):
             self._load_on_executor(served, session)
 
-    def leaving(self, session: Session) -> None:
+    def executor_leaving(self, session: Session) -> None:
         """An executor finishes the batches that it has and takes no new ones."""
         _log.info("executor '%s' is leaving", session.name)
         session.leaving = True
@@ -178,7 +178,7 @@ class Loader:
             hosted.awaited.clear()
         self._forget_reports_of(session)
 
-    def left(self, session: Session) -> None:
+    def executor_left(self, session: Session) -> None:
         """An executor's control stream has ended. One that was leaving may still finish batches."""
         if not (session.leaving or self._stopped):
             _log.warning("executor '%s' was lost", session.name)
@@ -198,7 +198,7 @@ class Loader:
                 del self._describing[command]
                 self._load_on_all_executors(served)
 
-    def described(self, session: Session, message: pb.Described) -> None:
+    def model_described(self, session: Session, message: pb.Described) -> None:
         """An executor has read a model file, or has failed to."""
         served, describer = self._describing.pop(message.command, (None, None))
         if served is None or describer is not session:
@@ -234,7 +234,7 @@ class Loader:
         hosted = placed.session.hosted[served]
         if hosted.completed or hosted.ready == len(hosted.instances):
             hosted.completed = True
-            self._report(served, placed.session, Standing.UP)
+            self._report(served, placed.session, LoadStatus.UP)
         self._instance_updates.on_load_finished(hosted, number)
         self.waiters.notify_all()
         return placed
@@ -251,7 +251,7 @@ class Loader:
         if session.leaving or instance.id in hosted.surplus:
             self.instances.remove_instance(hosted, instance)
         elif hosted.completed and not hosted.ready and hosted.instances:
-            self._report(served, session, Standing.LOADING)
+            self._report(served, session, LoadStatus.LOADING)
 
     def instance_failed(self, session: Session, number: int, error_status: ErrorStatus) -> None:
         """An instance could not be loaded, or has failed for good."""
@@ -305,7 +305,7 @@ class Loader:
             return
         command = next(self._numbers)
         self._describing[command] = (served, session)
-        self._report(served, session, Standing.LOADING)
+        self._report(served, session, LoadStatus.LOADING)
         describe = pb.Describe(command=command, config=served.draft, version_path=served.path)
         session.send(pb.ExecutorCommand(describe=describe))
 
@@ -327,7 +327,7 @@ class Loader:
             return
         self._set_shown_config(served, session)
         session.hosted[served] = HostedVersion()
-        self._report(served, session, Standing.LOADING)
+        self._report(served, session, LoadStatus.LOADING)
         if self._rules.cache is None:
             self.instances.load_instances(served, session, slots)
         else:
@@ -366,11 +366,11 @@ class Loader:
         for served in list(self._versions):
             self._apply_event(served, partial(served.life.forget_executor, session))
 
-    def _report(self, served: ServedVersion, session: Session, standing: Standing) -> None:
+    def _report(self, served: ServedVersion, session: Session, standing: LoadStatus) -> None:
         self._apply_event(served, partial(served.life.report, session, standing))
 
     def _report_failure(self, served: ServedVersion, session: Session, reason: str) -> None:
-        self._apply_event(served, partial(served.life.report, session, Standing.FAILED, reason))
+        self._apply_event(served, partial(served.life.report, session, LoadStatus.FAILED, reason))
 
     def _apply_event(self, served: ServedVersion, event: Callable[[], None]) -> None:
         """Apply an event to a version's life, and act on the change of its state."""

@@ -29,7 +29,7 @@ LIMIT_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
-class Question:
+class ReadinessQuestion:
     """A query to an instance. A new stream needs a new one: the model's process may be another."""
 
     number: int
@@ -85,13 +85,15 @@ class Readiness:
         if known is not None and known.stream is stream and not known.response.done():
             return known.response
         response: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        question = instance.question = Question(next(self._numbers), stream, response)
+        question = instance.question = ReadinessQuestion(next(self._numbers), stream, response)
         query = pb.ReadinessQuery(question=question.number, instance=instance.id)
         session.send(pb.ExecutorCommand(readiness_query=query))
         return response
 
 
-def heard(placed: PlacedInstance | None, session: Session, report: pb.ReadinessReport) -> None:
+def on_readiness_report(
+    placed: PlacedInstance | None, session: Session, report: pb.ReadinessReport
+) -> None:
     """An executor has reported; a report that belongs to no pending query is dropped."""
     question = None if placed is None else placed.instance.question
     if placed is None or placed.session is not session or question is None:

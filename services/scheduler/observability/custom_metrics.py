@@ -33,9 +33,9 @@ def write_custom(page: Page, reports: Iterable[pb.CustomMetrics]) -> None:
         if series.kind == "histogram":
             observed = Histogram(series.bounds)
             observed.counts[:] = series.counts
-            page.histogram(family, labels, observed, series.value)
+            page.add_histogram(family, labels, observed, series.value)
         else:
-            page.add(family, series.value, labels)
+            page.add_value(family, series.value, labels)
 
 
 def _merge(merged: dict[tuple[str, ...], pb.CustomSeries], series: pb.CustomSeries) -> None:

@@ -52,7 +52,7 @@ class EntryTrace(Protocol):
         """The span of a batch whose first sampled member this is."""
 
 
-class Refusal(NamedTuple):
+class RefusedRequest(NamedTuple):
     """A request that no model has accepted, since when it was waiting for one, and the error."""
 
     request: InferRequest
@@ -68,7 +68,7 @@ class Traces(Protocol):
     def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
         """The trace of a request that has arrived; None: it is not sampled."""
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: RefusedRequest) -> None:
         """A sampled request was refused."""
 
     def close(self) -> None:

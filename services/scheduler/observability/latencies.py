@@ -50,7 +50,7 @@ def setting(text: str) -> str:
     return text
 
 
-def config_of(settings: Iterable[str]) -> MetricsConfig:
+def parse_metrics_config(settings: Iterable[str]) -> MetricsConfig:
     """The settings of all --metrics-config together; of one given twice the last counts."""
     fields: dict[str, Any] = dict(map(parse_setting, settings))
     return MetricsConfig(**fields)

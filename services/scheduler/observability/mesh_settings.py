@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nereid.core.codecs import write_log_rules
-from nereid.observability.logging import follow_log_rules, rules_of
+from nereid.observability.logging import apply_log_rules, initial_log_rules
 from nereid.observability.trace_config import parse_trace_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.observability import log_settings
@@ -32,7 +32,7 @@ class MeshSettings:
     ) -> None:
         """The callbacks send to all services that are connected now."""
         self._trace = TraceExtensionSettings(parse_trace_config(settings.trace_config))
-        self._log = rules_of(settings)
+        self._log = initial_log_rules(settings)
         self._log_file = settings.log_file
         self._log_changed = False
         self._send_to_gateways = send_to_gateways
@@ -72,7 +72,7 @@ class MeshSettings:
         if rules != self._log:
             self._log = rules
             self._log_changed = True
-            follow_log_rules(rules)
+            apply_log_rules(rules)
             self._send_to_gateways(rules)
             for command in self.commands():
                 self._send_to_executors(command)

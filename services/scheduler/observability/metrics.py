@@ -63,13 +63,13 @@ class SchedulerMetrics:
             if served.runtime is not None and served.load_duration_s is not None:
                 labels = model_labels(served.runtime)
                 self._write_model(page, labels, served.runtime)
-                page.add(metrics.LOAD_DURATION, served.load_duration_s, labels)
+                page.add_value(metrics.LOAD_DURATION, served.load_duration_s, labels)
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
         # Executors have no pinned memory pool, but Triton's dashboards query these.
-        page.add(metrics.PINNED_TOTAL, 0)
-        page.add(metrics.PINNED_USED, 0)
+        page.add_value(metrics.PINNED_TOTAL, 0)
+        page.add_value(metrics.PINNED_USED, 0)
         if cpu:
             write_cpus(page, self._loader.sessions)
         if gpu:
@@ -82,8 +82,8 @@ class SchedulerMetrics:
         statistics = model.statistics
         self._write_counts(page, labels, statistics)
         for reason, count in statistics.failures.items():
-            page.add(metrics.FAILURE, count, {**labels, "reason": reason})
-        page.add(metrics.PENDING, model.pending, labels)
+            page.add_value(metrics.FAILURE, count, {**labels, "reason": reason})
+        page.add_value(metrics.PENDING, model.pending, labels)
         cached = model.config.response_cache
         if cached:
             _write_cached(page, labels, statistics)
@@ -103,9 +103,9 @@ class SchedulerMetrics:
         for share_labels, counts in shares:
             for family, value in counts.items():
                 if family not in _DURATIONS:
-                    page.add(family, value, share_labels)
+                    page.add_value(family, value, share_labels)
                 elif self._config.counter_latencies:
-                    page.add(family, value // 1000, share_labels)
+                    page.add_value(family, value // 1000, share_labels)
 
     def _write_latencies(
         self, page: Page, labels: Labels, statistics: ModelStatistics, *, cached: bool
@@ -115,26 +115,26 @@ class SchedulerMetrics:
             return
         if latencies.first_response is not None:
             sum_ms = latencies.first_response_ms
-            page.histogram(metrics.FIRST_RESPONSE, labels, latencies.first_response, sum_ms)
+            page.add_histogram(metrics.FIRST_RESPONSE, labels, latencies.first_response, sum_ms)
         if latencies.phases is None:
             return
         for phase, summary in latencies.phases.items():
             # As on Triton: it would mix cache hits with executed requests.
             if not (cached and phase == "request"):
-                page.summary(metrics.SUMMARIES[phase], labels, summary, quantiles)
+                page.add_summary(metrics.SUMMARIES[phase], labels, summary, quantiles)
         if cached:
-            page.summary(metrics.CACHE_HIT_SUMMARY, labels, latencies.cache_hit, quantiles)
-            page.summary(metrics.CACHE_MISS_SUMMARY, labels, latencies.cache_miss, quantiles)
+            page.add_summary(metrics.CACHE_HIT_SUMMARY, labels, latencies.cache_hit, quantiles)
+            page.add_summary(metrics.CACHE_MISS_SUMMARY, labels, latencies.cache_miss, quantiles)
 
     def _write_streams(self, page: Page) -> None:
         sessions = self._loader.sessions
-        page.add(metrics.EXECUTORS, len(sessions))
-        page.add(metrics.LINKS, len(self._gateways), {"peer": "gateway"})
-        page.add(metrics.LINKS, len(sessions), {"peer": "executor"})
-        page.add(metrics.LINKS, self._loader.instances.open, {"peer": "instance"})
+        page.add_value(metrics.EXECUTORS, len(sessions))
+        page.add_value(metrics.LINKS, len(self._gateways), {"peer": "gateway"})
+        page.add_value(metrics.LINKS, len(sessions), {"peer": "executor"})
+        page.add_value(metrics.LINKS, self._loader.instances.open, {"peer": "instance"})
         for session in self._gateways:
-            page.add(metrics.LINK_PENDING, session.pending, {"link": str(session.number)})
-        page.add(metrics.HELD, len(self._held_requests))
+            page.add_value(metrics.LINK_PENDING, session.pending, {"link": str(session.number)})
+        page.add_value(metrics.HELD, len(self._held_requests))
 
 
 def model_labels(model: ModelVersion) -> dict[str, str]:
@@ -156,9 +156,9 @@ def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
     if hosts:
         usages = hosts.values()
         mean = sum(usage.cpu_utilization for usage in usages) / len(usages)
-        page.add(metrics.CPU_UTILIZATION, mean)
-        page.add(metrics.CPU_MEMORY_TOTAL, sum(usage.memory_total_bytes for usage in usages))
-        page.add(metrics.CPU_MEMORY_USED, sum(usage.memory_used_bytes for usage in usages))
+        page.add_value(metrics.CPU_UTILIZATION, mean)
+        page.add_value(metrics.CPU_MEMORY_TOTAL, sum(usage.memory_total_bytes for usage in usages))
+        page.add_value(metrics.CPU_MEMORY_USED, sum(usage.memory_used_bytes for usage in usages))
 
 
 def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
@@ -169,12 +169,12 @@ def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
             gpus.update((gpu.uuid, gpu) for gpu in session.usage.gpus)
     for uuid, gpu in gpus.items():
         labels = {"gpu_uuid": uuid}
-        page.add(metrics.GPU_UTILIZATION, gpu.utilization, labels)
-        page.add(metrics.GPU_MEMORY_TOTAL, gpu.memory_total_bytes, labels)
-        page.add(metrics.GPU_MEMORY_USED, gpu.memory_used_bytes, labels)
-        page.add(metrics.GPU_POWER_USAGE, gpu.power_usage_watts, labels)
-        page.add(metrics.GPU_POWER_LIMIT, gpu.power_limit_watts, labels)
-        page.add(metrics.ENERGY, gpu.energy_joules, labels)
+        page.add_value(metrics.GPU_UTILIZATION, gpu.utilization, labels)
+        page.add_value(metrics.GPU_MEMORY_TOTAL, gpu.memory_total_bytes, labels)
+        page.add_value(metrics.GPU_MEMORY_USED, gpu.memory_used_bytes, labels)
+        page.add_value(metrics.GPU_POWER_USAGE, gpu.power_usage_watts, labels)
+        page.add_value(metrics.GPU_POWER_LIMIT, gpu.power_limit_watts, labels)
+        page.add_value(metrics.ENERGY, gpu.energy_joules, labels)
 
 
 def _counts_of(statistics: ModelStatistics) -> dict[Family, int]:
@@ -201,10 +201,10 @@ def _counts(*values: tuple[int, ...]) -> dict[Family, int]:
 
 
 def _write_cached(page: Page, labels: Labels, statistics: ModelStatistics) -> None:
-    page.add(metrics.CACHE_HITS, statistics.cache_hit.count, labels)
-    page.add(metrics.CACHE_MISSES, statistics.cache_miss.count, labels)
-    page.add(metrics.CACHE_HIT_DURATION, statistics.cache_hit.ns // 1000, labels)
-    page.add(metrics.CACHE_MISS_DURATION, statistics.cache_miss.ns // 1000, labels)
+    page.add_value(metrics.CACHE_HITS, statistics.cache_hit.count, labels)
+    page.add_value(metrics.CACHE_MISSES, statistics.cache_miss.count, labels)
+    page.add_value(metrics.CACHE_HIT_DURATION, statistics.cache_hit.ns // 1000, labels)
+    page.add_value(metrics.CACHE_MISS_DURATION, statistics.cache_miss.ns // 1000, labels)
 
 
 def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
@@ -214,10 +214,10 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     for size, compute in statistics.compute_by_batch_size.items():
         sizes.observe(size, compute.infer.count)
         total += size * compute.infer.count
-    page.histogram(metrics.BATCH_SIZE, labels, sizes, total)
+    page.add_histogram(metrics.BATCH_SIZE, labels, sizes, total)
     for reason, count in statistics.batches_closed.items():
-        page.add(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})
-    page.add(metrics.RETRIES, statistics.retries, labels)
+        page.add_value(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})
+    page.add_value(metrics.RETRIES, statistics.retries, labels)
     ready, free = model.instances
-    page.add(metrics.INSTANCES, free, {**labels, "state": "free"})
-    page.add(metrics.INSTANCES, ready - free, {**labels, "state": "busy"})
+    page.add_value(metrics.INSTANCES, free, {**labels, "state": "free"})
+    page.add_value(metrics.INSTANCES, ready - free, {**labels, "state": "busy"})

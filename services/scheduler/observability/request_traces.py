@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability.trace_config import parse_trace_config
 from nereid.observability.tracing import (
     Span,
-    child_of,
-    epoch_offset_ns,
+    child_context,
     is_sampled,
+    monotonic_to_unix_ns,
     open_tracer,
 )
 from nereid.services.scheduler.observability.trace_timestamps import TimestampTraces
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from nereid.observability.trace_config import TraceSettings
     from nereid.observability.tracing import Attribute, Tracer
     from nereid.services.scheduler.executors.instance import Instance, Running
-    from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal, Traces
+    from nereid.services.scheduler.observability.entry_trace import (
+        EntryTrace,
+        RefusedRequest,
+        Traces,
+    )
     from nereid.services.scheduler.requests.entry import Entry
 
 # Events of one span: the first so many responses of a request.
@@ -46,10 +50,10 @@ class SpanTraces:
         context = request.trace_context
         return SpanTrace(self._tracer, context, now_ns) if is_sampled(context) else None
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: RefusedRequest) -> None:
         """Record the request's span, with the error."""
         request, name, version, since_ns, error = refusal
-        offset_ns = epoch_offset_ns()
+        offset_ns = monotonic_to_unix_ns()
         attributes: dict[str, Attribute] = {"triton.model_name": name}
         if version.isdecimal():
             attributes["triton.model_version"] = int(version)
@@ -57,7 +61,7 @@ class SpanTraces:
             attributes["triton.request_id"] = request.request_id
         span = Span(
             name=name,
-            context=child_of(request.trace_context),
+            context=child_context(request.trace_context),
             parent=request.trace_context,
             start_ns=since_ns + offset_ns,
             end_ns=time.monotonic_ns() + offset_ns,
@@ -96,7 +100,7 @@ class SpanTrace:
         self._tracer = tracer
         self._parent = parent
         self._received_ns = received_ns
-        self.context = child_of(parent)
+        self.context = child_context(parent)
         self.attempt = b""
         self.lookup = b""
         self._attempts = 0
@@ -110,7 +114,7 @@ class SpanTrace:
         self._attempts += 1
         self._started_ns = now_ns
         self._waits = False
-        self.attempt = child_of(self.context)
+        self.attempt = child_context(self.context)
         return self.attempt
 
     def begin_steps(self) -> bytes:
@@ -141,11 +145,11 @@ class SpanTrace:
             self._responses.append(now_ns)
 
     def begin_lookup(self) -> bytes:
-        self.lookup = child_of(self.context)
+        self.lookup = child_context(self.context)
         return self.lookup
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
-        offset_ns = epoch_offset_ns()
+        offset_ns = monotonic_to_unix_ns()
         span = Span(
             name="cache lookup",
             # A request that shares another's lookup has begun none of its own.
@@ -160,7 +164,7 @@ class SpanTrace:
     def end(
         self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
     ) -> None:
-        offset_ns = epoch_offset_ns()
+        offset_ns = monotonic_to_unix_ns()
         queued_ns = self._queued_ns or entry.enqueued_ns
         if self._waits and 0 < queued_ns < now_ns:
             self._tracer.record(self._child_span("queue", queued_ns, now_ns, offset_ns))
@@ -193,7 +197,7 @@ class SpanTrace:
     def _child_span(self, name: str, start_ns: int, end_ns: int, offset_ns: int) -> Span:
         return Span(
             name=name,
-            context=child_of(self.context),
+            context=child_context(self.context),
             parent=self.context,
             start_ns=start_ns + offset_ns,
             end_ns=end_ns + offset_ns,
@@ -210,10 +214,10 @@ def end_attempts(
     if not members:
         return
     first = members[0][1]
-    offset_ns = epoch_offset_ns()
+    offset_ns = monotonic_to_unix_ns()
     batch = Span(
         name="batch",
-        context=child_of(first.context),
+        context=child_context(first.context),
         parent=first.context,
         start_ns=running.started_ns + offset_ns,
         end_ns=now_ns + offset_ns,

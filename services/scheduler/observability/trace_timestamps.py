@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.messages import SharedMemory, TracedModel, payload_bytes
 from nereid.observability.tracing import (
-    LARGEST_TENSOR_BYTES,
-    child_of,
-    inputs_shown,
+    MAX_TRACED_TENSOR_BYTES,
+    child_context,
     is_sampled,
-    outputs_shown,
     shows_tensors,
+    traced_inputs,
+    traced_outputs,
 )
-from nereid.shm.mappings import LostError, read
+from nereid.shm.mappings import SegmentLostError, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nereid.core.messages import InferRequest, InferResponse, Payload, TracedTensor
     from nereid.observability.tracing import Span
-    from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal
+    from nereid.services.scheduler.observability.entry_trace import EntryTrace, RefusedRequest
     from nereid.services.scheduler.requests.entry import Entry
 
 _TRACE_ID: Final = slice(1, 17)
@@ -62,10 +62,10 @@ class TimestampTraces:
             self._roots[trace_id] = trace
         elif root.shows_tensors:
             # Now: their shared memory may be reused later.
-            trace.copy_tensors(inputs_shown, request.head, request.payloads)
+            trace.copy_tensors(traced_inputs, request.head, request.payloads)
         return trace
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: RefusedRequest) -> None:
         """Forget it: refused requests are not traced, as on Triton."""
         context = refusal.request.trace_context
         root = self._roots.get(context[_TRACE_ID])
@@ -80,12 +80,12 @@ class TimestampTraces:
     def copy_tensor(self, root: TimestampTrace, payload: Payload) -> bytes | None:
         """A copy to keep until the request has ended; None: it is too large, or was lost."""
         size_bytes = payload_bytes(payload)
-        max_bytes = min(LARGEST_TENSOR_BYTES, self._max_tensor_bytes - self._copied_bytes)
+        max_bytes = min(MAX_TRACED_TENSOR_BYTES, self._max_tensor_bytes - self._copied_bytes)
         if size_bytes > max_bytes or self._roots.get(root.context[_TRACE_ID]) is not root:
             return None
         try:
             data = read(payload) if isinstance(payload, SharedMemory) else bytes(payload)
-        except LostError:
+        except SegmentLostError:
             return None
         root.copied_bytes += size_bytes
         self._copied_bytes += size_bytes
@@ -129,7 +129,7 @@ class TimestampTrace:
         # The tensors of its responses are copied as they come, not at its end.
         self._responded = False
         self.parent = parent
-        self.context = child_of(parent)
+        self.context = child_context(parent)
         # Of a root: whether tensors of the models below it are traced, and how much is copied.
         self.shows_tensors = shows_tensors(parent)
         self.copied_bytes = 0
@@ -204,7 +204,7 @@ class TimestampTrace:
 
     def _copy_outputs(self, response: InferResponse) -> None:
         if self._root is not None and self._root.shows_tensors and response.error is None:
-            self.copy_tensors(outputs_shown, response.head, response.payloads)
+            self.copy_tensors(traced_outputs, response.head, response.payloads)
 
     def _times(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
         queued_ns = max(self._received_ns, entry.enqueued_ns)

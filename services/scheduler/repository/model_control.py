@@ -46,7 +46,7 @@ _NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is
 
 
 @dataclass(frozen=True)
-class ControlRules:
+class ModelControlRules:
     """The settings. initial_models: those to load at the start, in explicit mode."""
 
     mode: str = "none"
@@ -57,7 +57,7 @@ class ControlRules:
     no_executor_timeout_s: float = 30.0
 
 
-class RepositoryControl:
+class ModelControl:
     """Loads and unloads models; used in one event loop."""
 
     def __init__(
@@ -65,7 +65,7 @@ class RepositoryControl:
         repositories: Repositories,
         catalogue: Catalogue,
         loader: Loader,
-        rules: ControlRules,
+        rules: ModelControlRules,
     ) -> None:
         self._repositories = repositories
         self._catalogue = catalogue

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from nereid.rpc import AsyncUnaryHandler, Call
-    from nereid.services.scheduler.repository.model_control import RepositoryControl
+    from nereid.services.scheduler.repository.model_control import ModelControl
 
 _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
-def repository_calls(control: RepositoryControl) -> dict[str, AsyncUnaryHandler]:
+def repository_handlers(control: ModelControl) -> dict[str, AsyncUnaryHandler]:
     """The handlers by path."""
 
     async def index(request: kserve_pb2.RepositoryIndexRequest) -> Message:

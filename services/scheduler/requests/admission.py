@@ -19,13 +19,13 @@ from nereid.core.errors import (
     Internal,
     NereidError,
     Unavailable,
-    error_of,
+    error_from_code,
 )
 from nereid.core.messages import InferResponse, error_status_of
-from nereid.observability.logging import about
+from nereid.observability.logging import request_log_extra
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.observability.entry_trace import Refusal
+from nereid.services.scheduler.observability.entry_trace import RefusedRequest
 from nereid.services.scheduler.requests.load_queue import HeldRequest, LoadQueue
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Admission:
         except NereidError:
             return  # the model's name is in the head, and a span needs one
         since_ns = since_ns or time.monotonic_ns()
-        self._traces.refused(Refusal(request, name, version, since_ns, error.message))
+        self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
 
     def stop(self) -> None:
         """Refuse new requests, but for those that models make to serve accepted ones. Held
@@ -164,7 +164,7 @@ class Admission:
         if request.error_status is not None:
             model.check_client(request)
             code, message, accepted = request.error_status
-            raise error_of(code, message, accepted=accepted)
+            raise error_from_code(code, message, accepted=accepted)
         if not self._stopping:
             self._by_head.remember(request.head, model)
         return model
@@ -191,7 +191,7 @@ def client_error(error: Exception, request: InferRequest) -> NereidError:
     """The error to send for an exception; a bug is logged, and sent without its text."""
     if isinstance(error, NereidError):
         return error
-    known = about(request.request_id, request.trace_context)
+    known = request_log_extra(request.request_id, request.trace_context)
     _log.error("a request could not be admitted", exc_info=error, extra=known)
     return Internal(INTERNAL_MESSAGE)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nereid.observability.logging import about as about_request
+from nereid.observability.logging import request_log_extra
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
@@ -152,4 +152,4 @@ def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
 
 def about(entry: Entry) -> dict[str, str]:
     """`extra` for a log call about this entry."""
-    return about_request(entry.request.request_id, entry.request.trace_context)
+    return request_log_extra(entry.request.request_id, entry.request.trace_context)

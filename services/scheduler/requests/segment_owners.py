@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferResponse, SharedMemory, error_status_of
 from nereid.pb import nereid_pb2 as pb
-from nereid.shm.mappings import LostError, read
-from nereid.shm.segments import owner_of
+from nereid.shm.mappings import SegmentLostError, read
+from nereid.shm.segments import segment_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,7 @@ class SegmentOwners:
 
     def add_owner(self, owner: SegmentOwner) -> None:
         """An executor joined."""
-        if self.shares_domain(owner.hello.memory_domain):
+        if self.shares_domain(owner.hello.shm_namespace):
             self._owners[owner.hello.process] = owner
 
     def remove_owner(self, owner: SegmentOwner) -> None:
@@ -59,7 +59,7 @@ class SegmentOwners:
         """Return segments to their executors. discard: not to be reused, as they may be read."""
         by_owner: dict[str, list[str]] = {}
         for segment_name in segment_names:
-            by_owner.setdefault(owner_of(segment_name), []).append(segment_name)
+            by_owner.setdefault(segment_owner(segment_name), []).append(segment_name)
         for process, names in by_owner.items():
             owner = self._owners.get(process)
             if owner is not None:
@@ -79,7 +79,7 @@ class SegmentOwners:
             return response
         try:
             payloads = inline(response.payloads)
-        except LostError as error:
+        except SegmentLostError as error:
             _log.warning("a response was lost with its executor: %s", error)
             lost = Unavailable("the executor was lost with its answer", accepted=True)
             return InferResponse(response.id, error=error_status_of(lost), more=response.more)
@@ -89,7 +89,7 @@ class SegmentOwners:
 
 
 def inline(payloads: Iterable[Payload]) -> list[Payload]:
-    """Payloads with all their bytes in them; raises LostError."""
+    """Payloads with all their bytes in them; raises SegmentLostError."""
     return [read(each) if isinstance(each, SharedMemory) else each for each in payloads]
 
 
@@ -97,6 +97,6 @@ def inline_if_there(payloads: list[Payload]) -> list[Payload]:
     """As inline, but payloads of a lost segment stay references: the executor reports them lost."""
     try:
         return inline(payloads)
-    except LostError as error:
+    except SegmentLostError as error:
         _log.warning("a request's shared memory was lost: %s", error)
         return payloads

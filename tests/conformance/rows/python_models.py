@@ -139,9 +139,9 @@ def _bls() -> Iterator[Row]:
 
 
 def _streams() -> Iterator[Row]:
-    empty_final = {"triton_enable_empty_final_response": parameter(bool_param=True)}
+    wants_empty_final = {"triton_enable_empty_final_response": parameter(bool_param=True)}
     for name, code in STREAMS.items():
-        for ending, more in (("", {}), ("-final", empty_final)):
+        for ending, more in (("", {}), ("-final", wants_empty_final)):
             messages = (_message("stream", code, id="7", parameters=more),)
             yield row(name + ending, Stream(messages), view=levelled)
         yield row(f"{name}-infer", run("stream", code), view=levelled)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.cache_messages import Store
+from nereid.core.cache_messages import CacheStore
 from nereid.services.cache.cache_config import RedisConfig
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.redis_server import Sentinel, redis_server, running
@@ -28,7 +28,7 @@ async def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
             open_store_at(with_long_timeouts(RedisConfig(url=server.url, namespace="one"))) as one,
             open_store_at(with_long_timeouts(RedisConfig(url=server.url, namespace="two"))) as two,
         ):
-            await store_values(one, Store(b"a", b"1"))
+            await store_values(one, CacheStore(b"a", b"1"))
             assert await look_up(two, b"a") == [None]
             assert b"one:a" in server.command("KEYS", "*")
 
@@ -54,7 +54,7 @@ async def test_over_tcp_in_another_database(tmp_path: Path) -> None:
         async with open_store_at(
             with_long_timeouts(RedisConfig(host="127.0.0.1", port=port, db=3))
         ) as store:
-            await store_values(store, Store(b"a", b"1"))
+            await store_values(store, CacheStore(b"a", b"1"))
             assert await look_up(store, b"a") == [b"1"]
         async with open_store_at(
             with_long_timeouts(RedisConfig(url=f"redis://127.0.0.1:{port}/3"))
@@ -82,7 +82,7 @@ async def test_a_cluster(tmp_path: Path) -> None:
             with_long_timeouts(RedisConfig(url=f"redis+cluster://127.0.0.1:{port}"))
         ) as store:
             await store_until_found(store, b"a", b"1")
-            await store_values(store, *(Store(b"%d" % n, b"v") for n in range(20)))
+            await store_values(store, *(CacheStore(b"%d" % n, b"v") for n in range(20)))
             assert await look_up(store, *(b"%d" % n for n in range(20))) == [b"v"] * 20
 
 

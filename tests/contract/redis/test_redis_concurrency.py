@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.cache_messages import CacheUsage, Finding, FromCache, Lookup, Store, ToCache
+from nereid.core.cache_messages import (
+    CacheLookup,
+    CacheReply,
+    CacheRequest,
+    CacheStore,
+    CacheUsage,
+    LookupResult,
+)
 from nereid.rpc import Link, memory_links
 from nereid.services.cache.cache_config import RedisConfig
 from nereid.services.cache.service import CacheService, make_store
@@ -27,7 +34,7 @@ from tests.support.peers.response_stores import (
     with_long_timeouts,
 )
 
-OnFound = Callable[[list[Finding]], None]
+OnFound = Callable[[list[LookupResult]], None]
 OnStored = Callable[[Sequence[bool]], None]
 _CALLERS = 32
 _TIMES_MS = 100
@@ -73,7 +80,7 @@ class Crowd:
                 assert value in (None, value_of(key))
             self.hits += found[0] is not None
             self.misses += found[0] is None
-            store.exchange([], [Store(key, value_of(key))], lambda _: None)
+            store.exchange([], [CacheStore(key, value_of(key))], lambda _: None)
             await asyncio.sleep(0.005)
 
     async def until(self, count: Callable[[], int]) -> None:
@@ -154,8 +161,8 @@ class ThroughService:
     """A ResponseStore over a link to the cache service, as a scheduler uses it."""
 
     def __init__(self, service: CacheService) -> None:
-        near: Link[ToCache]
-        far: Link[FromCache]
+        near: Link[CacheRequest]
+        far: Link[CacheReply]
         near, far = memory_links()
         near.on_items = self._on_items
         service.attach(far)
@@ -166,15 +173,15 @@ class ThroughService:
 
     def exchange(
         self,
-        lookups: Sequence[Lookup],
-        stores: Sequence[Store],
+        lookups: Sequence[CacheLookup],
+        stores: Sequence[CacheStore],
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
         assert on_stored is None, "a link does not report stores"
-        results: list[Finding] = []
+        results: list[LookupResult] = []
 
-        def gather(some: list[Finding]) -> None:
+        def gather(some: list[LookupResult]) -> None:
             results.extend(some)
             if len(results) == len(lookups):
                 on_found(results)
@@ -182,7 +189,7 @@ class ThroughService:
         for lookup in lookups:
             number = next(self._numbers)
             self._pending[number] = lookup.id, gather
-            self._link.send(Lookup(number, lookup.key))
+            self._link.send(CacheLookup(number, lookup.key))
         for store in stores:
             self._link.send(store)
 
@@ -192,13 +199,13 @@ class ThroughService:
     async def close(self) -> None:
         self._link.close()
 
-    def _on_items(self, items: list[FromCache]) -> None:
+    def _on_items(self, items: list[CacheReply]) -> None:
         for item in items:
             if isinstance(item, CacheUsage):
                 self.usage = item
             else:
                 own, gather = self._pending.pop(item.id)
-                gather([Finding(own, item.value)])
+                gather([LookupResult(own, item.value)])
 
 
 @pytest.mark.slow

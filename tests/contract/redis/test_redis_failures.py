@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.cache_messages import Finding, Lookup, Store
+from nereid.core.cache_messages import CacheLookup, CacheStore, LookupResult
 from nereid.services.cache.cache_config import RedisConfig
 from nereid.services.cache.redis_client import make_client
 from nereid.services.cache.redis_store import RedisOptions, RedisStore
@@ -30,7 +30,7 @@ from tests.support.peers.response_stores import (
 async def test_killed_it_misses_and_comes_back(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
         async with open_store_at(RedisConfig(url=server.url)) as store:
-            await store_values(store, Store(b"a", b"1"))
+            await store_values(store, CacheStore(b"a", b"1"))
             server.kill()
             assert await look_up(store, b"a") == [None]
             assert store.usage.failures >= 1
@@ -43,7 +43,7 @@ async def test_killed_it_misses_and_comes_back(tmp_path: Path) -> None:
 async def test_paused_it_misses_after_the_socket_timeout(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
         async with open_store_at(RedisConfig(url=server.url, socket_timeout=50)) as store:
-            await store_values(store, Store(b"a", b"1"))
+            await store_values(store, CacheStore(b"a", b"1"))
             server.pause()
             assert await look_up(store, b"a", b"b") == [None, None]
             server.resume()
@@ -55,9 +55,9 @@ async def test_paused_it_misses_after_the_socket_timeout(tmp_path: Path) -> None
 async def test_full_it_refuses_stores_and_still_serves_lookups(tmp_path: Path) -> None:
     with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
         async with open_store_at(with_long_timeouts(RedisConfig(url=server.url))) as store:
-            await store_values(store, Store(b"a", b"1"))
+            await store_values(store, CacheStore(b"a", b"1"))
             server.command("CONFIG", "SET", "maxmemory", "1")
-            await store_values(store, Store(b"b", b"2"))
+            await store_values(store, CacheStore(b"b", b"2"))
             assert await look_up(store, b"a", b"b") == [b"1", None]
             assert store.usage.failures == 1
 
@@ -76,11 +76,11 @@ async def test_waiting_exchanges_are_bounded(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
         store = RedisStore(make_client(RedisConfig(url=server.url)), options)
         async with closing(store):
-            found: list[list[Finding]] = []
-            store.exchange([Lookup(1, b"a"), Lookup(2, b"b")], [], found.append)
-            store.exchange([Lookup(3, b"a"), Lookup(4, b"b")], [], found.append)
-            assert found == [[Finding(3, None), Finding(4, None)]]
-            store.exchange([], [Store(b"a", b"x" * 11)], found.append)
+            found: list[list[LookupResult]] = []
+            store.exchange([CacheLookup(1, b"a"), CacheLookup(2, b"b")], [], found.append)
+            store.exchange([CacheLookup(3, b"a"), CacheLookup(4, b"b")], [], found.append)
+            assert found == [[LookupResult(3, None), LookupResult(4, None)]]
+            store.exchange([], [CacheStore(b"a", b"x" * 11)], found.append)
             assert store.usage.failures == 3
             assert await look_up(store, b"a") == [None]
 
@@ -149,7 +149,7 @@ async def test_dripping_replies_are_timed_out_as_a_whole(tmp_path: Path) -> None
     with redis_server(tmp_path) as server:
         config = RedisConfig(url=f"unix://{path}", connect_timeout=100, socket_timeout=100)
         async with dripping(server, path, 0.06) as slow, open_store_at(config) as store:
-            await store_values(store, Store(b"a", b"1"))
+            await store_values(store, CacheStore(b"a", b"1"))
             slow.set()
             asked_s = time.monotonic()
             # Each reply is in time for the socket; all of them would take twelve seconds.
@@ -169,7 +169,7 @@ async def test_waiting_exchanges_miss_in_time_while_redis_blocks_the_one_before(
         async with open_store_at(
             RedisConfig(url=server.url, socket_timeout=0, wait_timeout=50)
         ) as store:
-            await store_values(store, Store(b"a", b"1"))
+            await store_values(store, CacheStore(b"a", b"1"))
             server.pause()
             held = asyncio.create_task(look_up(store, b"a"))
             await asyncio.sleep(0.01)

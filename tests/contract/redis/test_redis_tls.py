@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from nereid.core.cache_messages import Store
+from nereid.core.cache_messages import CacheStore
 from nereid.services.cache.cache_config import RedisConfig, parse_cache_config
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.redis_server import redis_server, tls_binary
@@ -86,7 +86,7 @@ def config_of(site: Site, text: str) -> RedisConfig:
 @time_limited
 async def test_good_credentials_get_hits(site: Site, text: str) -> None:
     async with open_store_at(config_of(site, text)) as store:
-        await store_values(store, Store(text.encode(), b"1"))
+        await store_values(store, CacheStore(text.encode(), b"1"))
         assert await look_up(store, text.encode()) == [b"1"]
         assert store.usage.failures == 0
 

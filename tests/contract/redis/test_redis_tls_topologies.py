@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.cache_messages import Store
+from nereid.core.cache_messages import CacheStore
 from nereid.services.cache.cache_config import RedisConfig, parse_cache_config
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.certificates import Authority
@@ -223,7 +223,7 @@ async def test_a_cluster_over_tls_refuses_bad_credentials(binary: str, tmp_path:
             keys = [b"%d" % number for number in range(50)]
             async with open_store_at(site.config(text)) as store, asyncio.timeout(LIMIT_S):
                 await store_until_found(store, b"a", b"1")
-                await store_values(store, *(Store(key, key) for key in keys))
+                await store_values(store, *(CacheStore(key, key) for key in keys))
                 assert await look_up(store, *keys) == keys
         # Each has some of the keys.
         assert all(b"nereid:" in server.command("KEYS", "*") for server in servers)

@@ -130,9 +130,9 @@ def test_text_goes_in_and_an_embedding_comes_out(
         np.testing.assert_allclose(alone, expected["sentence_embedding"][2:], rtol=0, atol=1e-5)
 
 
-def test_the_readmes_sentences_are_embedded(examples_mesh: Mesh) -> None:
-    readme = (ROOT / "README.md").read_text()
-    line = re.search(r"^curl \S*/v2/models/embed/infer -d '[^']*'", readme, re.MULTILINE)
+def test_the_quickstarts_sentences_are_embedded(examples_mesh: Mesh) -> None:
+    page = (ROOT / "docs" / "quickstart.md").read_text()
+    line = re.search(r"^curl \S*/v2/models/embed/infer -d '[^']*'", page, re.MULTILINE)
     assert line
     command = line[0].replace("localhost:8000", examples_mesh.http)
     result = subprocess.run(

@@ -45,7 +45,7 @@ def segments_of(pid: int) -> int:
     with contextlib.suppress(OSError):
         for each in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                count += "memfd:nereid-slab" in str(each.readlink())
+                count += "memfd:nereid-segment" in str(each.readlink())
     return count
 
 

@@ -92,7 +92,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_a_worker_serves_its_stream_until_it_is_unloaded(world: World) -> None:
     stream = await world.load()
-    assert stream.call.get("nereid-vouched") == "1"
+    assert stream.call.get("nereid-crash-reports") == "1"
     assert [await world.say(stream, f"echo {n}") for n in range(3)] == ["0", "1", "2"]
     assert int(await world.say(stream, "pid")) != os.getpid()
     world.stay.unload(7)
@@ -290,7 +290,7 @@ async def test_where_the_worker_cannot_serve_the_executor_does(
     if why == "unable":
         request.getfixturevalue("unable")
     stream = await world.load(python_models.LIMIT if why == "limited" else "")
-    assert stream.call.get("nereid-vouched") is None
+    assert stream.call.get("nereid-crash-reports") is None
     assert [await world.say(stream, f"echo {n}") for n in range(3)] == ["0", "1", "2"]
     world.send(stream, "die SIGKILL")
     (response,) = (await stream.responses()).responses

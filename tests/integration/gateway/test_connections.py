@@ -181,7 +181,7 @@ async def test_a_grpc_client_that_does_not_read_is_disconnected() -> None:
     async with gateway_site(write_timeout_secs=0.3) as site:
         peer = await greet(site, 0x7FFFFFFF)
         await infer(peer, 1)
-        shells = site.service._grpc._shells  # type: ignore[union-attr]
+        shells = site.service._grpc._http2_protocols  # type: ignore[union-attr]
         await until(lambda: any(each._paused for each in shells))
         await ready(site)
         await until(lambda: not shells)

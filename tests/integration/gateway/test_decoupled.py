@@ -80,7 +80,7 @@ async def test_replies_on_a_stream(
     wanted: bool,
 ) -> None:
     call = opened(channel)
-    await write(call, request("hold", "1", empty_final=wanted))
+    await write(call, request("hold", "1", wants_empty_final=wanted))
     held = await site.scheduler.next_held()
     assert held.accepts_many
     say(site, held, *words.split())

@@ -26,7 +26,7 @@ from tests.support.rpc.raw_peer import (
     block,
     frame,
 )
-from tests.support.rpc.windowed_sender import MIB, NoRoomError, Sender, connect, opening
+from tests.support.rpc.windowed_sender import MIB, NoWindowError, Sender, connect, opening
 
 pytestmark = pytest.mark.slow
 
@@ -219,7 +219,7 @@ async def flood_grpc(address: str, path: str, *, blind: bool) -> None:
     await peer.send(opening(1 << 30 if blind else 0, connection=1 << 30))
     sender, sent = Sender(peer, path, blind=blind), 0
     body = grpc_request("echo", bytes(MIB))
-    with contextlib.suppress(NoRoomError):
+    with contextlib.suppress(NoWindowError):
         # A client that goes on without a window is disconnected.
         while sent < 400 and not peer.writer.transport.is_closing():
             sent += 1
@@ -233,7 +233,7 @@ async def flood_stream(address: str) -> None:
     await peer.send(opening(0, connection=1 << 30))
     sender, sent = Sender(peer, STREAM), 0
     await sender.open(1)
-    with contextlib.suppress(NoRoomError):
+    with contextlib.suppress(NoWindowError):
         while sent < 400:
             sent += 1
             await sender.message(1, grpc_request("echo", bytes(MIB)))

@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             raise RpcError(Status.UNAVAILABLE, "not now")
         return b"nv_cpu_utilization 0.5\n"
 
-    site.response_metrics(monkeypatch, metrics)
+    site.serve_metrics_page(monkeypatch, metrics)
     return asked
 
 

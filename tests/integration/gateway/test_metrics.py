@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[pb.MetricsRequest]:
         requests.append(pb.MetricsRequest.FromString(message))
         return b"mesh 1\n"
 
-    site.response_metrics(monkeypatch, metrics)
+    site.serve_metrics_page(monkeypatch, metrics)
     return requests
 
 

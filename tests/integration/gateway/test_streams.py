@@ -47,8 +47,8 @@ async def test_replies_come_in_the_order_of_requests(
 async def test_what_replies_carry(channel: grpc.aio.Channel) -> None:
     call = opened(channel)
     sent = [
-        request("echo", "a", empty_final=True),
-        request("fail", "b", empty_final=True),
+        request("echo", "a", wants_empty_final=True),
+        request("fail", "b", wants_empty_final=True),
         request("nope", "c"),
         request("echo", ""),
     ]

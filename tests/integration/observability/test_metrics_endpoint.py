@@ -20,7 +20,7 @@ async def serving(*, broken: bool = False) -> AsyncIterator[str]:
     def write(page: Page) -> None:
         if broken:
             raise RuntimeError("no page today")
-        page.add(EXECUTORS, 7)
+        page.add_value(EXECUTORS, 7)
 
     endpoint = MetricsEndpoint(write)
     address = await endpoint.listen("127.0.0.1", 0)

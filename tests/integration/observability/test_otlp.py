@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from nereid.observability.trace_config import TraceSettings
-from nereid.observability.tracing import Span, Tracer, child_of, open_tracer
+from nereid.observability.tracing import Span, Tracer, child_context, open_tracer
 from tests.support.peers.otlp_receiver import receiver
 
 
@@ -28,10 +28,10 @@ def closed_address() -> str:
 
 
 def test_a_span_arrives_as_it_was() -> None:
-    root, other = child_of(b""), child_of(b"")
+    root, other = child_context(b""), child_context(b"")
     span = Span(
         name="work",
-        context=child_of(root),
+        context=child_context(root),
         parent=root,
         start_ns=1_700_000_000_000_000_000,
         end_ns=1_700_000_000_000_000_500,
@@ -63,7 +63,9 @@ def test_an_unreachable_receiver_costs_spans_and_one_line(
     with caplog.at_level(logging.WARNING):
         tracer = tracer_to(closed_address, *small)
         for _ in range(1000):
-            tracer.record(Span(name="w", context=child_of(b""), parent=b"", start_ns=1, end_ns=2))
+            tracer.record(
+                Span(name="w", context=child_context(b""), parent=b"", start_ns=1, end_ns=2)
+            )
         started_s = time.monotonic()
         tracer.close()
     # Bounded, whatever the exporter's own patience is.
@@ -89,7 +91,9 @@ def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_blocks_nothing(
         it.refusal = refusal
         tracer = tracer_to(it.url, *small)
         for _ in range(1000):
-            tracer.record(Span(name="w", context=child_of(b""), parent=b"", start_ns=1, end_ns=2))
+            tracer.record(
+                Span(name="w", context=child_context(b""), parent=b"", start_ns=1, end_ns=2)
+            )
         assert it.called.wait(20)
         # Returns although the receiver has not replied, or only with refusals.
         tracer.close()

@@ -55,7 +55,7 @@ async def test_blocking_while_polling_other_sources(address: str) -> None:
     """An owner with other sources polls, and takes the messages that are there."""
 
     def work() -> None:
-        stream = BlockingStream(address, "/test/Chat", timeout_s=10, attended=False)
+        stream = BlockingStream(address, "/test/Chat", timeout_s=10, background_keepalive=False)
         assert stream.take() == []
         for message in (b"a", BIG, b"", b"b"):
             stream.send(message)
@@ -70,7 +70,7 @@ async def test_blocking_while_polling_other_sources(address: str) -> None:
         stream.close()
         assert stream.ended
         assert stream.take() == []
-        failing = BlockingStream(address, "/test/Count", timeout_s=10, attended=False)
+        failing = BlockingStream(address, "/test/Count", timeout_s=10, background_keepalive=False)
         failing.send(b"1")
         assert poll_messages(failing) == [b"0"]
         with pytest.raises(RpcError) as caught:
@@ -83,8 +83,8 @@ async def test_blocking_while_polling_other_sources(address: str) -> None:
 
 async def test_blocking_with_reads_from_another_thread(address: str) -> None:
     def work() -> None:
-        stream = BlockingStream(address, "/test/Chat", timeout_s=10, attended=False)
-        assert stream.glance() == []
+        stream = BlockingStream(address, "/test/Chat", timeout_s=10, background_keepalive=False)
+        assert stream.read_from_any_thread() == []
         with ThreadPoolExecutor(1) as pool:
             for message in (b"a", b"b"):
                 stream.send(message)
@@ -92,12 +92,12 @@ async def test_blocking_with_reads_from_another_thread(address: str) -> None:
                 while not found:
                     # The server's settings and the response's headers may come before it.
                     assert select.select([stream.fileno()], [], [], 10)[0]
-                    found = pool.submit(stream.glance).result()
+                    found = pool.submit(stream.read_from_any_thread).result()
                 assert found == [message]
         stream.send(b"c")
         assert stream.receive() == b"c"
         stream.close()
-        assert stream.glance() == []
+        assert stream.read_from_any_thread() == []
 
     await in_thread(work)
 

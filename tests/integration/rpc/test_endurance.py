@@ -29,7 +29,7 @@ from tests.support.rpc.raw_peer import (
     frame,
     request,
 )
-from tests.support.rpc.windowed_sender import MIB, NoRoomError, Sender, connect, opening, update
+from tests.support.rpc.windowed_sender import MIB, NoWindowError, Sender, connect, opening, update
 
 LIMIT_S = 60
 LARGE = 64 * MIB
@@ -131,7 +131,7 @@ async def test_a_client_that_reads_nothing_costs_bounded_memory(
     # A message is a MiB; the limit is 16, and the connection's window 4.
     sender, sent = Sender(peer, blind=blind), 0
     async with asyncio.timeout(LIMIT_S):
-        with contextlib.suppress(NoRoomError):
+        with contextlib.suppress(NoWindowError):
             # Who goes on without a window is cut off.
             while sent < 400 and not peer.writer.transport.is_closing():
                 sent += 1

@@ -72,7 +72,9 @@ def talk(address: str, tls: Tls | None, message: bytes = b"y") -> bytes | None:
 
 
 def talk_polling(address: str, tls: Tls | None, message: bytes) -> list[bytes]:
-    stream = BlockingStream(address, "/test/Chat", timeout_s=LIMIT_S, tls=tls, attended=False)
+    stream = BlockingStream(
+        address, "/test/Chat", timeout_s=LIMIT_S, tls=tls, background_keepalive=False
+    )
     try:
         stream.send(message)
         return poll_messages(stream)

@@ -206,7 +206,7 @@ async def gateway_site(**changes: Any) -> AsyncIterator[GatewaySite]:
         await channel.close()
 
 
-def response_metrics(
+def serve_metrics_page(
     monkeypatch: pytest.MonkeyPatch, page: Callable[[EchoScheduler, bytes], bytes]
 ) -> None:
     """Have schedulers constructed from here on respond to requests for metrics with `page`."""

@@ -12,10 +12,12 @@ PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 Reply = kserve_pb2.ModelStreamInferResponse
 
 
-def request(model: str, request_id: str, data: bytes = b"abc", *, empty_final: bool = False) -> Any:
+def request(
+    model: str, request_id: str, data: bytes = b"abc", *, wants_empty_final: bool = False
+) -> Any:
     built = kserve_pb2.ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[data])
     built.inputs.add(name="INPUT0", datatype="UINT8", shape=[len(data)])
-    if empty_final:
+    if wants_empty_final:
         built.parameters["triton_enable_empty_final_response"].bool_param = True
     return built
 

@@ -66,7 +66,7 @@ def segments(mesh: Mesh, modules: tuple[str, ...] = _MODULES) -> set[int]:
             with contextlib.suppress(OSError):
                 for each in Path(f"/proc/{pid}/fd").iterdir():
                     with contextlib.suppress(OSError):
-                        if "memfd:nereid-slab" in str(each.readlink()):
+                        if "memfd:nereid-segment" in str(each.readlink()):
                             found.add(each.stat().st_ino)
     return found
 

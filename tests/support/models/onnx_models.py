@@ -10,7 +10,7 @@ import onnx
 from google.protobuf import text_format
 from onnx import helper
 
-from nereid.core.classification import Classification, classify_output
+from nereid.core.classification import Classification, request_classification
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from tests.support.models.onnx_types import ONNX_TYPE
@@ -104,7 +104,7 @@ def head(
     for name in outputs:
         request.outputs.add(name=name)
     for name, wanted in (classes or {}).items():
-        classify_output(request.outputs.add(name=name), wanted)
+        request_classification(request.outputs.add(name=name), wanted)
     return request.SerializeToString()
 
 

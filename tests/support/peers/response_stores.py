@@ -8,7 +8,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
-from nereid.core.cache_messages import Finding, Lookup, Store
+from nereid.core.cache_messages import CacheLookup, CacheStore, LookupResult
 from nereid.services.cache.cache_config import RedisConfig
 from nereid.services.cache.service import make_store
 from nereid.services.cache.store import ResponseStore
@@ -43,8 +43,8 @@ async def open_store_at(config: RedisConfig) -> AsyncIterator[ResponseStore]:
 
 async def look_up(store: ResponseStore, *keys: bytes) -> list[bytes | None]:
     """What a lookup of these keys finds, in their order."""
-    done: asyncio.Future[list[Finding]] = asyncio.get_running_loop().create_future()
-    lookups = [Lookup(number, key) for number, key in enumerate(keys)]
+    done: asyncio.Future[list[LookupResult]] = asyncio.get_running_loop().create_future()
+    lookups = [CacheLookup(number, key) for number, key in enumerate(keys)]
     store.exchange(lookups, [], done.set_result)
     # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with the result,
     # and with it the time limit of a caller's loop.
@@ -54,17 +54,17 @@ async def look_up(store: ResponseStore, *keys: bytes) -> list[bytes | None]:
     return [each.value for each in sorted(found)]
 
 
-async def store_values(store: ResponseStore, *stores: Store) -> None:
+async def store_values(store: ResponseStore, *stores: CacheStore) -> None:
     store.exchange([], stores, expect_no_lookups)
     # Waits for it: exchanges are in order.
     await look_up(store, b"nothing")
 
 
-def expect_no_lookups(findings: list[Finding]) -> None:
+def expect_no_lookups(findings: list[LookupResult]) -> None:
     raise AssertionError(findings)
 
 
 async def store_until_found(store: ResponseStore, key: bytes, value: bytes) -> None:
     while await look_up(store, key) != [value]:
-        store.exchange([], [Store(key, value)], lambda _: None)
+        store.exchange([], [CacheStore(key, value)], lambda _: None)
         await asyncio.sleep(0.005)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nereid.observability.tracing import Span
 
 
-class KeptSpans:
+class RecordedSpans:
     """A nereid.observability.tracing.Tracer."""
 
     def __init__(self) -> None:

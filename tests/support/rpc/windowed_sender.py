@@ -38,7 +38,7 @@ def update(stream: int, increment: int) -> bytes:
     return frame(WINDOW, 0, stream, struct.pack(">I", increment))
 
 
-class NoRoomError(Exception):
+class NoWindowError(Exception):
     """The server has seen everything, and gives no window for more."""
 
 
@@ -93,7 +93,7 @@ class Sender:
             if kind == WINDOW:
                 self.windows[of] = self.windows.get(of, 0) + int.from_bytes(payload)
             elif kind == PING and payload == token:
-                raise NoRoomError
+                raise NoWindowError
             elif kind == SETTINGS and payload:
                 initial = dict(struct.iter_unpack(">HI", payload))[4]
                 self.windows[stream] += initial - self.initial

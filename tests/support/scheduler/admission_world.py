@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.lifecycle import Standing
+from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.admission import Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
-from tests.support.peers.spans import KeptSpans
+from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.samples import model_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class AdmissionWorld:
         **admission: Any,
     ) -> None:
         self.max_queue_size = max_queue_size
-        self.tracer = KeptSpans()
+        self.tracer = RecordedSpans()
         self.traces = SpanTraces(self.tracer)
         self.served = served or loading_version()
         catalogue = Catalogue([ServedModel("m", {1: self.served})])
@@ -65,7 +65,7 @@ class AdmissionWorld:
         context = VersionContext(QueueLimits(self.max_queue_size), self.traces)
         model = ModelVersion(model_of(TENSORS), 1, context)
         self.served.runtime = model
-        self.served.life.report("a", Standing.UP)
+        self.served.life.report("a", LoadStatus.UP)
         self.admission.models_changed()
         return model
 

@@ -2,7 +2,13 @@
 
 from collections.abc import Callable
 
-from nereid.core.cache_messages import Finding, FromCache, Lookup, Store, ToCache
+from nereid.core.cache_messages import (
+    CacheLookup,
+    CacheReply,
+    CacheRequest,
+    CacheStore,
+    LookupResult,
+)
 
 
 class FakeLink:
@@ -11,26 +17,26 @@ class FakeLink:
     def __init__(self) -> None:
         self.up = True
         self.pending = 0
-        self.sent: list[ToCache] = []
-        self.on_items: Callable[[list[FromCache]], None] = lambda _: None
+        self.sent: list[CacheRequest] = []
+        self.on_items: Callable[[list[CacheReply]], None] = lambda _: None
         self.on_up: Callable[[], None] = lambda: None
         self.on_down: Callable[[], None] = lambda: None
         self._sent_results = 0
 
-    def send(self, item: ToCache) -> None:
+    def send(self, item: CacheRequest) -> None:
         self.sent.append(item)
 
     def close(self) -> None:
         self.up = False
 
-    def lookups(self) -> list[Lookup]:
-        return [each for each in self.sent if isinstance(each, Lookup)]
+    def lookups(self) -> list[CacheLookup]:
+        return [each for each in self.sent if isinstance(each, CacheLookup)]
 
-    def stores(self) -> list[Store]:
-        return [each for each in self.sent if isinstance(each, Store)]
+    def stores(self) -> list[CacheStore]:
+        return [each for each in self.sent if isinstance(each, CacheStore)]
 
     def send_results(self, value: bytes | None) -> None:
         """Send a result to all lookups since the last call."""
         lookups = self.lookups()
         new, self._sent_results = lookups[self._sent_results :], len(lookups)
-        self.on_items([Finding(each.id, value) for each in new])
+        self.on_items([LookupResult(each.id, value) for each in new])

@@ -11,7 +11,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion, Version
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
-from tests.support.peers.spans import KeptSpans
+from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.cache_site import FakeLink
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of, model_of
@@ -40,7 +40,7 @@ class CachedModel:
         max_unsent_bytes: int = 1 << 30,
     ) -> None:
         self.link = FakeLink()
-        self.tracer = KeptSpans()
+        self.tracer = RecordedSpans()
         limits = QueueLimits(max_queue_size=max_queue_size)
         self.client = CacheClient(self.link, timeout_s, max_unsent_bytes)
         context = VersionContext(limits, SpanTraces(self.tracer), self.client)

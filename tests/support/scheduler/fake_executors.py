@@ -9,7 +9,7 @@ import os
 
 from nereid.core.messages import InferResponse
 from nereid.pb import nereid_pb2 as pb
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 
 MIB = 1 << 20
 
@@ -34,15 +34,15 @@ class Executor:
     """An executor that has joined, in this process."""
 
     def __init__(self, domain: str = "here") -> None:
-        self.hello = pb.Hello(name="e", memory_domain=domain, process=str(os.getpid()))
+        self.hello = pb.Hello(name="e", shm_namespace=domain, process=str(os.getpid()))
         self.releases: list[tuple[list[str], bool]] = []
-        self.segments = Segments(8 * MIB)
+        self.segments = SegmentPool(8 * MIB)
 
     def send(self, command: pb.ExecutorCommand) -> None:
         self.releases.append((list(command.release.segment_names), command.release.discard))
 
     def response(self, number: int, content: bytes = b"abc") -> InferResponse:
-        segment = self.segments.take(MIB)
+        segment = self.segments.acquire_segment(MIB)
         assert segment is not None
         segment.view[: len(content)] = content
         reference = segment.range(0, len(content))

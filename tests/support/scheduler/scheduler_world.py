@@ -29,7 +29,7 @@ from nereid.core.methods import (
     INFER_PATH,
     INSTANCE_KEY,
     JOIN_PATH,
-    READY_KEY,
+    READINESS_KEY,
 )
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -142,7 +142,7 @@ class Instance:
             metadata=(
                 (INSTANCE_KEY, str(load.instance)),
                 *(((CONTROLS_KEY, "1"),) if executor.controls is not None else ()),
-                *(((READY_KEY, "1"),) if executor.questions is not None else ()),
+                *(((READINESS_KEY, "1"),) if executor.questions is not None else ()),
             ),
             on_message=self._on_batch,
             on_close=self._on_close,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from nereid.core.errors import Internal, InvalidArgument, NereidError, error_of
+from nereid.core.errors import Internal, InvalidArgument, NereidError, error_from_code
 from nereid.core.messages import InferRequest
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.http.endpoints.infer_request import custom_parameter
@@ -84,7 +84,7 @@ class _DocumentReader:
                 self.read_member(key, value)
             except NereidError as error:
                 message = f"Converting keyword: '{_PARAMETERS}': {error.message}"
-                raise error_of(error.code, message) from error
+                raise error_from_code(error.code, message) from error
 
     def read_member(self, key: str, value: Any) -> None:
         tensor = self._inputs_by_name.get(key)

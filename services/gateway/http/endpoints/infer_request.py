@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.services.gateway import request_head, string_elements
-from nereid.services.gateway.client_shm.regions import NO_REGIONS, Range, Regions, RegionUse
+from nereid.services.gateway.client_shm.regions import NO_REGIONS, Range, RegionRanges, Regions
 from nereid.services.gateway.http.endpoints import shared_memory
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
@@ -175,8 +175,8 @@ class InferRequestDecoder:
 
     def _parse_header(self, text: bytes) -> ParsedHeader:
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
-        if not header.inline and len(text) <= request_head.KEY_LIMIT_BYTES:
-            if len(self._headers) >= request_head.TABLE_LIMIT:
+        if not header.inline and len(text) <= request_head.MAX_CACHED_HEAD_BYTES:
+            if len(self._headers) >= request_head.CACHED_HEADS:
                 self._headers.clear()
             self._headers[self._naming_head, text] = header
         return header
@@ -217,7 +217,7 @@ class _HeaderParser:
         )
         placed = tuple((name, found) for name, found in self._output_ranges.items() if found)
         if placed or self._input_ranges:
-            checked = checked._replace(regions=RegionUse(tuple(self._input_ranges), placed))
+            checked = checked._replace(regions=RegionRanges(tuple(self._input_ranges), placed))
         return ParsedHeader(
             checked,
             request_id,

@@ -14,7 +14,7 @@ from nereid.core.codecs import read_parameters
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.http.server.call import BINARY, JSON
-from nereid.services.gateway.request_head import KEY_LIMIT_BYTES, TABLE_LIMIT
+from nereid.services.gateway.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,8 +81,8 @@ class InferResponseEncoder:
             outputs.append(output)
         document = {**members, "outputs": outputs}
         tail = (orjson.dumps(document) if strict else parser.write(document))[1:]
-        if not inline and len(tail) <= KEY_LIMIT_BYTES:
-            if len(self._tails) >= TABLE_LIMIT:
+        if not inline and len(tail) <= MAX_CACHED_HEAD_BYTES:
+            if len(self._tails) >= CACHED_HEADS:
                 self._tails.clear()
             self._tails[key] = tail
         return tail, binary  # type: ignore[return-value]  # likewise
@@ -105,8 +105,8 @@ class InferResponseEncoder:
                     for each in message.outputs
                 ],
             )
-            if len(data) <= KEY_LIMIT_BYTES:
-                if len(self._heads) >= TABLE_LIMIT:
+            if len(data) <= MAX_CACHED_HEAD_BYTES:
+                if len(self._heads) >= CACHED_HEADS:
                     self._heads.clear()
                 self._heads[data] = head
         return head

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.classification import Classification, classifications, classify_output, read_labels
+from nereid.core.classification import (
+    Classification,
+    read_labels,
+    request_classification,
+    requested_classifications,
+)
 from nereid.core.errors import Internal
 from nereid.pb import kserve_pb2, model_config_pb2
 
@@ -23,18 +28,18 @@ from nereid.pb import kserve_pb2, model_config_pb2
 )
 def test_a_classification_survives_the_head(wanted: Classification) -> None:
     request = kserve_pb2.ModelInferRequest()
-    classify_output(request.outputs.add(name="y"), wanted)
+    request_classification(request.outputs.add(name="y"), wanted)
     request.outputs.add(name="z")
     # An empty list of labels is read as one empty label.
     expected = wanted._replace(labels=("",)) if wanted.labels == () else wanted
-    assert classifications(request.outputs) == {"y": expected}
+    assert requested_classifications(request.outputs) == {"y": expected}
 
 
 def test_the_first_mention_of_an_output_counts() -> None:
     request = kserve_pb2.ModelInferRequest()
     for most in (0, 2, 1):
-        classify_output(request.outputs.add(name="y"), Classification(most))
-    assert classifications(request.outputs) == {"y": Classification(2)}
+        request_classification(request.outputs.add(name="y"), Classification(most))
+    assert requested_classifications(request.outputs) == {"y": Classification(2)}
 
 
 def test_labels_are_lines_and_a_missing_file_fails_the_load(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from nereid.core.messages import ErrorStatus, error_status_of
     ],
 )
 def test_codes_map_both_ways(code: int, cls: type[errors.NereidError], http: int) -> None:
-    error = errors.error_of(code, "why", accepted=True)
+    error = errors.error_from_code(code, "why", accepted=True)
     assert type(error) is cls
     assert (error.message, error.accepted) == ("why", True)
     assert errors.http_status(code) == http

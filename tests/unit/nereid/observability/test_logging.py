@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nereid.observability.logging import LogSettings, about, set_up_logging
+from nereid.observability.logging import LogSettings, request_log_extra, set_up_logging
 
 CONTEXT = bytes.fromhex("00" + "ab" * 16 + "cd" * 8 + "01")
 
@@ -29,7 +29,7 @@ def logged(settings: LogSettings, level: int = logging.INFO, **how: object) -> s
 
 
 def test_text_ends_with_the_ids_of_the_request() -> None:
-    line = logged(LogSettings(), extra=about("seven", CONTEXT))
+    line = logged(LogSettings(), extra=request_log_extra("seven", CONTEXT))
     assert line.endswith(f" INFO some.where: it happened [request_id=seven trace_id={'ab' * 16}]\n")
 
 
@@ -39,13 +39,15 @@ def test_text_without_a_request() -> None:
 
 @pytest.mark.parametrize("log_format", ["text", "json", "default", "ISO8601"])
 def test_a_clients_id_cannot_forge_a_line(log_format: str) -> None:
-    text = logged(LogSettings(log_format=log_format), extra=about('x]\nERROR "all is lost"'))
+    text = logged(
+        LogSettings(log_format=log_format), extra=request_log_extra('x]\nERROR "all is lost"')
+    )
     assert text.count("\n") == 1
 
 
 def test_json_has_every_fact_as_a_member() -> None:
     settings = LogSettings(log_format="json")
-    line = json.loads(logged(settings, logging.WARNING, extra=about("seven", CONTEXT)))
+    line = json.loads(logged(settings, logging.WARNING, extra=request_log_extra("seven", CONTEXT)))
     assert line.pop("time").endswith("Z")
     assert line == {
         "level": "warning",

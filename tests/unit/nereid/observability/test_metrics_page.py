@@ -15,9 +15,9 @@ TIMES = Family("nereid_times", "summary", "How long.")
 
 def test_series_stand_below_their_family_in_any_order() -> None:
     page = Page()
-    page.add(LOOKUPS, 3, {"model": "a"})
-    page.add(metrics.EXECUTORS, 1)
-    page.add(LOOKUPS, 0.5, {"model": "b"})
+    page.add_value(LOOKUPS, 3, {"model": "a"})
+    page.add_value(metrics.EXECUTORS, 1)
+    page.add_value(LOOKUPS, 0.5, {"model": "b"})
     assert page.encode().decode().splitlines() == [
         "# HELP nv_lookups How many.",
         "# TYPE nv_lookups counter",
@@ -32,7 +32,7 @@ def test_series_stand_below_their_family_in_any_order() -> None:
 @pytest.mark.parametrize("name", ['quo"te', "back\\slash", "new\nline", "grün"])
 def test_labels_are_escaped(name: str) -> None:
     page = Page()
-    page.add(LOOKUPS, 1, {"model": name})
+    page.add_value(LOOKUPS, 1, {"model": name})
     (family,) = text_string_to_metric_families(page.encode().decode())
     assert family.samples[0].labels == {"model": name}
 
@@ -42,7 +42,7 @@ def test_a_histogram_counts_upwards() -> None:
     for value, times in ((1, 2), (3, 1), (9, 1)):
         observed.observe(value, times)
     page = Page()
-    page.histogram(SIZES, {"model": "a"}, observed, 14)
+    page.add_histogram(SIZES, {"model": "a"}, observed, 14)
     (family,) = text_string_to_metric_families(page.encode().decode())
     samples = [(sample.name, sample.labels.get("le"), sample.value) for sample in family.samples]
     assert samples == [
@@ -59,7 +59,7 @@ def test_a_summary_has_the_quantiles_of_what_it_saw_lately_and_the_sum_of_all() 
     for value in range(101):
         observed.observe(value)
     page = Page()
-    page.summary(TIMES, {}, observed, (0.0, 0.5, 0.99, 1.0))
+    page.add_summary(TIMES, {}, observed, (0.0, 0.5, 0.99, 1.0))
     assert page.encode().decode().splitlines()[2:] == [
         'nereid_times{quantile="0"} 0',
         'nereid_times{quantile="0.5"} 50',
@@ -81,5 +81,5 @@ def test_a_summary_forgets_old_values() -> None:
 def test_an_empty_summary_has_no_quantiles() -> None:
     assert all(map(math.isnan, Summary().at((0.5, 0.9))))
     page = Page()
-    page.summary(TIMES, {}, Summary(), (0.5,))
+    page.add_summary(TIMES, {}, Summary(), (0.5,))
     assert 'nereid_times{quantile="0.5"} NaN' in page.encode().decode()

@@ -1,7 +1,7 @@
 """Contexts, and which requests are traced."""
 
 from nereid.observability.trace_config import TraceConfig
-from nereid.observability.tracing import Sampler, child_of, is_sampled
+from nereid.observability.tracing import Sampler, child_context, is_sampled
 
 TRACE, SPAN = bytes(range(1, 17)), bytes(range(1, 9))
 SAMPLED = b"\0" + TRACE + SPAN + b"\1"
@@ -17,12 +17,12 @@ def test_a_context_says_whether_it_is_sampled() -> None:
 
 
 def test_a_child_keeps_the_trace_and_is_sampled() -> None:
-    child = child_of(UNSAMPLED)
+    child = child_context(UNSAMPLED)
     assert child[:17] == SAMPLED[:17]
     assert child[17:25] != SPAN
     assert is_sampled(child)
     assert len(child) == 26
-    root, other = child_of(b""), child_of(b"")
+    root, other = child_context(b""), child_context(b"")
     assert len(root) == 26
     assert is_sampled(root)
     assert root[1:17] != other[1:17]

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from nereid.core.messages import SharedMemory
-from nereid.shm.mappings import LostError, Mappings, read
-from nereid.shm.segments import Segment, Segments
+from nereid.shm.mappings import SegmentLostError, SegmentMappings, read
+from nereid.shm.segments import Segment, SegmentPool
 
 MIB = 1 << 20
 
 
-def taken(segments: Segments, size_bytes: int) -> Segment:
-    segment = segments.take(size_bytes)
+def taken(segments: SegmentPool, size_bytes: int) -> Segment:
+    segment = segments.acquire_segment(size_bytes)
     assert segment is not None
     return segment
 
 
 def test_one_process_reads_in_place_what_another_has_written() -> None:
-    segment = taken(Segments(8 * MIB), MIB)
+    segment = taken(SegmentPool(8 * MIB), MIB)
     segment.view[100:105] = b"hello"
     segment_name, offset, size_bytes = segment.range(100, 5)
     program = (
@@ -36,25 +36,25 @@ def test_one_process_reads_in_place_what_another_has_written() -> None:
 
 
 def test_a_view_sees_what_is_written_later_and_outlives_the_segment() -> None:
-    segments, mappings = Segments(8 * MIB), Mappings()
+    segments, mappings = SegmentPool(8 * MIB), SegmentMappings()
     segment = taken(segments, MIB)
     view = mappings.view(segment.range(0, 3))
     segment.view[0:3] = b"new"
     segments.discard(segment.name)
     assert bytes(view) == b"new"
-    with pytest.raises(LostError):
+    with pytest.raises(SegmentLostError):
         read(segment.range(0, 3))
 
 
 def test_a_mapping_is_kept_until_its_owner_discards_the_segment() -> None:
-    segments, mappings = Segments(8 * MIB), Mappings()
+    segments, mappings = SegmentPool(8 * MIB), SegmentMappings()
     segment = taken(segments, MIB)
     first = mappings.segment(segment.name)
     mappings.sweep()
     assert mappings.segment(segment.name) is first
     segments.discard(segment.name)
     mappings.sweep()
-    with pytest.raises(LostError):
+    with pytest.raises(SegmentLostError):
         mappings.segment(segment.name)
 
 
@@ -90,8 +90,8 @@ def bad_references() -> list[SharedMemory]:
     ids=["empty", "one", "words", "-1", "pipe", "file", "unsealed", "no process", "path"],
 )
 def test_a_reference_that_names_no_segment_is_refused(reference: SharedMemory) -> None:
-    for look in (Mappings().view, read):
-        with pytest.raises(LostError):
+    for look in (SegmentMappings().view, read):
+        with pytest.raises(SegmentLostError):
             look(reference)
 
 
@@ -100,8 +100,8 @@ def test_a_reference_that_names_no_segment_is_refused(reference: SharedMemory) -
 )
 def test_a_reference_beyond_its_segment_is_refused(offset: int, size_bytes: int) -> None:
     segment = Segment(MIB)
-    with pytest.raises(LostError, match="outside"):
-        Mappings().view(SharedMemory(segment.name, offset, size_bytes))
+    with pytest.raises(SegmentLostError, match="outside"):
+        SegmentMappings().view(SharedMemory(segment.name, offset, size_bytes))
 
 
 def test_a_descriptor_that_was_reused_is_noticed() -> None:
@@ -110,5 +110,5 @@ def test_a_descriptor_that_was_reused_is_noticed() -> None:
     old.close()
     new = Segment(MIB)
     assert new.descriptor == descriptor, "the system gives the lowest free number"
-    with pytest.raises(LostError, match="gone"):
-        Mappings().segment(name)
+    with pytest.raises(SegmentLostError, match="gone"):
+        SegmentMappings().segment(name)

@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from nereid.shm.mappings import read
-from nereid.shm.segments import Lease, Segment, Segments, memory_domain, owner_of
+from nereid.shm.segments import Lease, Segment, SegmentPool, segment_owner, shm_namespace
 
 MIB = 1 << 20
 
 
-def taken(segments: Segments, size_bytes: int) -> Segment:
-    segment = segments.take(size_bytes)
+def taken(segments: SegmentPool, size_bytes: int) -> Segment:
+    segment = segments.acquire_segment(size_bytes)
     assert segment is not None
     return segment
 
@@ -46,46 +46,46 @@ def test_another_user_cannot_open_a_segment() -> None:
 
 
 def test_a_freed_segment_is_reused() -> None:
-    segments = Segments(8 * MIB)
+    segments = SegmentPool(8 * MIB)
     first = taken(segments, MIB)
-    segments.free(first.name)
+    segments.free_segment(first.name)
     assert taken(segments, MIB - 5) is first
     assert taken(segments, MIB) is not first
 
 
 def test_a_discarded_segment_is_not_reused() -> None:
-    segments = Segments(8 * MIB)
+    segments = SegmentPool(8 * MIB)
     first = taken(segments, MIB)
     segments.discard(first.name)
-    segments.free(first.name)
+    segments.free_segment(first.name)
     assert taken(segments, MIB).name != first.name
-    assert segments.taken == 1
+    assert segments.used_count == 1
 
 
 def test_a_much_larger_segment_is_not_wasted_on_a_small_tensor() -> None:
-    segments = Segments(64 * MIB)
+    segments = SegmentPool(64 * MIB)
     large = taken(segments, 16 * MIB)
-    segments.free(large.name)
+    segments.free_segment(large.name)
     assert taken(segments, MIB) is not large
 
 
 def test_the_pool_is_bounded_and_closes_free_segments_for_others() -> None:
-    segments = Segments(4 * MIB)
+    segments = SegmentPool(4 * MIB)
     first, second = taken(segments, 2 * MIB), taken(segments, 2 * MIB)
-    assert segments.take(MIB) is None
-    segments.free(first.name)
+    assert segments.acquire_segment(MIB) is None
+    segments.free_segment(first.name)
     third = taken(segments, MIB)
     assert third.size_bytes < first.size_bytes or third is first
-    segments.free(second.name)
-    segments.free(third.name)
+    segments.free_segment(second.name)
+    segments.free_segment(third.name)
     assert taken(segments, 4 * MIB).size_bytes == 4 * MIB
     assert segments.total_bytes == 4 * MIB
 
 
 def test_trim_closes_segments_that_have_been_free_for_long() -> None:
-    segments = Segments(8 * MIB)
+    segments = SegmentPool(8 * MIB)
     first, second = taken(segments, MIB), taken(segments, MIB)
-    segments.free(first.name)
+    segments.free_segment(first.name)
     segments.trim(idle_s=3600)
     assert segments.total_bytes == first.size_bytes + second.size_bytes
     segments.trim(idle_s=0)
@@ -93,20 +93,20 @@ def test_trim_closes_segments_that_have_been_free_for_long() -> None:
 
 
 def test_one_users_segments_can_be_discarded_alone() -> None:
-    segments, one, other = Segments(8 * MIB), object(), object()
-    segments.take(MIB, one)
-    kept = segments.take(MIB, other)
-    segments.discard_of(one)
+    segments, one, other = SegmentPool(8 * MIB), object(), object()
+    segments.acquire_segment(MIB, one)
+    kept = segments.acquire_segment(MIB, other)
+    segments.discard_segments_of(one)
     assert kept is not None
-    assert segments.taken == 1
-    segments.free(kept.name)
-    assert segments.take(MIB) is kept
-    segments.discard_all()
-    assert (segments.taken, segments.total_bytes) == (0, 0)
+    assert segments.used_count == 1
+    segments.free_segment(kept.name)
+    assert segments.acquire_segment(MIB) is kept
+    segments.discard_used_segments()
+    assert (segments.used_count, segments.total_bytes) == (0, 0)
 
 
 def test_a_dropped_lease_discards_its_segment() -> None:
-    segments = Segments(8 * MIB)
+    segments = SegmentPool(8 * MIB)
     lease = Lease(segments, taken(segments, MIB))
     del lease
     assert segments.total_bytes == 0
@@ -117,13 +117,13 @@ def test_a_dropped_lease_discards_its_segment() -> None:
     lease.free()
     del lease
     assert again is segment
-    assert segments.taken == 1, "a freed lease must not affect its segment's next use"
+    assert segments.used_count == 1, "a freed lease must not affect its segment's next use"
 
 
 def test_memory_is_shared_within_a_domain_only() -> None:
-    domain = memory_domain(MIB)
+    domain = shm_namespace(MIB)
     assert domain
-    assert memory_domain(0) == ""
+    assert shm_namespace(0) == ""
     program = (
         "from nereid.shm.segments import memory_domain; import os;"
         "print(memory_domain(1)); os.setuid(65534); print(memory_domain(1))"
@@ -136,4 +136,4 @@ def test_memory_is_shared_within_a_domain_only() -> None:
 
 
 def test_a_segments_name_contains_its_owner() -> None:
-    assert owner_of(Segment(MIB).name) == str(os.getpid())
+    assert segment_owner(Segment(MIB).name) == str(os.getpid())

@@ -2,11 +2,18 @@
 
 import asyncio
 
-from nereid.core.cache_messages import CacheUsage, Finding, FromCache, Lookup, Store, ToCache
+from nereid.core.cache_messages import (
+    CacheLookup,
+    CacheReply,
+    CacheRequest,
+    CacheStore,
+    CacheUsage,
+    LookupResult,
+)
 from nereid.rpc import Link, memory_links
 from nereid.services.cache.memory_store import MemoryStore
 from nereid.services.cache.service import CacheService
-from tests.support.peers.spans import KeptSpans
+from tests.support.peers.spans import RecordedSpans
 
 
 def context(number: int) -> bytes:
@@ -14,31 +21,31 @@ def context(number: int) -> bytes:
 
 
 async def test_each_traced_item_has_a_span_below_its_requests() -> None:
-    tracer = KeptSpans()
+    tracer = RecordedSpans()
     service = CacheService(MemoryStore(1024), tracer)
-    near: Link[ToCache]
-    far: Link[FromCache]
+    near: Link[CacheRequest]
+    far: Link[CacheReply]
     near, far = memory_links()
-    found: list[FromCache] = []
+    found: list[CacheReply] = []
     near.on_items = found.extend
     service.attach(far)
 
-    async def send(*items: ToCache) -> None:
+    async def send(*items: CacheRequest) -> None:
         for item in items:
             near.send(item)
         while near.pending or far.pending:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    await send(Lookup(1, b"a"), Store(b"b", b"1"))
+    await send(CacheLookup(1, b"a"), CacheStore(b"b", b"1"))
     assert tracer.spans == []
     await send(
-        Lookup(2, b"nothing", context(2)),
-        Lookup(3, b"b"),
-        Lookup(4, b"b", context(4)),
-        Store(b"a", b"2", trace_context=context(5)),
-        Store(b"large", b"x" * 2048, trace_context=context(6)),
-        Store(b"c", b"3"),
+        CacheLookup(2, b"nothing", context(2)),
+        CacheLookup(3, b"b"),
+        CacheLookup(4, b"b", context(4)),
+        CacheStore(b"a", b"2", trace_context=context(5)),
+        CacheStore(b"large", b"x" * 2048, trace_context=context(6)),
+        CacheStore(b"c", b"3"),
     )
     recorded = [
         (span.name, span.parent, dict(span.attributes), span.context[1:17] == span.parent[1:17])
@@ -52,7 +59,12 @@ async def test_each_traced_item_has_a_span_below_its_requests() -> None:
     ]
     assert all(span.start_ns <= span.end_ns for span in tracer.spans)
     results = [each for each in found if not isinstance(each, CacheUsage)]
-    assert results == [Finding(1, None), Finding(2, None), Finding(3, b"1"), Finding(4, b"1")]
+    assert results == [
+        LookupResult(1, None),
+        LookupResult(2, None),
+        LookupResult(3, b"1"),
+        LookupResult(4, b"1"),
+    ]
     assert not tracer.closed
     await service.close()
     assert tracer.closed

@@ -24,7 +24,7 @@ from nereid.core.messages import (
 from nereid.core.methods import INFER_PATH
 from nereid.rpc import Call, Handlers, Link, LocalChannel, accept_link
 from nereid.services.executor.mesh_client import Mesh
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 
 LIMIT_S = 10.0
 DOMAIN = "here"
@@ -77,8 +77,8 @@ async def mesh_and_scheduler() -> AsyncIterator[tuple[Mesh, Scheduler]]:
 
 def lost_segment() -> str:
     """The name of a segment that does not exist any more."""
-    segments = Segments(1 << 20)
-    segment = segments.take(1 << 16)
+    segments = SegmentPool(1 << 20)
+    segment = segments.acquire_segment(1 << 16)
     assert segment is not None
     segments.discard(segment.name)
     return segment.name
@@ -97,8 +97,8 @@ async def test_a_request_is_sent_again_if_its_response_was_lost() -> None:
         assert (again.id, again.head, again.payloads) == (first.id, b"head", [b"tensor"])
         await until(lambda: Release((lost,)) in scheduler.received)
         assert responses == []
-        segments = Segments(1 << 20)
-        segment = segments.take(1 << 16)
+        segments = SegmentPool(1 << 20)
+        segment = segments.acquire_segment(1 << 16)
         assert segment is not None
         scheduler.link.send(
             InferResponse(first.id, b"response", [segment.range(0, 4)], segment_name=segment.name)

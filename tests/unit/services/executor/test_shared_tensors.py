@@ -14,9 +14,9 @@ from nereid.core.errors import Internal, Unavailable
 from nereid.core.messages import SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.batch_runner import BatchRunner
-from nereid.services.executor.shared_tensors import Lender, SharedTensors
+from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from nereid.shm.mappings import read
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 from tests.support.executor.doubler import Doubler
 from tests.support.models.onnx_models import head, identity_config, member
 
@@ -27,12 +27,12 @@ ELEMENTS = 50_000
 def runner(model: Doubler, shared_tensors: SharedTensors) -> BatchRunner:
     config = identity_config("FP32", "-1", 8)
     spec = InstanceSpec(config=config, version=1, version_path=Path("1"), name="m_0")
-    return BatchRunner(spec, model, None, shared_tensors.view, Lender(shared_tensors))
+    return BatchRunner(spec, model, None, shared_tensors.view, OutputLender(shared_tensors))
 
 
-def shared(gateway: Segments, array: np.ndarray, offset: int = 0) -> pb.BatchMember:
+def shared(gateway: SegmentPool, array: np.ndarray, offset: int = 0) -> pb.BatchMember:
     raw = array.tobytes()
-    segment = gateway.take(offset + len(raw))
+    segment = gateway.acquire_segment(offset + len(raw))
     assert segment is not None
     segment.view[offset : offset + len(raw)] = raw
     memory = pb.SharedMemory(segment_name=segment.name, offset=offset, size_bytes=len(raw))
@@ -52,7 +52,7 @@ def output(response: pb.InferResponse) -> bytes:
 
 
 def test_members_in_shared_memory_and_inline_share_a_batch() -> None:
-    gateway, shared_tensors, model = Segments(8 * MIB), SharedTensors(8 * MIB), Doubler()
+    gateway, shared_tensors, model = SegmentPool(8 * MIB), SharedTensors(8 * MIB), Doubler()
     arrays = [np.full((1, ELEMENTS), value, np.float32) for value in (1, 2, 3)]
     # The second one is not aligned.
     members = [shared(gateway, arrays[0]), shared(gateway, arrays[1], offset=3)]
@@ -62,16 +62,16 @@ def test_members_in_shared_memory_and_inline_share_a_batch() -> None:
     assert len(model.batches) == 1
     alone = execute(runner(model, shared_tensors), members[1])
     assert output(alone[0]) == (2 * arrays[1]).tobytes()
-    assert shared_tensors.segments.taken == 4
+    assert shared_tensors.segments.used_count == 4
     names = [each.payloads[0].shared_memory.segment_name for each in (*responses, *alone)]
     shared_tensors.release_segments(pb.Release(segment_names=names[:3]))
     shared_tensors.release_segments(pb.Release(segment_names=names[3:], discard=True))
-    assert shared_tensors.segments.taken == 0
+    assert shared_tensors.segments.used_count == 0
     assert shared_tensors.segments.total_bytes > 0
 
 
 def test_small_responses_and_those_beyond_the_bound_go_inline() -> None:
-    gateway = Segments(8 * MIB)
+    gateway = SegmentPool(8 * MIB)
     large = np.ones((1, ELEMENTS), np.float32)
     for shared_tensors, array in (
         (SharedTensors(8 * MIB), large[:, :10]),
@@ -82,7 +82,7 @@ def test_small_responses_and_those_beyond_the_bound_go_inline() -> None:
 
 
 def test_a_request_whose_segment_is_discarded_fails_alone() -> None:
-    gateway, shared_tensors = Segments(8 * MIB), SharedTensors(8 * MIB)
+    gateway, shared_tensors = SegmentPool(8 * MIB), SharedTensors(8 * MIB)
     array = np.ones((1, ELEMENTS), np.float32)
     lost, good = shared(gateway, array), shared(gateway, array)
     gateway.discard(lost.payloads[0].shared_memory.segment_name)
@@ -93,35 +93,35 @@ def test_a_request_whose_segment_is_discarded_fails_alone() -> None:
 
 def test_a_failed_batch_keeps_nothing_lent() -> None:
     shared_tensors = SharedTensors(8 * MIB)
-    lender = Lender(shared_tensors)
+    lender = OutputLender(shared_tensors)
     assert lender.lend([bytes(MIB)])
     lender.free_lent()
-    assert shared_tensors.segments.taken == 0
-    gateway = Segments(8 * MIB)
+    assert shared_tensors.segments.used_count == 0
+    gateway = SegmentPool(8 * MIB)
     failing = runner(Doubler(Internal("no")), shared_tensors)
     (response,) = execute(failing, shared(gateway, np.ones((1, ELEMENTS), np.float32)))
     assert response.error.message == "no"
-    assert shared_tensors.segments.taken == 0
+    assert shared_tensors.segments.used_count == 0
 
 
 @pytest.mark.parametrize("end", ["stream", "scheduler"])
 def test_what_will_never_be_released_is_discarded(end: str) -> None:
     shared_tensors = SharedTensors(8 * MIB)
-    lender, other = Lender(shared_tensors), Lender(shared_tensors)
+    lender, other = OutputLender(shared_tensors), OutputLender(shared_tensors)
     assert lender.lend([bytes(MIB)])
     assert other.lend([bytes(MIB)])
     if end == "stream":
         lender.discard_lent()
-        assert shared_tensors.segments.taken == 1
+        assert shared_tensors.segments.used_count == 1
     else:
         shared_tensors.discard_all()
-        assert shared_tensors.segments.taken == 0
+        assert shared_tensors.segments.used_count == 0
     shared_tensors.trim_idle()
 
 
 def test_other_threads_run_while_a_long_response_is_copied() -> None:
     """Otherwise the scheduler's pings time out, and the executor is taken for dead."""
-    lender = Lender(SharedTensors(1 << 30))
+    lender = OutputLender(SharedTensors(1 << 30))
     response = [memoryview(bytes(64 << 20))]
     lender.lend(response)
     go, ran = threading.Lock(), threading.Event()

@@ -4,7 +4,7 @@ from time import perf_counter_ns
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.tracing import Run, record, sampled
-from tests.support.peers.spans import KeptSpans
+from tests.support.peers.spans import RecordedSpans
 
 ONE = b"\0" + bytes(range(1, 25)) + b"\1"
 OTHER = b"\0" + bytes(range(2, 26)) + b"\1"
@@ -16,7 +16,7 @@ def test_only_the_sampled_count() -> None:
 
 
 def test_each_sampled_member_has_spans_of_the_whole_batch() -> None:
-    tracer = KeptSpans()
+    tracer = RecordedSpans()
     start = perf_counter_ns()
     run = Run([ONE, OTHER], start, start + 10, start + 30, start + 60, "it broke")
     record(tracer, "m_0", run)

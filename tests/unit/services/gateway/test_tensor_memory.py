@@ -20,7 +20,7 @@ from nereid.core.messages import (
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 from nereid.services.gateway.upstream import Limits, Upstream
 from nereid.shm.mappings import read
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 
 MIB = 1 << 20
 
@@ -79,7 +79,7 @@ class GatewayWithExecutor:
 
     def __init__(self) -> None:
         self.memory = TensorMemory(8 * MIB)
-        self.executor = Segments(8 * MIB)
+        self.executor = SegmentPool(8 * MIB)
         self.sent: list[Any] = []
         self.responses: list[InferResponse] = []
         self.up = False
@@ -108,7 +108,7 @@ class GatewayWithExecutor:
         return request
 
     def response(self, request: InferRequest, *contents: bytes) -> InferResponse:
-        segment = self.executor.take(MIB)
+        segment = self.executor.acquire_segment(MIB)
         assert segment is not None
         references: list[Any] = []
         for index, content in enumerate(contents):
@@ -191,7 +191,7 @@ async def test_a_lost_response_is_replaced_by_the_next() -> None:
 async def test_the_segment_of_a_request_is_used_again_only_after_its_response(end: str) -> None:
     it = GatewayWithExecutor()
     request = it.submit()
-    assert it.memory.segments.taken == 1
+    assert it.memory.segments.used_count == 1
     if end == "answered":
         it.receive(InferResponse(request.id, b"head", [b"x"]))
     elif end == "failed":
@@ -202,7 +202,7 @@ async def test_the_segment_of_a_request_is_used_again_only_after_its_response(en
         it.pending.cancel()
     # A scheduler in this process may hold the request for longer.
     assert request.lease is None
-    assert it.memory.segments.taken == 0
+    assert it.memory.segments.used_count == 0
     assert bool(it.memory.segments.total_bytes) is (end == "answered")
 
 

@@ -43,9 +43,9 @@ from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import Rooms
 from nereid.services.executor.batch.requests import Requests
 from nereid.services.executor.batch.response_writer import ResponseWriter
-from nereid.services.executor.batch.responses import LARGEST_FRAME_BYTES, failure
+from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, failure
 from nereid.services.executor.tracing import sampled
-from nereid.shm.segments import THRESHOLD_BYTES, aligned
+from nereid.shm.segments import SHM_THRESHOLD_BYTES, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -112,7 +112,7 @@ class DirectServer:
                 metadata=[(key, value) for key, value in self._about["metadata"]],
                 timeout_s=_DIAL_TIMEOUT_S,
                 # The executor vouches for this process; nobody asks it for signs of life.
-                attended=False,
+                background_keepalive=False,
             )
             self._serve(self._stream)
         except RpcError as error:
@@ -254,7 +254,7 @@ class DirectServer:
         if self._stream is None or is_forked() or not self._sent.take_pen():
             return
         try:
-            for message in self._stream.glance():
+            for message in self._stream.read_from_any_thread():
                 batch = pb.Batch.FromString(message)
                 self._heed(batch.controls)
                 if batch.members:
@@ -325,13 +325,13 @@ class DirectServer:
         for member, flags, meta, raws in replies:
             size_bytes = sum(map(wire.size_of, raws))
             room = None
-            if size_bytes >= THRESHOLD_BYTES and self._lends and member not in classes:
+            if size_bytes >= SHM_THRESHOLD_BYTES and self._lends and member not in classes:
                 room, tensors = self._lent(raws)
             else:
                 tensors = [raw if type(raw) is bytes else _flat(raw) for raw in raws]
             if room is None:
                 total_bytes += size_bytes
-                if total_bytes > LARGEST_FRAME_BYTES:
+                if total_bytes > MAX_EXECUTED_BYTES:
                     raise wire.WireError("the tensors are too large to be sent")
             response = self._heads.response(wire.Reply(member, flags, meta, tensors), room)
             if member in classes:
@@ -362,4 +362,4 @@ class DirectServer:
 
 def _flat(raw: Any) -> bytes | memoryview:
     """An output's bytes, one by one; large ones in place."""
-    return raw.tobytes() if raw.nbytes < THRESHOLD_BYTES else wire.as_bytes(raw)
+    return raw.tobytes() if raw.nbytes < SHM_THRESHOLD_BYTES else wire.as_bytes(raw)

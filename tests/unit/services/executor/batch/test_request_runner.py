@@ -15,8 +15,8 @@ from nereid.core.messages import SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.batch.request_runner import RequestRunner
-from nereid.services.executor.shared_tensors import Lender, SharedTensors
-from nereid.shm.mappings import Mappings
+from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
+from nereid.shm.mappings import SegmentMappings
 from tests.support.executor.scripted_model import (
     SPEC,
     Model,
@@ -120,9 +120,9 @@ def test_responses_to_what_was_not_asked_are_passed_over(model: Model) -> None:
 
 def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None:
     shared_tensors = SharedTensors(1 << 26)
-    mappings = Mappings()
+    mappings = SegmentMappings()
     runner = RequestRunner(SPEC, model)
-    runner.rooms.lender = Lender(shared_tensors)
+    runner.rooms.lender = OutputLender(shared_tensors)
     large = b"x" * 100_000
     begin(runner, batch(member()))
     assert model.begun[1][0].output_buffer is None
@@ -139,16 +139,16 @@ def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None
     there = SharedMemory(room.segment_name, 64, 90_000)
     (second,) = collect(runner, model, BatchUpdate(2, [response(0, there)], ready_for_next=True))
     assert second.responses[0].payloads[0].shared_memory.segment_name == room.segment_name
-    assert shared_tensors.segments.taken == 2
+    assert shared_tensors.segments.used_count == 2
     # A room that is not used is given back, and small outputs are not foreseen to be large.
     for number, wire_response in ((3, failed(0)), (4, response(0, b"small"))):
         begin(runner, batch(member()))
         assert model.begun[number][0].output_buffer is not None
         collect(runner, model, BatchUpdate(number, [wire_response], ready_for_next=True))
-        assert shared_tensors.segments.taken == 2
+        assert shared_tensors.segments.used_count == 2
     begin(runner, batch(member()))
     assert model.begun[5][0].output_buffer is None
-    shared_tensors.segments.discard_all()
+    shared_tensors.segments.discard_used_segments()
 
 
 # ---- decoupled ones

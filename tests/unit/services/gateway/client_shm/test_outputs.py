@@ -8,8 +8,8 @@ from nereid.services.gateway.client_shm.outputs import Outputs
 from nereid.services.gateway.client_shm.regions import (
     SYSTEM,
     Range,
+    RegionRanges,
     Regions,
-    RegionUse,
     Registration,
 )
 from nereid.services.gateway.infer_chain import RequestHandle
@@ -53,7 +53,7 @@ class Mesh(ScriptedMesh):
 
     def infer_into(self, *ranges: tuple[str, Range]) -> RequestHandle:
         request = InferRequest(1, b"", [])
-        self.regions.use(request, RegionUse((), ranges))
+        self.regions.use(request, RegionRanges((), ranges))
         return self.outputs.infer(request, self.told.append)
 
     @property

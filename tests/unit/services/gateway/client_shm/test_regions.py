@@ -11,8 +11,8 @@ from nereid.services.gateway.client_shm.regions import (
     MAX_REGIONS,
     SYSTEM,
     Range,
+    RegionRanges,
     Regions,
-    RegionUse,
     Registration,
 )
 
@@ -166,7 +166,7 @@ def test_releasing_a_closed_region_spares_a_new_one_of_the_same_name() -> None:
 def test_inputs_are_copied_and_outputs_placed() -> None:
     regions, memories = filled("r")
     request = InferRequest(0, b"", [b"", b"inline"])
-    regions.use(request, RegionUse(((0, Range("r", 2, 3)),), (("O", Range("r", 4, 4)),)))
+    regions.use(request, RegionRanges(((0, Range("r", 2, 3)),), (("O", Range("r", 4, 4)),)))
     memories["r"].data[:] = bytes(8)
     assert request.payloads == [b"234", b"inline"]
     assert request.placements is not None

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from nereid.core.messages import ErrorStatus, InferRequest
-from nereid.services.gateway.policy.header_forwarding import HeaderForwarding, SpeltHeaders, checked
+from nereid.services.gateway.policy.header_forwarding import (
+    CasePreservingHeaders,
+    HeaderForwarding,
+    checked,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,7 @@ def test_what_re2_does_not_take_is_a_error(pattern: str) -> None:
 
 
 def test_copies_of_headers_remember_the_spelling() -> None:
-    headers = SpeltHeaders()
+    headers = CasePreservingHeaders()
     headers[b"a"] = headers.spelt[b"A"] = b"1"
     copy = headers.copy()
     assert (copy, copy.spelt) == ({b"a": b"1"}, {b"A": b"1"})

@@ -15,7 +15,7 @@ from nereid.core.messages import (
     TraceRule,
     TraceRules,
 )
-from nereid.observability.tracing import LARGEST_TENSOR_BYTES, Sampler, is_sampled, shows_tensors
+from nereid.observability.tracing import MAX_TRACED_TENSOR_BYTES, Sampler, is_sampled, shows_tensors
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tracing.file_format import Trace
@@ -183,7 +183,7 @@ def test_tensors_are_copied_as_they_come_and_go() -> None:
     head.outputs.add(name="O", datatype="UINT8", shape=[1])
     it.response(head.SerializeToString(), payloads=[memoryview(b"c")], more=True)
     it.response(
-        head.SerializeToString(), payloads=[bytes(LARGEST_TENSOR_BYTES + 1)], trace=(part(),)
+        head.SerializeToString(), payloads=[bytes(MAX_TRACED_TENSOR_BYTES + 1)], trace=(part(),)
     )
     assert it.trace().tensors == [
         TracedTensor("TENSOR_QUEUE_INPUT", "I", "UINT8", (2,), b"ab"),

@@ -12,7 +12,7 @@ from nereid.services.gateway.infer_chain import RequestHandle
 from nereid.services.gateway.tracing.request_traces import SpanTracing, open_tracing
 from nereid.services.gateway.tracing.sampling import Sampling
 from tests.support.gateway.scripted_mesh import ScriptedMesh
-from tests.support.peers.spans import KeptSpans
+from tests.support.peers.spans import RecordedSpans
 
 SAMPLED = b"\0" + bytes(range(1, 25)) + b"\1"
 UNSAMPLED = SAMPLED[:25] + b"\0"
@@ -24,7 +24,7 @@ class Mesh(ScriptedMesh):
 
     def __init__(self, config: TraceConfig) -> None:
         super().__init__()
-        self.tracer = KeptSpans()
+        self.tracer = RecordedSpans()
         sampling = Sampling(config.rule)
         self.tracing = SpanTracing(self.tracer, sampling, self.infer)
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nereid.core.cache_messages import CacheUsage, Finding, Lookup, Store
+from nereid.core.cache_messages import CacheLookup, CacheStore, CacheUsage, LookupResult
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from tests.support.scheduler.cache_site import FakeLink
 
@@ -23,7 +23,9 @@ async def test_results_reach_their_lookups_in_any_order() -> None:
     one, two = await look_up(client, b"1"), await look_up(client, b"2")
     first, second = link.lookups()
     assert (first.key, second.key) == (b"1", b"2")
-    link.on_items([Finding(second.id, None), CacheUsage(entries=3), Finding(first.id, b"v")])
+    link.on_items(
+        [LookupResult(second.id, None), CacheUsage(entries=3), LookupResult(first.id, b"v")]
+    )
     assert (await one, await two) == (b"v", None)
     assert (client.lookups, client.hits, client.failures) == (2, 1, 0)
     assert client.usage_message().entries == 3
@@ -37,7 +39,7 @@ async def test_a_lookup_times_out_as_a_miss_and_a_later_result_is_ignored() -> N
     found = await look_up(client)
     assert await asyncio.wait_for(found, LIMIT_S) is None
     assert asyncio.get_running_loop().time() - started >= 0.018
-    link.on_items([Finding(link.lookups()[0].id, b"late")])
+    link.on_items([LookupResult(link.lookups()[0].id, b"late")])
     assert (client.hits, client.failures) == (0, 1)
     client.close()
 
@@ -64,7 +66,7 @@ async def test_a_link_that_goes_down_is_a_miss_for_all() -> None:
     assert not client.lookup(b"k", lambda _: None)
     client.store(b"k", b"v")
     assert (client.failures, client.usage_message().failures) == (5, 5)
-    assert not any(isinstance(each, Store) for each in link.sent)
+    assert not any(isinstance(each, CacheStore) for each in link.sent)
     link.up = True
     again = await look_up(client)
     client.close()
@@ -87,7 +89,9 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
 
     client.lookup(b"1", fail)
     found = await look_up(client, b"2")
-    link.on_items([Finding(each.id, b"v") for each in link.sent if isinstance(each, Lookup)])
+    link.on_items(
+        [LookupResult(each.id, b"v") for each in link.sent if isinstance(each, CacheLookup)]
+    )
     assert await found == b"v"
     assert "callback of a cache lookup failed" in caplog.text
     client.close()

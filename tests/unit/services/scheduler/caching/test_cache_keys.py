@@ -5,7 +5,7 @@ import pytest
 from nereid.core.messages import CLASSIFICATION, InferRequest, SharedMemory
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.caching.cache_keys import CacheKeys
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.samples import head_of
 
 INPUTS = [("I", "UINT8", [3])]
@@ -51,8 +51,8 @@ def test_a_digest_from_the_gateway_equals_the_one_made_here() -> None:
 
 
 def test_tensors_in_shared_memory_are_digested_by_their_bytes() -> None:
-    segments = Segments(1 << 20)
-    segment = segments.take(100)
+    segments = SegmentPool(1 << 20)
+    segment = segments.acquire_segment(100)
     assert segment is not None
     segment.view[8:11] = b"abc"
     shared = request()

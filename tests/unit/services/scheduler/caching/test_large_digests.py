@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import LIMIT_S, ORDERED, CachedModel, turn
 
 # Large enough to be digested by a thread.
@@ -108,8 +108,8 @@ async def test_a_large_request_that_ends_before_it_is_digested_ends_once(end: st
 @pytest.mark.parametrize("why", ["data lost", "not cached any more", "closed"])
 async def test_a_large_request_without_a_key_runs(why: str) -> None:
     it = CachedModel()
-    segments = Segments(1 << 24)
-    segment = segments.take(len(LARGE))
+    segments = SegmentPool(1 << 24)
+    segment = segments.acquire_segment(len(LARGE))
     assert segment is not None
     with blocked_digests(it):
         it.submit_large(1, segment.range(0, len(LARGE)))

@@ -9,7 +9,7 @@ from nereid.core.messages import InferRequest, InferResponse, SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.response_cache import cache_scope_of
 from nereid.services.scheduler.executors.instance import Instance
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of
@@ -319,8 +319,8 @@ async def test_a_lookup_without_a_result_has_its_span(end: str) -> None:
 
 
 async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
-    segments = Segments(1 << 20)
-    segment = segments.take(101)
+    segments = SegmentPool(1 << 20)
+    segment = segments.acquire_segment(101)
     assert segment is not None
     segment.view[:101] = whole = bytes(range(101))
     small, large = segment.range(0, 50), segment.range(0, 101)

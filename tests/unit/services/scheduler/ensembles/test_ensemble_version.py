@@ -6,7 +6,11 @@ import asyncio
 
 import pytest
 
-from nereid.core.classification import Classification, classifications, classify_output
+from nereid.core.classification import (
+    Classification,
+    request_classification,
+    requested_classifications,
+)
 from nereid.core.codecs import write_response
 from nereid.core.errors import Unavailable
 from nereid.core.messages import ErrorStatus, InferRequest, InferResponse, SharedMemory
@@ -56,7 +60,9 @@ class Model:
     def asked(self) -> dict[str, Classification]:
         """The classes that the current batch requests."""
         (member,) = self.stream.sent[-1].members
-        return classifications(kserve_pb2.ModelInferRequest.FromString(member.head).outputs)
+        return requested_classifications(
+            kserve_pb2.ModelInferRequest.FromString(member.head).outputs
+        )
 
     def response_both(self, content: bytes, classes: bytes, datatype: str = "BYTES") -> str:
         """Respond with a tensor and its classes, or another tensor of the same name."""
@@ -131,7 +137,7 @@ class World:
         for name in outputs.split():
             output = head.outputs.add(name=name)
             if name in classes:
-                classify_output(output, classes[name])
+                request_classification(output, classes[name])
         request = InferRequest(1, head.SerializeToString(), [b"x"])
         self.entry = self.ensemble.submit(request, self.responses.append)
         await turn()

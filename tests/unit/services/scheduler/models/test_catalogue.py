@@ -10,7 +10,7 @@ from nereid.services.scheduler.models.catalogue import (
     ServedVersion,
     parse_version,
 )
-from nereid.services.scheduler.models.lifecycle import Standing
+from nereid.services.scheduler.models.lifecycle import LoadStatus
 
 
 def model(name: str, **states: str) -> ServedModel:
@@ -25,11 +25,11 @@ def model(name: str, **states: str) -> ServedModel:
             continue
         life.await_executor()
         if state in ("ready", "waiting"):
-            life.report("a", Standing.UP)
+            life.report("a", LoadStatus.UP)
         if state == "waiting":
             life.forget_executor("a")
         if state == "failed":
-            life.report("a", Standing.FAILED, "because")
+            life.report("a", LoadStatus.FAILED, "because")
     return made
 
 

@@ -5,13 +5,13 @@ import pytest
 from nereid.services.scheduler.models.lifecycle import (
     NO_INSTANCE,
     TRANSITIONS,
-    Standing,
+    LoadStatus,
     VersionLife,
     VersionState,
     reason_of,
 )
 
-LOADING, UP, FAILED = Standing.LOADING, Standing.UP, Standing.FAILED
+LOADING, UP, FAILED = LoadStatus.LOADING, LoadStatus.UP, LoadStatus.FAILED
 
 
 @pytest.fixture

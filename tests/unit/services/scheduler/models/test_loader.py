@@ -58,7 +58,7 @@ class World:
         hello = pb.Hello(name=name, backends=backends or ("onnxruntime",))
         stream = Stream()
         session = Session(hello, stream)
-        self.loader.joined(session)
+        self.loader.executor_joined(session)
         return session, stream
 
     def open(self, stream: Stream) -> list[Stream]:
@@ -99,7 +99,7 @@ async def test_an_executor_that_lacks_the_backend_affects_no_other() -> None:
     instances = it.open(stream)
     stranger, _ = it.join("stranger", "python")
     assert it.state is VersionState.READY
-    it.loader.left(stranger)
+    it.loader.executor_left(stranger)
     assert it.served.life.serving
     assert not instances[0].finished
 
@@ -109,7 +109,7 @@ async def test_a_version_stays_ready_when_its_only_executor_is_lost() -> None:
     session, stream = it.join("good")
     it.open(stream)
     it.join("stranger", "python")
-    it.loader.left(session)
+    it.loader.executor_left(session)
     assert (it.state, it.served.life.up) == (VersionState.READY, False)
     _, again = it.join("good")
     it.open(again)
@@ -150,7 +150,7 @@ async def test_reports_about_another_executors_instances_are_ignored(
     stranger = Session(pb.Hello(name="stranger"), Stream())
     it.loader.instance_failed(stranger, stream.sent[0].load.instance, ErrorStatus(13, "x"))
     it.loader.instance_failed(stranger, 99, ErrorStatus(13, "x"))
-    it.loader.described(stranger, described(99))
+    it.loader.model_described(stranger, described(99))
     assert it.state is VersionState.LOADING
     assert "sent a description for an unknown command" in caplog.text
 
@@ -160,9 +160,9 @@ async def test_a_description_by_another_executor_is_ignored() -> None:
     session, stream = it.join()
     command = stream.sent[0].describe.command
     stranger = Session(pb.Hello(name="stranger"), Stream())
-    it.loader.described(stranger, described(command))
+    it.loader.model_described(stranger, described(command))
     assert it.served.runtime is None
-    it.loader.left(session)
+    it.loader.executor_left(session)
     _, other = it.join("other")
     assert other.sent[0].HasField("describe")
 
@@ -172,7 +172,7 @@ async def test_while_one_executor_describes_the_others_wait() -> None:
     first, stream = it.join("first")
     _, other = it.join("second")
     assert other.sent == []
-    it.loader.described(first, described(stream.sent[0].describe.command))
+    it.loader.model_described(first, described(stream.sent[0].describe.command))
     assert [command.WhichOneof("command") for command in other.sent] == ["load", "load"]
 
 
@@ -193,23 +193,23 @@ async def test_a_leaving_executor_gets_no_instance_back() -> None:
     it = World()
     session, stream = it.join()
     it.open(stream)
-    it.loader.leaving(session)
+    it.loader.executor_leaving(session)
     assert (it.state, it.served.life.up) == (VersionState.READY, False)
     assert it.loader.instance_opened(stream.sent[0].load.instance, Stream()) is None
-    it.loader.left(session)
+    it.loader.executor_left(session)
 
 
 async def test_a_failure_on_a_leaving_executor_is_no_failure_of_the_model() -> None:
     it = World()
     session, stream = it.join()
     number = stream.sent[0].load.instance
-    it.loader.leaving(session)
+    it.loader.executor_leaving(session)
     assert it.loader.instance_opened(number, Stream()) is None
     it.loader.instance_failed(
         session, number, ErrorStatus(14, "the scheduler refused the instance")
     )
     assert it.state is VersionState.LOADING
-    it.loader.left(session)
+    it.loader.executor_left(session)
     _, stream = it.join()
     it.open(stream)
     assert it.served.life.serving

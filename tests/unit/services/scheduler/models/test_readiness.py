@@ -12,7 +12,11 @@ from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.executors.placement import Slot
 from nereid.services.scheduler.executors.sessions import HostedVersion, PlacedInstance, Session
 from nereid.services.scheduler.models.catalogue import ServedVersion
-from nereid.services.scheduler.models.readiness import Readiness, heard, is_version_ready
+from nereid.services.scheduler.models.readiness import (
+    Readiness,
+    is_version_ready,
+    on_readiness_report,
+)
 
 YES, NO, SILENT = True, False, None
 
@@ -56,7 +60,7 @@ class Stream:
         """Do nothing."""
 
 
-class Asked:
+class MeshRequest:
     """An executor with one instance of one version."""
 
     def __init__(self, *, reports_readiness: bool = True) -> None:
@@ -84,7 +88,7 @@ class Asked:
         return await self.readiness.are_ready([self.served], limit_s)
 
     def report(self, question: int, ready: bool) -> None:
-        heard(
+        on_readiness_report(
             self.placed,
             self.session,
             pb.ReadinessReport(question=question, instance=9, ready=ready),
@@ -92,13 +96,13 @@ class Asked:
 
 
 async def test_a_model_without_a_readiness_check_is_not_queried() -> None:
-    asked = Asked(reports_readiness=False)
+    asked = MeshRequest(reports_readiness=False)
     assert await asked.is_ready()
     assert asked.questions == []
 
 
 async def test_no_response_in_time_is_not_ready_and_the_query_stays_pending() -> None:
-    asked = Asked()
+    asked = MeshRequest()
     assert not await asked.is_ready(0.001)
     assert not await asked.is_ready(0.001)
     (number,) = asked.questions
@@ -112,7 +116,7 @@ async def test_no_response_in_time_is_not_ready_and_the_query_stays_pending() ->
 
 
 async def test_a_restarted_worker_is_queried_again() -> None:
-    asked = Asked()
+    asked = MeshRequest()
     assert not await asked.is_ready(0.001)
     asked.instance.stream = Stream()
     waiting = asyncio.ensure_future(asked.is_ready())

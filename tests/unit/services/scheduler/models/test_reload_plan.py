@@ -6,7 +6,7 @@ import pytest
 
 from nereid.model_config import parse_config
 from nereid.services.scheduler.models.catalogue import ServedVersion
-from nereid.services.scheduler.models.lifecycle import Standing
+from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.models.reload_plan import ReloadPlan, plan_reload
 from nereid.services.scheduler.repository.found_model import FoundModel
 
@@ -21,9 +21,9 @@ def served(number: int, state: str = READY, config: str = CONFIG) -> ServedVersi
     version = ServedVersion("m", number, str(PATH / str(number)), draft, file_digest=b"files")
     version.life.await_executor()
     if state == FAILED:
-        version.life.report("e", Standing.FAILED, "because")
+        version.life.report("e", LoadStatus.FAILED, "because")
     elif state != LOADING:
-        version.life.report("e", Standing.UP)
+        version.life.report("e", LoadStatus.UP)
     if state in (UNLOADING, UNLOADED):
         version.life.begin_unload()
     if state == UNLOADED:

@@ -7,7 +7,7 @@ from nereid.services.scheduler.observability.latencies import (
     DEFAULT_BOUNDS_MS,
     Latencies,
     MetricsConfig,
-    config_of,
+    parse_metrics_config,
     setting,
 )
 from nereid.services.scheduler.observability.statistics import ModelStatistics
@@ -111,7 +111,7 @@ def test_a_models_own_bounds() -> None:
 
 def test_settings_together_the_last_of_one_name_counts() -> None:
     texts = ["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9", "summary_latencies=false"]
-    config = config_of(map(setting, texts))
+    config = parse_metrics_config(map(setting, texts))
     assert config == MetricsConfig(summary_latencies=False, summary_quantiles=(0.5, 0.9))
 
 

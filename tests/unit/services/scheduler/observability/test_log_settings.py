@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
-from nereid.observability.logging import LogSettings, rules_of
+from nereid.observability.logging import LogSettings, initial_log_rules
 from nereid.services.scheduler.observability.log_settings import apply_changes, shown_settings
 
-START = rules_of(LogSettings())
+START = initial_log_rules(LogSettings())
 
 
 def test_initial_settings_are_as_on_triton() -> None:

@@ -12,7 +12,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion, Version
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
-from tests.support.peers.spans import KeptSpans
+from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.fake_executors import Stream, executed, turn
 from tests.support.scheduler.samples import entry_of, model_of, request_with
 
@@ -30,7 +30,7 @@ def context(number: int, sampled: bool = True) -> bytes:
 
 class World:
     def __init__(self, *, traced: bool = True, policy: str = "", **limits: float) -> None:
-        self.tracer = KeptSpans()
+        self.tracer = RecordedSpans()
         queue = f"default_queue_policy {{ {policy} }}" if policy else ""
         self.model = ModelVersion(
             model_of(CONFIG % queue),
@@ -189,7 +189,7 @@ async def test_a_malformed_response_still_ends_its_attempts() -> None:
 
 
 def test_a_cache_lookup_has_a_span_that_says_whether_it_hit() -> None:
-    tracer = KeptSpans()
+    tracer = RecordedSpans()
     trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     asked = trace.begin_lookup()
@@ -204,7 +204,7 @@ def test_a_cache_lookup_has_a_span_that_says_whether_it_hit() -> None:
 
 
 def test_a_cancelled_request_has_that_as_its_error() -> None:
-    tracer = KeptSpans()
+    tracer = RecordedSpans()
     trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     trace.end(entry_of(), ("m", 1), None, 200)
@@ -214,7 +214,7 @@ def test_a_cancelled_request_has_that_as_its_error() -> None:
 
 
 def test_a_span_has_events_for_the_responses_of_a_decoupled_model() -> None:
-    tracer = KeptSpans()
+    tracer = RecordedSpans()
     trace = SpanTraces(tracer).begin(request_with(context(1)), 100)
     assert trace is not None
     for number in range(300):

@@ -6,14 +6,14 @@ import pytest
 
 from nereid.core.messages import ErrorStatus, InferResponse, Payload, TracedModel, TracedTensor
 from nereid.observability.trace_config import TraceSettings
-from nereid.observability.tracing import LARGEST_TENSOR_BYTES, is_sampled, with_tensors
+from nereid.observability.tracing import MAX_TRACED_TENSOR_BYTES, is_sampled, with_tensors
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.observability.entry_trace import EntryTrace, Refusal
+from nereid.services.scheduler.observability.entry_trace import EntryTrace, RefusedRequest
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.request_traces import SpanTraces, open_traces
 from nereid.services.scheduler.observability.trace_timestamps import TimestampTraces
 from nereid.services.scheduler.requests.entry import Entry
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.samples import entry_of, request_with
 
 FIRST, SECOND = (b"\0" + bytes([number]) * 24 + b"\1" for number in (1, 2))
@@ -149,7 +149,7 @@ def test_a_cancelled_or_refused_request_is_forgotten() -> None:
     # A refused step is no refused request.
     refused = entry_of().request
     refused.trace_context = trace.context
-    traces.refused(Refusal(refused, "m", "", 0, "no"))
+    traces.refused(RefusedRequest(refused, "m", "", 0, "no"))
     assert len(ended(trace, entry_of(), 130)) == 2
     for cancelled in (True, False):
         trace = begun(traces, FIRST)
@@ -158,7 +158,7 @@ def test_a_cancelled_or_refused_request_is_forgotten() -> None:
             trace.end(entry_of(), ("m", 1), None, 130)
         else:
             refused.trace_context = FIRST
-            traces.refused(Refusal(refused, "m", "", 0, "no"))
+            traces.refused(RefusedRequest(refused, "m", "", 0, "no"))
     assert len(ended(begun(traces, FIRST), entry_of(), 140)) == 1
 
 
@@ -195,8 +195,8 @@ def response_with(data: bytes, *, more: bool = False) -> InferResponse:
 def test_tensors_of_models_below_a_request_are_copied_while_they_exist() -> None:
     traces = TimestampTraces()
     root = begun(traces, with_tensors(FIRST), **inputs(b"ab"))
-    segments = Segments(1 << 20)
-    segment = segments.take(1 << 16)
+    segments = SegmentPool(1 << 20)
+    segment = segments.acquire_segment(1 << 16)
     assert segment is not None
     segment.view[:2] = b"cd"
     step = begun(traces, root.begin_steps(), **inputs(segment.range(0, 2)))
@@ -247,7 +247,7 @@ def test_tensors_are_copied_for_traces_that_show_them_and_within_limits() -> Non
         copied = tensors_below(with_tensors(FIRST), b"12345", b"6789", b"678")
         assert copied == [b"12345", None, b"678"]
     traces = TimestampTraces()
-    large = bytes(LARGEST_TENSOR_BYTES)
+    large = bytes(MAX_TRACED_TENSOR_BYTES)
     assert tensors_below(with_tensors(FIRST), large, large + b"1") == [large, None]
     root = begun(traces, with_tensors(FIRST))
     damaged = begun(traces, root.begin_steps(), head=b"\xff", payloads=[b"a"])

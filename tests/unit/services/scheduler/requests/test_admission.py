@@ -12,10 +12,10 @@ from nereid.core.messages import InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.executors.instance import Instance, Running
 from nereid.services.scheduler.executors.sessions import PlacedInstance
-from nereid.services.scheduler.models.lifecycle import Standing
+from nereid.services.scheduler.models.lifecycle import LoadStatus
 from nereid.services.scheduler.requests.entry import Batch, Entry
 from nereid.services.scheduler.requests.nested_calls import NestedCalls
-from tests.support.peers.spans import KeptSpans
+from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.admission_world import AdmissionWorld, loading_version, request
 from tests.support.scheduler.fake_executors import turn
 
@@ -85,7 +85,7 @@ async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
 async def test_held_requests_fail_with_their_models_load() -> None:
     it = AdmissionWorld()
     it.gateway.on_items([request(1)])
-    it.served.life.report("a", Standing.FAILED, "broken")
+    it.served.life.report("a", LoadStatus.FAILED, "broken")
     it.admission.models_changed()
     await turn()
     assert it.errors() == [(1, "Request for unknown model: 'm' has no available versions")]
@@ -149,7 +149,7 @@ def mismatched(number: int, **fields: Any) -> InferRequest:
     return made
 
 
-def spans_of(tracer: KeptSpans) -> list[tuple[str, object, str | None]]:
+def spans_of(tracer: RecordedSpans) -> list[tuple[str, object, str | None]]:
     return [(s.name, s.attributes.get("triton.request_id"), s.error) for s in tracer.spans]
 
 
@@ -184,7 +184,7 @@ async def test_a_traced_request_whose_model_is_not_loaded_has_one_span() -> None
     await asyncio.wait_for(it.load_queue.idle(), 5)
     later = AdmissionWorld()
     later.gateway.on_items([sampled(1), request(2)])
-    later.served.life.report("a", Standing.FAILED, "broken")
+    later.served.life.report("a", LoadStatus.FAILED, "broken")
     later.admission.models_changed()
     await turn()
     for world in (it, later):

@@ -15,7 +15,7 @@ from nereid.services.scheduler.requests.entry import Batch
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
-from nereid.shm.segments import Segments
+from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.fake_executors import MIB, Executor
 from tests.support.scheduler.samples import entry_of
 
@@ -103,8 +103,8 @@ def test_executors_that_left_or_share_no_memory_get_no_release() -> None:
 
 
 def test_an_executor_elsewhere_gets_a_batch_with_all_its_bytes() -> None:
-    segments = Segments(8 * MIB)
-    here, lost_segment = segments.take(MIB), segments.take(MIB)
+    segments = SegmentPool(8 * MIB)
+    here, lost_segment = segments.acquire_segment(MIB), segments.acquire_segment(MIB)
     assert here is not None
     assert lost_segment is not None
     here.view[:3] = b"abc"

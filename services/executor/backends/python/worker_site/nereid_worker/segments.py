@@ -35,7 +35,7 @@ class Segment:
     def __init__(self, size: int) -> None:
         """Raises OSError when the system has no more memory or descriptors."""
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        self.descriptor = os.memfd_create("nereid-slab", flags)
+        self.descriptor = os.memfd_create("nereid-segment", flags)
         try:
             os.fchmod(self.descriptor, 0o600)
             os.ftruncate(self.descriptor, size)

@@ -18,7 +18,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker import w
 # ---- calls
 
 
-class Asked:
+class MeshRequest:
     """A request in the hands of the mesh."""
 
     def __init__(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> None:
@@ -37,11 +37,13 @@ class Mesh:
 
     def __init__(self) -> None:
         self.given_back: list[str] = []
-        self.asked: list[Asked] = []
+        self.asked: list[MeshRequest] = []
         self.called: list[tuple[str, bytes, Callable[[bytes | NereidError], None]]] = []
 
-    def infer(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> Asked:
-        self.asked.append(Asked(request, on_response))
+    def infer(
+        self, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> MeshRequest:
+        self.asked.append(MeshRequest(request, on_response))
         return self.asked[-1]
 
     def release_segment(self, segment_name: str) -> None:

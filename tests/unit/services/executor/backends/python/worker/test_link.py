@@ -14,9 +14,9 @@ from nereid.core.messages import SharedMemory
 from nereid.services.executor.backends.python.worker_site.nereid_worker import api, link, mesh, wire
 from nereid.services.executor.backends.python.worker_site.nereid_worker.channel import Channel
 from nereid.services.executor.backends.python.worker_site.nereid_worker.segments import Segments
-from nereid.shm.mappings import Mappings, exists
+from nereid.shm.mappings import SegmentMappings, exists
 from nereid.shm.segments import Segment as ExecutorsSegment
-from nereid.shm.segments import Segments as ExecutorsSegments
+from nereid.shm.segments import SegmentPool as ExecutorsSegments
 
 # Models have no types.
 pb: Any = api
@@ -41,10 +41,10 @@ def executor() -> Iterator[Channel]:
 @pytest.fixture
 def segment() -> Iterator[ExecutorsSegment]:
     segments = ExecutorsSegments(1 << 20)
-    segment = segments.take(1 << 19)
+    segment = segments.acquire_segment(1 << 19)
     assert segment is not None
     yield segment
-    segments.discard_all()
+    segments.discard_used_segments()
 
 
 def request(size: int = COUNT) -> Any:
@@ -85,7 +85,7 @@ def test_a_large_request_lies_in_the_workers_memory(executor: Channel) -> None:
         (call,) = heard(executor)
         (place,) = call.tensors
         assert told(call)["inputs"] == [["X", "FP32", [COUNT]]]
-        seen = np.frombuffer(Mappings().view(SharedMemory(*place)), np.float32)
+        seen = np.frombuffer(SegmentMappings().view(SharedMemory(*place)), np.float32)
         assert np.array_equal(seen, made.inputs()[0].as_numpy())
         names.add(place.segment)
         response(call, b"abc")

@@ -11,22 +11,22 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker import m
 from nereid.services.executor.backends.python.worker_site.nereid_worker.errors import (
     TritonModelException,
 )
-from nereid.shm.segments import Segment, Segments
+from nereid.shm.segments import Segment, SegmentPool
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def segments() -> Iterator[Segments]:
-    segments = Segments(64 * MIB, writable=True)
+def segments() -> Iterator[SegmentPool]:
+    segments = SegmentPool(64 * MIB, writable=True)
     yield segments
-    segments.discard_all()
+    segments.discard_used_segments()
     segments.trim(0)
 
 
 @pytest.fixture
-def segment(segments: Segments) -> Segment:
-    segment = segments.take(MIB)
+def segment(segments: SegmentPool) -> Segment:
+    segment = segments.acquire_segment(MIB)
     assert segment is not None
     return segment
 
@@ -98,7 +98,7 @@ def test_small_and_too_large_outputs_stay_where_they_are(segment: Segment, size:
     assert memory.put(tensors, wire.Range(*segment.range(0, segment.size_bytes))) is tensors
 
 
-def test_a_room_that_is_gone_is_not_used(segments: Segments, segment: Segment) -> None:
+def test_a_room_that_is_gone_is_not_used(segments: SegmentPool, segment: Segment) -> None:
     room = wire.Range(*segment.range(0, segment.size_bytes))
     segments.discard(segment.name)
     tensors = [bytes(100_000)]

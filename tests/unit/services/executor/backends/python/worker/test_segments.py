@@ -14,7 +14,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.segments
     Lease,
     Segments,
 )
-from nereid.shm.mappings import LostError, Mappings, exists
+from nereid.shm.mappings import SegmentLostError, SegmentMappings, exists
 
 MIB = 1 << 20
 
@@ -45,7 +45,7 @@ def test_others_read_what_is_lent(segments: Segments) -> None:
     ]
     lease = segments.lend(tensors)
     assert lease is not None
-    mappings = Mappings()
+    mappings = SegmentMappings()
     for tensor, place in zip(tensors, lease.places, strict=True):
         assert place.offset % 64 == 0
         assert bytes(mappings.view(SharedMemory(*place))) == bytes(memoryview(tensor))
@@ -71,7 +71,7 @@ def test_what_is_free_is_lent_again(segments: Segments) -> None:
 def test_what_may_be_read_is_never_lent_again(segments: Segments) -> None:
     lease = lent(segments, MIB)
     (place,) = lease.places
-    view = Mappings().view(SharedMemory(*place))
+    view = SegmentMappings().view(SharedMemory(*place))
     del lease
     gc.collect()
     assert segments.total == 0
@@ -79,8 +79,8 @@ def test_what_may_be_read_is_never_lent_again(segments: Segments) -> None:
     assert other is not None
     assert bytes(view) == bytes(MIB)
     # Who has not opened it yet finds that it is gone.
-    with pytest.raises(LostError):
-        Mappings().view(SharedMemory(*place))
+    with pytest.raises(SegmentLostError):
+        SegmentMappings().view(SharedMemory(*place))
 
 
 def test_the_bound_counts_what_is_free_and_what_is_not(segments: Segments) -> None:
@@ -122,7 +122,7 @@ def test_many_threads_do_not_get_each_others_memory(segments: Segments) -> None:
         for _ in range(50):
             lease = segments.lend([bytes([number]) * 100_000])
             if lease is not None:
-                seen = bytes(Mappings().view(SharedMemory(*lease.places[0])))
+                seen = bytes(SegmentMappings().view(SharedMemory(*lease.places[0])))
                 if seen != bytes([number]) * 100_000:
                     wrong.append(number)
                 lease.free()
