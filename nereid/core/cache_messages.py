@@ -25,7 +25,7 @@ class CacheLookup(NamedTuple):
 
 
 class CacheStore(NamedTuple):
-    """A value to keep. time_to_live_ms 0: the cache's own default. trace_context: as in a lookup."""
+    """A value to keep. time_to_live_ms 0: the cache's own default. trace_context: as in lookups."""
 
     key: bytes
     value: bytes

@@ -27,8 +27,8 @@ def test_one_process_reads_in_place_what_another_has_written() -> None:
     program = (
         "import sys;"
         "from nereid.core.messages import SharedMemory;"
-        "from nereid.shm.mappings import Mappings;"
-        f"view = Mappings().view(SharedMemory({segment_name!r}, {offset}, {size_bytes}));"
+        "from nereid.shm.mappings import SegmentMappings;"
+        f"view = SegmentMappings().view(SharedMemory({segment_name!r}, {offset}, {size_bytes}));"
         "sys.stdout.buffer.write(view); assert view.readonly"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

@@ -125,8 +125,8 @@ def test_memory_is_shared_within_a_domain_only() -> None:
     assert domain
     assert shm_namespace(0) == ""
     program = (
-        "from nereid.shm.segments import memory_domain; import os;"
-        "print(memory_domain(1)); os.setuid(65534); print(memory_domain(1))"
+        "from nereid.shm.segments import shm_namespace; import os;"
+        "print(shm_namespace(1)); os.setuid(65534); print(shm_namespace(1))"
     )
     if os.getuid() == 0:
         output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
