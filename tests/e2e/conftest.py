@@ -30,7 +30,7 @@ def mesh_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield started
 
 
-@pytest.fixture(params=["nereid", "grpcio"])
+@pytest.fixture(params=["nereid", pytest.param("grpcio", marks=pytest.mark.nightly)])
 def mesh(request: pytest.FixtureRequest, mesh_on: Callable[[str], Mesh]) -> Mesh:
     """On each engine; a test that knows better names engines itself, by way of `indirect`."""
     return mesh_on(request.param)

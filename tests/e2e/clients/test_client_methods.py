@@ -37,7 +37,11 @@ def applies(check: Callable[[Client], None], flavour: str) -> bool:
 
 
 ROWS = [
-    pytest.param(engine, flavour, check, id=f"{check.__name__}-{flavour}-{engine}")
+    pytest.param(
+        *(engine, flavour, check),
+        id=f"{check.__name__}-{flavour}-{engine}",
+        marks=[pytest.mark.nightly] if engine == "grpcio" else [],
+    )
     for engine, flavour in SITES
     for check in CHECKS
     if applies(check, flavour)

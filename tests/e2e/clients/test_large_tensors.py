@@ -31,7 +31,10 @@ MODEL = "identity_fp32"
 FLAGS = {"joined": "--join=all", "apart": "--join=none", "grpcio": "--grpc-engine=grpcio"}
 
 
-@pytest.fixture(scope="module", params=FLAGS)
+@pytest.fixture(
+    scope="module",
+    params=["joined", "apart", pytest.param("grpcio", marks=pytest.mark.nightly)],
+)
 def shared(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
@@ -48,7 +51,11 @@ def test_an_image_comes_back_as_it_went(shared: Mesh, protocol: str) -> None:
 # HTTP has nothing to do with gRPC's engine, and such a size nothing with who is joined.
 @pytest.mark.parametrize(
     ("shared", "protocol"),
-    [("joined", "http"), ("joined", "grpc"), ("grpcio", "grpc")],
+    [
+        ("joined", "http"),
+        ("joined", "grpc"),
+        pytest.param("grpcio", "grpc", marks=pytest.mark.nightly),
+    ],
     indirect=["shared"],
 )
 def test_a_hundred_megabytes_come_back_as_they_went(shared: Mesh, protocol: str) -> None:

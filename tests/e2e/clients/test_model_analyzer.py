@@ -29,7 +29,9 @@ REQUESTS = 6
 CONFIG = "max_batch_size: 16\ndynamic_batching { max_queue_delay_microseconds: 5000000 }\n"
 
 
-@pytest.fixture(scope="module", params=["nereid", "grpcio"])
+@pytest.fixture(
+    scope="module", params=["nereid", pytest.param("grpcio", marks=pytest.mark.nightly)]
+)
 def mesh(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.mesh.mesh import Mesh
-from tests.support.mesh.nvidia_clients import PROTOCOLS
+from tests.support.mesh.nvidia_clients import MARKED_PROTOCOLS, PROTOCOLS
 from tests.support.mesh.perf_analyzer import WINDOWS, analyze, measured, needs_analyzer
 
 pytestmark = [pytest.mark.slow, needs_analyzer]
@@ -103,7 +103,7 @@ def test_it_measures_without_a_failure(
         assert requests >= 60
 
 
-@pytest.mark.parametrize(("mesh", "protocol"), PROTOCOLS, indirect=["mesh"])
+@pytest.mark.parametrize(("mesh", "protocol"), MARKED_PROTOCOLS, indirect=["mesh"])
 def test_batches_reach_the_model(mesh: Mesh, protocol: str) -> None:
     before = counts(mesh, "doubler")
     analyze(mesh, protocol, "doubler", "-b", "8", _ONCE.strip())

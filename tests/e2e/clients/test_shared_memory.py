@@ -13,7 +13,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from tests.support.mesh.mesh import Mesh, running
-from tests.support.mesh.nvidia_clients import PROTOCOLS
+from tests.support.mesh.nvidia_clients import MARKED_PROTOCOLS
 from tests.support.mesh.perf_analyzer import COUNTED, measured, needs_analyzer
 from tests.support.peers.shared_memory import shared_memory_objects
 
@@ -36,7 +36,7 @@ def mesh_on(
         yield started
 
 
-on_both_engines = pytest.mark.parametrize(("mesh", "protocol"), PROTOCOLS, indirect=["mesh"])
+on_both_engines = pytest.mark.parametrize(("mesh", "protocol"), MARKED_PROTOCOLS, indirect=["mesh"])
 
 
 @on_both_engines

@@ -46,7 +46,9 @@ def make_repository(root: Path) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=["nereid", "grpcio"])
+@pytest.fixture(
+    scope="module", params=["nereid", pytest.param("grpcio", marks=pytest.mark.nightly)]
+)
 def mesh(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:

@@ -49,7 +49,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=["all", "none"])
+@pytest.fixture(scope="module", params=["all", pytest.param("none", marks=pytest.mark.nightly)])
 def shared(
     request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:

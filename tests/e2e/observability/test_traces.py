@@ -218,7 +218,7 @@ def test_an_exporter_without_a_receiver_costs_no_request(repository: Path, tmp_p
     assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.parametrize("join", ["all", "none"])
+@pytest.mark.parametrize("join", ["all", pytest.param("none", marks=pytest.mark.nightly)])
 def test_a_hit_in_the_cache_is_a_tree_without_execution(
     tmp_path: Path, collector: Receiver, join: str
 ) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
@@ -32,7 +33,13 @@ SITES = [
     *(("nereid", flavour) for flavour in FLAVOURS),
     *(("grpcio", flavour) for flavour in ("grpc", "grpc.aio")),
 ]
+# HTTP does not depend on the gRPC engine.
 PROTOCOLS = [("nereid", "http"), ("nereid", "grpc"), ("grpcio", "grpc")]
+# As parameters of tests: whole meshes on the fall-back engine are nightly.
+MARKED_PROTOCOLS = [
+    *PROTOCOLS[:2],
+    pytest.param(*PROTOCOLS[2], marks=pytest.mark.nightly),
+]
 
 
 def public_methods(flavour: str) -> set[str]:
