@@ -5,7 +5,7 @@ entry point group "nereid.backends". Most backends return a Model, which execute
 numpy arrays and knows nothing of requests. A backend whose models need the requests themselves, or
 respond to each in their own time, returns a RequestModel.
 
-docs/backends.md is the guide. Nothing here knows an executor, a scheduler, or any one backend.
+docs/backend-authors.md is the guide. Nothing here knows an executor, a scheduler, or one backend.
 """
 
 from nereid.backends.backend import Backend, InstanceSpec, Model

@@ -26,7 +26,7 @@ from typing import Final
 
 from nereid.core.messages import SharedMemory
 
-# Tensors of at least this size go through a segment: cheaper than inline (docs/decisions.md).
+# Tensors of at least this size go through a segment: cheaper than inline (docs/decisions/).
 SHM_THRESHOLD_BYTES: Final = 1 << 16
 # Tensors in a segment start at multiples of this.
 ALIGNMENT: Final = 64

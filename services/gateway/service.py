@@ -13,7 +13,7 @@ from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.messages import LogRules, TraceRules
 from nereid.observability.logging import apply_log_rules
-from nereid.services.gateway.client_shm.outputs import Outputs
+from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.control import Control
 from nereid.services.gateway.data_plane import DataPlane, InferChain
@@ -167,7 +167,7 @@ class GatewayService:
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
         # The responses are in the transports: let each connection end by itself.
-        await self._http.closed(max(0.1, deadline - loop.time()))
+        await self._http.wait_closed(max(0.1, deadline - loop.time()))
         await self._http.close()
         await self._metrics.close()
         self._data_plane.regions.close()
@@ -184,7 +184,7 @@ def _infer_chain(settings: GatewaySettings, upstream: Upstream) -> InferChain:
     regions = NO_REGIONS
     if settings.allow_client_shm:
         regions = Regions(allowed=True)
-        step = Outputs(regions, step.infer)
+        step = RegionOutputs(regions, step.infer)
     tracing = open_tracing(settings, step.infer)
     if tracing is not None:
         step = tracing

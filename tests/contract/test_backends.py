@@ -1,4 +1,4 @@
-"""The contract of docs/backends.md, for every backend whose package is installed here.
+"""The contract of docs/backend-authors.md, for every backend whose package is installed here.
 
 Each serves OUTPUT0 = INPUT0, through the code that executes batches.
 """

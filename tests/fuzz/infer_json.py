@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.codecs import RequestCodec
 from nereid.core.errors import NereidError
 from nereid.core.messages import InferRequest
@@ -49,7 +50,7 @@ def run(data: bytes) -> None:
         length = header_length(text, len(body))
     except NereidError:
         return
-    decoder = InferRequestDecoder("m", "1", {})
+    decoder = InferRequestDecoder("m", "1", BoundedCache(1024))
     request, form = decoder.decode(body, length)
     again, form_again = decoder.decode(body, length)
     assert form == form_again

@@ -142,7 +142,7 @@ class Call:
             if callback is not None:
                 self.run_callback(callback)
 
-    def trust(self) -> None:
+    def disable_keepalive(self) -> None:
         """Stop pinging a silent peer: its liveness is watched by other means."""
 
     def pause(self) -> None:

@@ -31,7 +31,7 @@ class Handlers:
     # Methods whose responses are worth compressing, where the server's options ask for it.
     compressible: frozenset[str] = frozenset()
     # For unary paths whose large messages shall not be put together in bytes.
-    rooms: Mapping[str, AllocateBuffer] = field(default_factory=dict)
+    message_allocators: Mapping[str, AllocateBuffer] = field(default_factory=dict)
 
 
 class Route:
@@ -59,7 +59,7 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
     routes.update({path: Route(stream=item) for path, item in handlers.stream.items()})
     for path in handlers.compressible:
         routes[path].compressible = True
-    for path, allocate in handlers.rooms.items():
+    for path, allocate in handlers.message_allocators.items():
         routes[path].allocate = allocate
     return routes
 

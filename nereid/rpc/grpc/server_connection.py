@@ -112,7 +112,7 @@ class ServerCall(MessageStream, Call):
     def buffered_bytes(self) -> int:
         return self.queued_bytes
 
-    def trust(self) -> None:
+    def disable_keepalive(self) -> None:
         self.connection.http2.control.keepalive.enabled = False
 
     def reply(self, message: bytes) -> None:

@@ -1,7 +1,7 @@
 """The identity backend: every OUTPUT<i> is its INPUT<i>, of any datatype, after an optional delay.
 
 Triton's backend of this name, with its rules and parameters: a stand-in for a (slow) model in
-tests, and the example of docs/backends.md. There is no model file.
+tests, and the example of docs/backend-authors.md. There is no model file.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import InferResponse, error_status_of
 from nereid.pb import kserve_pb2
@@ -25,7 +26,7 @@ _MAX_HEADS: Final = 2048
 _MAX_HEAD_BYTES: Final = 8192
 
 
-class Outputs:
+class RegionOutputs:
     """Submits requests, some of which want outputs in shared memory."""
 
     def __init__(
@@ -36,8 +37,7 @@ class Outputs:
     ) -> None:
         self._regions = regions
         self._infer = infer
-        self._max_heads = max_heads
-        self._names: dict[bytes, tuple[str, ...]] = {}
+        self._names: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
         """As DataPlane.infer."""
@@ -53,10 +53,7 @@ class Outputs:
         if names is None:
             message = kserve_pb2.ModelInferResponse.FromString(head)
             names = tuple(output.name for output in message.outputs)
-            if len(head) <= _MAX_HEAD_BYTES:
-                if len(self._names) >= self._max_heads:
-                    self._names.clear()
-                self._names[head] = names
+            self._names.remember(head, names)
         return names
 
     def release_regions(self, placements: list[Placement]) -> None:
@@ -71,7 +68,9 @@ class _PlacingRequest:
 
     __slots__ = ("_on_response", "_outputs", "_placements", "submitted")
 
-    def __init__(self, outputs: Outputs, request: InferRequest, on_response: OnResponse) -> None:
+    def __init__(
+        self, outputs: RegionOutputs, request: InferRequest, on_response: OnResponse
+    ) -> None:
         self._outputs = outputs
         self._on_response = on_response
         self._placements: list[Placement] = request.placements or []

@@ -47,7 +47,7 @@ class Memory(Protocol):
         """Release what is held for it."""
 
 
-class Range(NamedTuple):
+class RegionRange(NamedTuple):
     """Where the data of a tensor is, as a request says it."""
 
     region: str
@@ -58,8 +58,8 @@ class Range(NamedTuple):
 class RegionRanges(NamedTuple):
     """The ranges that a request's head names: of inputs by position, of outputs by name."""
 
-    inputs: tuple[tuple[int, Range], ...]
-    outputs: tuple[tuple[str, Range], ...]
+    inputs: tuple[tuple[int, RegionRange], ...]
+    outputs: tuple[tuple[str, RegionRange], ...]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Region:
         self.users = 0
         self.remove_when_unused = False
 
-    def read(self, tensor_range: Range) -> bytes:
+    def read(self, tensor_range: RegionRange) -> bytes:
         """A copy of the range.
 
         Raises:
@@ -97,7 +97,7 @@ class Region:
             raise _past_end(self.registration.name)
         return data
 
-    def write(self, tensor_range: Range, data: Any) -> None:
+    def write(self, tensor_range: RegionRange, data: Any) -> None:
         """Copy data to where the range begins.
 
         Raises:
@@ -108,7 +108,7 @@ class Region:
 
 
 # Where an output goes: its name, the region, the range in it.
-Placement = tuple[str, Region, Range]
+Placement = tuple[str, Region, RegionRange]
 
 
 class Regions:
@@ -184,7 +184,7 @@ class Regions:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def find(self, tensor_range: Range) -> Region:
+    def find_region(self, tensor_range: RegionRange) -> Region:
         """The region of a range that lies inside it.
 
         Raises:
@@ -204,17 +204,17 @@ class Regions:
             raise _past_end(name)
         return region
 
-    def use(self, request: InferRequest, named: RegionRanges) -> None:
+    def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:
         """Copy inputs from regions into request, and set where its outputs go.
 
         Raises:
             NereidError: as find does, or a region has shrunk.
         """
         for position, tensor_range in named.inputs:
-            request.payloads[position] = self.find(tensor_range).read(tensor_range)
+            request.payloads[position] = self.find_region(tensor_range).read(tensor_range)
         if named.outputs:
             request.placements = [
-                (name, self.find(tensor_range), tensor_range)
+                (name, self.find_region(tensor_range), tensor_range)
                 for name, tensor_range in named.outputs
             ]
 

@@ -80,7 +80,7 @@ class GrpcFront:
             asynchronous[_SERVICE + method] = respond
         return Handlers(
             unary={_SERVICE + "ModelInfer": self._infer},
-            rooms={_SERVICE + "ModelInfer": self._message_buffer},
+            message_allocators={_SERVICE + "ModelInfer": self._message_buffer},
             async_unary={path: self._guard(respond) for path, respond in asynchronous.items()},
             stream={
                 _SERVICE + "ModelStreamInfer": self._stream_infer,

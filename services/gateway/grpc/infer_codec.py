@@ -106,7 +106,7 @@ class GrpcDecoder:
             if checked.regions is not None:
                 shared_memory.place_payloads(request, checked, checked.regions, message.model_name)
                 payloads = request.payloads
-                self._regions.use(request, checked.regions)
+                self._regions.resolve_ranges(request, checked.regions)
             count = len(checked.input_names)
             if len(payloads) != count:
                 _match_payloads(request, checked, message.model_name)

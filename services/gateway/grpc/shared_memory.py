@@ -10,7 +10,7 @@ from nereid.services.gateway.client_shm.cuda import open_cuda
 from nereid.services.gateway.client_shm.regions import (
     CUDA,
     SYSTEM,
-    Range,
+    RegionRange,
     RegionRanges,
     Registration,
 )
@@ -41,8 +41,8 @@ def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges 
     Raises:
         NereidError: a parameter is wrong, or its range lies in no region.
     """
-    inputs: list[tuple[int, Range]] = []
-    outputs: dict[str, Range | None] = {}
+    inputs: list[tuple[int, RegionRange]] = []
+    outputs: dict[str, RegionRange | None] = {}
     for position, tensor in enumerate(message.inputs):
         place = _range(tensor)
         if place is None:
@@ -52,7 +52,7 @@ def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges 
                 "unexpected 'content' provided when using shared memory for input tensor"
                 f" '{tensor.name}' for model '{message.model_name}'"
             )
-        regions.find(place)
+        regions.find_region(place)
         inputs.append((position, place))
     for output in message.outputs:
         place = _range(output)
@@ -62,14 +62,14 @@ def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges 
                 raise InvalidArgument(
                     "output can't set both 'shared_memory_region' and 'classification'"
                 )
-            regions.find(place)
+            regions.find_region(place)
         # Of an output that is named twice the first counts.
         outputs.setdefault(output.name, place)
     placed = tuple((name, place) for name, place in outputs.items() if place is not None)
     return RegionRanges(tuple(inputs), placed) if inputs or placed else None
 
 
-def _range(tensor: Any) -> Range | None:
+def _range(tensor: Any) -> RegionRange | None:
     parameters = tensor.parameters
     if not parameters:
         return None
@@ -89,7 +89,7 @@ def _range(tensor: Any) -> Range | None:
             f" '{tensor.name}'"
         )
     size_bytes = _value(tensor, _SIZE, "int64_param")
-    return Range(region, offset % _UINT64_END, size_bytes % _UINT64_END)
+    return RegionRange(region, offset % _UINT64_END, size_bytes % _UINT64_END)
 
 
 def _value(tensor: Any, key: str, kind: str) -> Any:

@@ -15,7 +15,7 @@ from nereid.services.gateway.http.endpoints.metadata import MetadataEndpoints
 from nereid.services.gateway.http.endpoints.repository import RepositoryEndpoints
 from nereid.services.gateway.http.endpoints.shared_memory import SharedMemoryEndpoints
 from nereid.services.gateway.http.endpoints.trace_and_log import TraceAndLogEndpoints
-from nereid.services.gateway.http.routes import Kind, Route, resolve
+from nereid.services.gateway.http.routes import Route, RouteKind, resolve
 from nereid.services.gateway.http.server.call import JSON, TEXT, HttpCall
 from nereid.services.gateway.http.submission import InferSubmission
 from nereid.services.gateway.load_reports import LoadReports
@@ -68,25 +68,25 @@ class HttpFront:
         settings = TraceAndLogEndpoints(control)
         shared_memory = SharedMemoryEndpoints(data_plane.regions)
         get, post = (b"GET",), (b"POST",)
-        self._endpoints: dict[Kind, Endpoint] = {
-            Kind.INFER: Endpoint(infer.handle, post, TEXT),
-            Kind.GENERATE: Endpoint(generate.handle, post),
-            Kind.GENERATE_STREAM: Endpoint(generate.handle_stream, post),
-            Kind.LIVE: Endpoint(health.live, get, TEXT),
-            Kind.READY: Endpoint(health.ready, get, TEXT),
-            Kind.MODEL_READY: Endpoint(health.model_ready, get, TEXT),
-            Kind.SERVER_METADATA: Endpoint(metadata.server_metadata, get),
-            Kind.MODEL_METADATA: Endpoint(metadata.model_metadata, get),
-            Kind.MODEL_CONFIG: Endpoint(metadata.model_config, get),
-            Kind.MODEL_STATISTICS: Endpoint(metadata.model_statistics, get),
-            Kind.REPOSITORY_INDEX: Endpoint(repository.index, post),
-            Kind.REPOSITORY_LOAD: Endpoint(repository.load, post),
-            Kind.REPOSITORY_UNLOAD: Endpoint(repository.unload, post),
-            Kind.TRACE_SETTING: Endpoint(settings.trace_setting, get + post),
-            Kind.LOGGING: Endpoint(settings.logging, get + post),
-            Kind.SHARED_MEMORY_STATUS: Endpoint(shared_memory.status, get),
-            Kind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register, post),
-            Kind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister, post),
+        self._endpoints: dict[RouteKind, Endpoint] = {
+            RouteKind.INFER: Endpoint(infer.handle, post, TEXT),
+            RouteKind.GENERATE: Endpoint(generate.handle, post),
+            RouteKind.GENERATE_STREAM: Endpoint(generate.handle_stream, post),
+            RouteKind.LIVE: Endpoint(health.live, get, TEXT),
+            RouteKind.READY: Endpoint(health.ready, get, TEXT),
+            RouteKind.MODEL_READY: Endpoint(health.model_ready, get, TEXT),
+            RouteKind.SERVER_METADATA: Endpoint(metadata.server_metadata, get),
+            RouteKind.MODEL_METADATA: Endpoint(metadata.model_metadata, get),
+            RouteKind.MODEL_CONFIG: Endpoint(metadata.model_config, get),
+            RouteKind.MODEL_STATISTICS: Endpoint(metadata.model_statistics, get),
+            RouteKind.REPOSITORY_INDEX: Endpoint(repository.index, post),
+            RouteKind.REPOSITORY_LOAD: Endpoint(repository.load, post),
+            RouteKind.REPOSITORY_UNLOAD: Endpoint(repository.unload, post),
+            RouteKind.TRACE_SETTING: Endpoint(settings.trace_setting, get + post),
+            RouteKind.LOGGING: Endpoint(settings.logging, get + post),
+            RouteKind.SHARED_MEMORY_STATUS: Endpoint(shared_memory.status, get),
+            RouteKind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register, post),
+            RouteKind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister, post),
         }
         # Hot path: an infer target that was seen before is found by its bytes.
         self._decoders_by_target = infer.decoders_by_target

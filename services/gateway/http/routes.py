@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 
-class Kind(Enum):
+class RouteKind(Enum):
     """The routes, by what they do."""
 
     NOT_FOUND = "not found"
@@ -37,7 +37,7 @@ class Kind(Enum):
 class Route(NamedTuple):
     """A route and what the target names; empty: nothing."""
 
-    kind: Kind
+    kind: RouteKind
     model: str = ""
     version: str = ""
     repository: str = ""
@@ -48,26 +48,26 @@ class Route(NamedTuple):
 
 # Tried in this order. `{name}` is a member of Route; what is in brackets may be missing.
 _ROUTES: Final = {
-    "/v2/models/{model}[/versions/{version}]/infer": Kind.INFER,
-    "/v2/models/{model}[/versions/{version}]/generate": Kind.GENERATE,
-    "/v2/models/{model}[/versions/{version}]/generate_stream": Kind.GENERATE_STREAM,
-    "/v2": Kind.SERVER_METADATA,
-    "/v2/health/live": Kind.LIVE,
-    "/v2/health/ready": Kind.READY,
-    "/v2/models/stats": Kind.MODEL_STATISTICS,
-    "/v2/models/{model}[/versions/{version}]": Kind.MODEL_METADATA,
-    "/v2/models/{model}[/versions/{version}]/ready": Kind.MODEL_READY,
-    "/v2/models/{model}[/versions/{version}]/config": Kind.MODEL_CONFIG,
-    "/v2/models/{model}[/versions/{version}]/stats": Kind.MODEL_STATISTICS,
-    "/v2/models/{model}/trace/setting": Kind.TRACE_SETTING,
-    "/v2/trace/setting": Kind.TRACE_SETTING,
-    "/v2/logging": Kind.LOGGING,
-    "/v2/repository[/{repository}]/index": Kind.REPOSITORY_INDEX,
-    "/v2/repository[/{repository}]/models/{model}/load": Kind.REPOSITORY_LOAD,
-    "/v2/repository[/{repository}]/models/{model}/unload": Kind.REPOSITORY_UNLOAD,
-    "/v2/{memory_kind}sharedmemory[/region/{region}]/status": Kind.SHARED_MEMORY_STATUS,
-    "/v2/{memory_kind}sharedmemory[/region/{region}]/register": Kind.SHARED_MEMORY_REGISTER,
-    "/v2/{memory_kind}sharedmemory[/region/{region}]/unregister": Kind.SHARED_MEMORY_UNREGISTER,
+    "/v2/models/{model}[/versions/{version}]/infer": RouteKind.INFER,
+    "/v2/models/{model}[/versions/{version}]/generate": RouteKind.GENERATE,
+    "/v2/models/{model}[/versions/{version}]/generate_stream": RouteKind.GENERATE_STREAM,
+    "/v2": RouteKind.SERVER_METADATA,
+    "/v2/health/live": RouteKind.LIVE,
+    "/v2/health/ready": RouteKind.READY,
+    "/v2/models/stats": RouteKind.MODEL_STATISTICS,
+    "/v2/models/{model}[/versions/{version}]": RouteKind.MODEL_METADATA,
+    "/v2/models/{model}[/versions/{version}]/ready": RouteKind.MODEL_READY,
+    "/v2/models/{model}[/versions/{version}]/config": RouteKind.MODEL_CONFIG,
+    "/v2/models/{model}[/versions/{version}]/stats": RouteKind.MODEL_STATISTICS,
+    "/v2/models/{model}/trace/setting": RouteKind.TRACE_SETTING,
+    "/v2/trace/setting": RouteKind.TRACE_SETTING,
+    "/v2/logging": RouteKind.LOGGING,
+    "/v2/repository[/{repository}]/index": RouteKind.REPOSITORY_INDEX,
+    "/v2/repository[/{repository}]/models/{model}/load": RouteKind.REPOSITORY_LOAD,
+    "/v2/repository[/{repository}]/models/{model}/unload": RouteKind.REPOSITORY_UNLOAD,
+    "/v2/{memory_kind}sharedmemory[/region/{region}]/status": RouteKind.SHARED_MEMORY_STATUS,
+    "/v2/{memory_kind}sharedmemory[/region/{region}]/register": RouteKind.SHARED_MEMORY_REGISTER,
+    "/v2/{memory_kind}sharedmemory[/region/{region}]/unregister": RouteKind.SHARED_MEMORY_UNREGISTER,  # noqa: E501
 }
 _NAME: Final = "[^/]+"
 _PATTERNS_BY_MEMBER: Final = {"version": "[0-9]+", "memory_kind": "system|cuda"}
@@ -96,7 +96,7 @@ def resolve(target: bytes) -> Route:
                 for member, text in match.groupdict("").items()
             }
             return Route(kind, **names)
-    return Route(Kind.NOT_FOUND)
+    return Route(RouteKind.NOT_FOUND)
 
 
 def _path(target: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.rpc import RpcError, Status
 from nereid.services.gateway.grpc import health
-from nereid.services.gateway.http.routes import Kind, resolve
+from nereid.services.gateway.http.routes import RouteKind, resolve
 from nereid.services.gateway.http.server.call import TEXT, HttpCall
 
 if TYPE_CHECKING:
@@ -22,20 +22,24 @@ if TYPE_CHECKING:
 _METADATA_PREFIX: Final = "triton-grpc-protocol-"
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 
-_KINDS: Final[dict[str, tuple[Kind, ...]]] = {
-    "health": (Kind.LIVE, Kind.READY, Kind.MODEL_READY),
-    "metadata": (Kind.SERVER_METADATA, Kind.MODEL_METADATA),
-    "inference": (Kind.INFER, Kind.GENERATE, Kind.GENERATE_STREAM),
+_KINDS: Final[dict[str, tuple[RouteKind, ...]]] = {
+    "health": (RouteKind.LIVE, RouteKind.READY, RouteKind.MODEL_READY),
+    "metadata": (RouteKind.SERVER_METADATA, RouteKind.MODEL_METADATA),
+    "inference": (RouteKind.INFER, RouteKind.GENERATE, RouteKind.GENERATE_STREAM),
     "shared-memory": (
-        Kind.SHARED_MEMORY_STATUS,
-        Kind.SHARED_MEMORY_REGISTER,
-        Kind.SHARED_MEMORY_UNREGISTER,
+        RouteKind.SHARED_MEMORY_STATUS,
+        RouteKind.SHARED_MEMORY_REGISTER,
+        RouteKind.SHARED_MEMORY_UNREGISTER,
     ),
-    "model-config": (Kind.MODEL_CONFIG,),
-    "model-repository": (Kind.REPOSITORY_INDEX, Kind.REPOSITORY_LOAD, Kind.REPOSITORY_UNLOAD),
-    "statistics": (Kind.MODEL_STATISTICS,),
-    "trace": (Kind.TRACE_SETTING,),
-    "logging": (Kind.LOGGING,),
+    "model-config": (RouteKind.MODEL_CONFIG,),
+    "model-repository": (
+        RouteKind.REPOSITORY_INDEX,
+        RouteKind.REPOSITORY_LOAD,
+        RouteKind.REPOSITORY_UNLOAD,
+    ),
+    "statistics": (RouteKind.MODEL_STATISTICS,),
+    "trace": (RouteKind.TRACE_SETTING,),
+    "logging": (RouteKind.LOGGING,),
 }
 _METHODS: Final[dict[str, tuple[str, ...]]] = {
     "health": ("ServerLive", "ServerReady", "ModelReady"),

@@ -47,7 +47,7 @@ def accept_execute(loader: Loader, call: Call) -> None:
     placed.instance.reports_readiness = call.get(READINESS_KEY) is not None
     placed.instance.reports_crashes = call.get(CRASH_REPORTS_KEY) is not None
     if placed.instance.reports_crashes:
-        call.trust()
+        call.disable_keepalive()
     call.on_message = partial(placed.served.runtime.executed, placed.instance)
     call.on_cancel = partial(_end_execute, loader, placed, call)
     call.on_half_close = call.on_cancel

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nereid.services.gateway.http.routes import Kind
+from nereid.services.gateway.http.routes import RouteKind
 from tests.support.gateway.gateway_http import BODY, FLOATS, INFER, INPUT, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
@@ -49,7 +49,7 @@ async def test_a_wrong_method_is_refused_with_the_right_ones(
 
 
 def test_every_route_has_an_endpoint(site: GatewaySite) -> None:
-    assert set(site.service._http_front._endpoints) == set(Kind) - {Kind.NOT_FOUND}
+    assert set(site.service._http_front._endpoints) == set(RouteKind) - {RouteKind.NOT_FOUND}
 
 
 async def test_json_in_and_out(site: GatewaySite) -> None:

@@ -12,6 +12,7 @@ import asyncio
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import NereidError, Unimplemented, http_status
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, error_status_of
 from nereid.pb import kserve_pb2
@@ -27,6 +28,7 @@ from nereid.services.gateway.http.endpoints.infer_request import (
 )
 from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.load_reports import FORMAT_HEADER
+from nereid.services.gateway.request_head import CACHED_HEADS
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferResponse
@@ -66,9 +68,11 @@ class InferEndpoint:
         self._loads = loads
         self._tasks = tasks
         self._max_input_bytes = max_input_bytes
-        self.decoders_by_target: dict[bytes, InferRequestDecoder] = {}
+        self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
+            _MAX_DECODERS, _MAX_TARGET_BYTES
+        )
         # Shared by all decoders.
-        self._headers: dict[tuple[bytes, bytes], ParsedHeader] = {}
+        self._headers: BoundedCache[tuple[bytes, bytes], ParsedHeader] = BoundedCache(CACHED_HEADS)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> MessageBuffer | None:
         """A buffer for the body of a request whose headers arrived; None: gather it in bytes."""
@@ -88,10 +92,7 @@ class InferEndpoint:
         decoder = InferRequestDecoder(
             route.model, route.version, self._headers, self._data_plane.regions
         )
-        if len(call.target) <= _MAX_TARGET_BYTES:
-            if len(self.decoders_by_target) >= _MAX_DECODERS:
-                self.decoders_by_target.clear()
-            self.decoders_by_target[call.target] = decoder
+        self.decoders_by_target.remember(call.target, decoder)
         self.infer(call, decoder)
 
     # --- requests -------------------------------------------------------------------------------

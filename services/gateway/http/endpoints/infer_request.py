@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.messages import InferRequest, Parameter, error_status_of
 from nereid.services.gateway import request_head, string_elements
-from nereid.services.gateway.client_shm.regions import NO_REGIONS, Range, RegionRanges, Regions
+from nereid.services.gateway.client_shm.regions import (
+    NO_REGIONS,
+    RegionRange,
+    RegionRanges,
+    Regions,
+)
 from nereid.services.gateway.http.endpoints import shared_memory
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
@@ -22,6 +27,8 @@ from nereid.services.gateway.tensor_memory import MessageBuffer, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from nereid.core.bounded_cache import BoundedCache
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
 # As many as fit into the protocol's 64 bits.
@@ -90,7 +97,7 @@ class InferRequestDecoder:
         self,
         model: str,
         version: str,
-        headers: dict[tuple[bytes, bytes], ParsedHeader],
+        headers: BoundedCache[tuple[bytes, bytes], ParsedHeader],
         regions: Regions = NO_REGIONS,
     ) -> None:
         """headers: those that were parsed, by naming head and text; shared by all decoders."""
@@ -142,7 +149,7 @@ class InferRequestDecoder:
         request.head = header.checked.head
         self._read_payloads(request, header, body, length)
         if header.checked.regions is not None:
-            self._regions.use(request, header.checked.regions)
+            self._regions.resolve_ranges(request, header.checked.regions)
         for string_input in header.checked.strings:
             raw = tensor_bytes(request, request.payloads[string_input.position])
             string_elements.check(raw, string_input, request.request_id)
@@ -176,9 +183,7 @@ class InferRequestDecoder:
     def _parse_header(self, text: bytes) -> ParsedHeader:
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if not header.inline and len(text) <= request_head.MAX_CACHED_HEAD_BYTES:
-            if len(self._headers) >= request_head.CACHED_HEADS:
-                self._headers.clear()
-            self._headers[self._naming_head, text] = header
+            self._headers.remember((self._naming_head, text), header)
         return header
 
 
@@ -195,9 +200,9 @@ class _HeaderParser:
         self._sizes: list[int | None] = []
         self._inline: list[bytes] = []
         self._classes: dict[str, int] = {}
-        self._input_ranges: list[tuple[int, Range]] = []
+        self._input_ranges: list[tuple[int, RegionRange]] = []
         # Of an output that is requested twice the first counts; None: not in shared memory.
-        self._output_ranges: dict[str, Range | None] = {}
+        self._output_ranges: dict[str, RegionRange | None] = {}
 
     def parse(self, document: Any) -> ParsedHeader:
         members = document if type(document) is dict else {}
@@ -277,9 +282,9 @@ class _HeaderParser:
             self._inline.append(tensor_data.to_raw(members["data"], name, datatype, shape))
         return HeadInput(name, datatype, shape)
 
-    def _parse_range(self, parameters: dict[str, Any]) -> Range:
+    def _parse_range(self, parameters: dict[str, Any]) -> RegionRange:
         tensor_range = shared_memory.tensor_range(parameters)
-        self._regions.find(tensor_range)
+        self._regions.find_region(tensor_range)
         return tensor_range
 
     def _parse_output(self, output: Any) -> tuple[str, bool | None]:

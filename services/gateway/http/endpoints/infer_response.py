@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.codecs import read_parameters
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.http.json import parser, tensor_data
@@ -32,8 +33,10 @@ class InferResponseEncoder:
     """Encodes responses; remembers the headers that it has written."""
 
     def __init__(self) -> None:
-        self._tails: dict[tuple[Any, ...], _JsonTail] = {}
-        self._heads: dict[bytes, HeadMembers] = {}
+        self._tails: BoundedCache[tuple[Any, ...], _JsonTail] = BoundedCache(CACHED_HEADS)
+        self._heads: BoundedCache[bytes, HeadMembers] = BoundedCache(
+            CACHED_HEADS, MAX_CACHED_HEAD_BYTES
+        )
 
     def encode(
         self, response: InferResponse, request_id: str, form: ResponseForm
@@ -82,9 +85,7 @@ class InferResponseEncoder:
         document = {**members, "outputs": outputs}
         tail = (orjson.dumps(document) if strict else parser.write(document))[1:]
         if not inline and len(tail) <= MAX_CACHED_HEAD_BYTES:
-            if len(self._tails) >= CACHED_HEADS:
-                self._tails.clear()
-            self._tails[key] = tail
+            self._tails.remember(key, tail)
         return tail, binary  # type: ignore[return-value]  # likewise
 
     def parse_head(self, data: bytes) -> HeadMembers:
@@ -105,8 +106,5 @@ class InferResponseEncoder:
                     for each in message.outputs
                 ],
             )
-            if len(data) <= MAX_CACHED_HEAD_BYTES:
-                if len(self._heads) >= CACHED_HEADS:
-                    self._heads.clear()
-                self._heads[data] = head
+            self._heads.remember(data, head)
         return head

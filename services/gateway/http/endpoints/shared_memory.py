@@ -10,7 +10,7 @@ import orjson
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, http_status
 from nereid.services.gateway.client_shm.cuda import HANDLE_BYTES, open_cuda
-from nereid.services.gateway.client_shm.regions import CUDA, SYSTEM, Range, Registration
+from nereid.services.gateway.client_shm.regions import CUDA, SYSTEM, RegionRange, Registration
 from nereid.services.gateway.client_shm.system import open_system
 from nereid.services.gateway.http.json import parser
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
 
 
-def tensor_range(parameters: dict[str, Any]) -> Range:
+def tensor_range(parameters: dict[str, Any]) -> RegionRange:
     """The range that a tensor's parameters name; its region is among them.
 
     Raises:
@@ -31,7 +31,7 @@ def tensor_range(parameters: dict[str, Any]) -> Range:
     size_bytes = parser.as_unsigned(
         parameters.get("shared_memory_byte_size", 0), "shared_memory_byte_size"
     )
-    return Range(region, offset, size_bytes)
+    return RegionRange(region, offset, size_bytes)
 
 
 class SharedMemoryEndpoints:

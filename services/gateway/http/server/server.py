@@ -125,7 +125,7 @@ class HttpServer:
         for connection in tuple(self._connections):
             connection.close_after_in_flight()
 
-    async def closed(self, timeout_s: float) -> None:
+    async def wait_closed(self, timeout_s: float) -> None:
         """Wait until each client has read its responses and disconnected, no longer than this."""
         if self._connections:
             self._all_closed = asyncio.get_running_loop().create_future()

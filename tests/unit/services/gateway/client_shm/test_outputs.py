@@ -4,10 +4,10 @@ from typing import Any
 
 from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.client_shm.outputs import Outputs
+from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.regions import (
     SYSTEM,
-    Range,
+    RegionRange,
     RegionRanges,
     Regions,
     Registration,
@@ -49,21 +49,21 @@ class Mesh(ScriptedMesh):
         self.memory = Bytes()
         self.regions = Regions(allowed=True)
         self.regions.register(Registration(SYSTEM, "r", 8, "k"), lambda: self.memory)
-        self.outputs = Outputs(self.regions, self.infer)
+        self.outputs = RegionOutputs(self.regions, self.infer)
 
-    def infer_into(self, *ranges: tuple[str, Range]) -> RequestHandle:
+    def infer_into(self, *ranges: tuple[str, RegionRange]) -> RequestHandle:
         request = InferRequest(1, b"", [])
-        self.regions.use(request, RegionRanges((), ranges))
+        self.regions.resolve_ranges(request, RegionRanges((), ranges))
         return self.outputs.infer(request, self.told.append)
 
     @property
     def users(self) -> int:
-        return self.regions.find(Range("r", 0, 1)).users
+        return self.regions.find_region(RegionRange("r", 0, 1)).users
 
 
 def test_outputs_are_written_to_their_ranges() -> None:
     mesh = Mesh()
-    mesh.infer_into(("B", Range("r", 4, 4)), ("C", Range("r", 0, 4)))
+    mesh.infer_into(("B", RegionRange("r", 4, 4)), ("C", RegionRange("r", 0, 4)))
     assert mesh.users == 2
     response = InferResponse(1, HEAD, [b"aa", b"bbb"])
     mesh.on_response(response)
@@ -76,7 +76,7 @@ def test_outputs_are_written_to_their_ranges() -> None:
 
 def test_an_output_that_does_not_fit_is_an_error() -> None:
     mesh = Mesh()
-    mesh.infer_into(("A", Range("r", 0, 1)))
+    mesh.infer_into(("A", RegionRange("r", 0, 1)))
     mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
     assert mesh.told[0].error == ErrorStatus(
         13,
@@ -90,7 +90,7 @@ def test_an_output_that_does_not_fit_is_an_error() -> None:
 
 def test_errors_pass_unchanged() -> None:
     mesh = Mesh()
-    mesh.infer_into(("A", Range("r", 0, 8)))
+    mesh.infer_into(("A", RegionRange("r", 0, 8)))
     failure = InferResponse(1, error=ErrorStatus(14, "no"))
     mesh.on_response(failure)
     assert mesh.told == [failure]
@@ -99,7 +99,7 @@ def test_errors_pass_unchanged() -> None:
 
 def test_a_cancelled_request_writes_nothing() -> None:
     mesh = Mesh()
-    submitted = mesh.infer_into(("A", Range("r", 0, 8)))
+    submitted = mesh.infer_into(("A", RegionRange("r", 0, 8)))
     submitted.cancel()
     submitted.cancel()
     assert mesh.users == 0
@@ -111,7 +111,7 @@ def test_a_cancelled_request_writes_nothing() -> None:
 
 def test_each_of_several_responses_overwrites_the_one_before() -> None:
     mesh = Mesh()
-    submitted = mesh.infer_into(("B", Range("r", 0, 3)))
+    submitted = mesh.infer_into(("B", RegionRange("r", 0, 3)))
     for data, expected in ((b"one", b"one"), (b"four", b"one"), (b"two", b"two")):
         mesh.on_response(InferResponse(1, HEAD, [b"", data], more=True))
         assert bytes(mesh.memory.data[:3]) == expected
@@ -137,7 +137,7 @@ def test_requests_without_regions_go_straight_through() -> None:
 
 def test_the_table_of_heads_is_bounded() -> None:
     mesh = Mesh()
-    outputs = Outputs(mesh.regions, mesh.infer, max_heads=2)
+    outputs = RegionOutputs(mesh.regions, mesh.infer, max_heads=2)
     for name in ("a", "b", "c", "x" * 10000):
         output = kserve_pb2.ModelInferResponse.InferOutputTensor(name=name)
         head = kserve_pb2.ModelInferResponse(outputs=[output]).SerializeToString()

@@ -10,7 +10,7 @@ from nereid.services.gateway.client_shm.regions import (
     CUDA,
     MAX_REGIONS,
     SYSTEM,
-    Range,
+    RegionRange,
     RegionRanges,
     Regions,
     Registration,
@@ -52,23 +52,27 @@ def filled(*names: str, max_regions: int = MAX_REGIONS) -> tuple[Regions, dict[s
 def test_ranges_lie_inside_their_region() -> None:
     regions, _ = filled("r")
     for tensor_range, code, text in (
-        (Range("r", 0, 8), 0, ""),
-        (Range("r", 7, 1), 0, ""),
-        (Range("r", 4, 0), 0, ""),
-        (Range("r", 0, 0), 3, "Invalid offset + byte size for shared memory region: 'r'"),
-        (Range("r", 0, 9), 3, "Invalid offset + byte size for shared memory region: 'r'"),
-        (Range("r", 7, 2), 3, "Invalid offset + byte size for shared memory region: 'r'"),
-        (Range("r", 7, 2**64 - 3), 3, "Invalid offset + byte size for shared memory region: 'r'"),
-        (Range("r", 8, 0), 3, "Invalid offset for shared memory region: 'r'"),
-        (Range("r", 2**64 - 1, 2), 3, "Invalid offset for shared memory region: 'r'"),
-        (Range("s", 0, 1), 5, "Unable to find shared memory region: 's'"),
-        (Range("", 0, 1), 5, "Unable to find shared memory region: ''"),
+        (RegionRange("r", 0, 8), 0, ""),
+        (RegionRange("r", 7, 1), 0, ""),
+        (RegionRange("r", 4, 0), 0, ""),
+        (RegionRange("r", 0, 0), 3, "Invalid offset + byte size for shared memory region: 'r'"),
+        (RegionRange("r", 0, 9), 3, "Invalid offset + byte size for shared memory region: 'r'"),
+        (RegionRange("r", 7, 2), 3, "Invalid offset + byte size for shared memory region: 'r'"),
+        (
+            RegionRange("r", 7, 2**64 - 3),
+            3,
+            "Invalid offset + byte size for shared memory region: 'r'",
+        ),
+        (RegionRange("r", 8, 0), 3, "Invalid offset for shared memory region: 'r'"),
+        (RegionRange("r", 2**64 - 1, 2), 3, "Invalid offset for shared memory region: 'r'"),
+        (RegionRange("s", 0, 1), 5, "Unable to find shared memory region: 's'"),
+        (RegionRange("", 0, 1), 5, "Unable to find shared memory region: ''"),
     ):
         if not code:
-            assert regions.find(tensor_range).registration.name == "r"
+            assert regions.find_region(tensor_range).registration.name == "r"
             continue
         with pytest.raises(NereidError) as caught:
-            regions.find(tensor_range)
+            regions.find_region(tensor_range)
         assert (caught.value.code, caught.value.message) == (code, text), tensor_range
 
 
@@ -138,7 +142,7 @@ def test_unregistering_one_all_and_none() -> None:
 
 def test_a_region_in_use_is_unregistered_by_its_last_user() -> None:
     regions, memories = filled("r")
-    region = regions.find(Range("r", 0, 1))
+    region = regions.find_region(RegionRange("r", 0, 1))
     region.users = 2
     regions.unregister(SYSTEM, "")
     regions.release_region(region)
@@ -152,7 +156,7 @@ def test_a_region_in_use_is_unregistered_by_its_last_user() -> None:
 
 def test_releasing_a_closed_region_spares_a_new_one_of_the_same_name() -> None:
     regions, _ = filled("r")
-    region = regions.find(Range("r", 0, 1))
+    region = regions.find_region(RegionRange("r", 0, 1))
     regions.close()
     anew = Bytes(b"")
     regions.register(system("r"), lambda: anew)
@@ -166,7 +170,9 @@ def test_releasing_a_closed_region_spares_a_new_one_of_the_same_name() -> None:
 def test_inputs_are_copied_and_outputs_placed() -> None:
     regions, memories = filled("r")
     request = InferRequest(0, b"", [b"", b"inline"])
-    regions.use(request, RegionRanges(((0, Range("r", 2, 3)),), (("O", Range("r", 4, 4)),)))
+    regions.resolve_ranges(
+        request, RegionRanges(((0, RegionRange("r", 2, 3)),), (("O", RegionRange("r", 4, 4)),))
+    )
     memories["r"].data[:] = bytes(8)
     assert request.payloads == [b"234", b"inline"]
     assert request.placements is not None
@@ -174,15 +180,15 @@ def test_inputs_are_copied_and_outputs_placed() -> None:
     assert (name, region.registration.name, tensor_range, others) == (
         "O",
         "r",
-        Range("r", 4, 4),
+        RegionRange("r", 4, 4),
         [],
     )
 
 
 def test_memory_that_shrank_is_an_error() -> None:
     regions, memories = filled("r")
-    tensor_range = Range("r", 4, 4)
-    region = regions.find(tensor_range)
+    tensor_range = RegionRange("r", 4, 4)
+    region = regions.find_region(tensor_range)
     region.write(tensor_range, b"abcd")
     del memories["r"].data[6:]
     for attempt in (lambda: region.read(tensor_range), lambda: region.write(tensor_range, b"abcd")):
@@ -197,7 +203,7 @@ def test_nothing_is_registered_or_found_where_it_is_not_allowed() -> None:
     regions.unregister(SYSTEM, "r")
     for attempt in (
         lambda: regions.register(system("r"), lambda: Bytes(b"")),
-        lambda: regions.find(Range("r", 0, 1)),
+        lambda: regions.find_region(RegionRange("r", 0, 1)),
     ):
         with pytest.raises(NereidError, match="Client shared memory is disabled") as caught:
             attempt()

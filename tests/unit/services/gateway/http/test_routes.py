@@ -6,50 +6,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.services.gateway.http.routes import Kind, Route, resolve
+from nereid.services.gateway.http.routes import Route, RouteKind, resolve
 
 
 @pytest.mark.parametrize(
     ("target", "route"),
     [
-        (b"/v2", Route(Kind.SERVER_METADATA)),
-        (b"/v2?x=1", Route(Kind.SERVER_METADATA)),
-        (b"http://host:8000/v2", Route(Kind.SERVER_METADATA)),
-        (b"HTTPS://host/v2?query", Route(Kind.SERVER_METADATA)),
-        (b"http://host", Route(Kind.NOT_FOUND)),
-        (b"/v2/health/live", Route(Kind.LIVE)),
-        (b"/v2/health/ready", Route(Kind.READY)),
-        (b"/v2/models/stats", Route(Kind.MODEL_STATISTICS)),
-        (b"/v2/models/m", Route(Kind.MODEL_METADATA, "m")),
-        (b"/v2/models/m?x", Route(Kind.MODEL_METADATA, "m")),
-        (b"/v2/models/m/versions/01", Route(Kind.MODEL_METADATA, "m", "01")),
-        (b"/v2/models/m/versions/1/infer", Route(Kind.INFER, "m", "1")),
-        (b"/v2/models/m/infer", Route(Kind.INFER, "m")),
-        (b"/v2/models/a%5Fb/infer", Route(Kind.INFER, "a%5Fb")),
-        ("/v2/models/é/infer".encode(), Route(Kind.INFER, "é")),
-        (b"/v2/models/m/ready", Route(Kind.MODEL_READY, "m")),
-        (b"/v2/models/m/config", Route(Kind.MODEL_CONFIG, "m")),
-        (b"/v2/models/m/versions/2/stats", Route(Kind.MODEL_STATISTICS, "m", "2")),
-        (b"/v2/models/m/generate_stream", Route(Kind.GENERATE_STREAM, "m")),
-        (b"/v2/models/m/trace/setting", Route(Kind.TRACE_SETTING, "m")),
-        (b"/v2/trace/setting", Route(Kind.TRACE_SETTING)),
-        (b"/v2/logging", Route(Kind.LOGGING)),
-        (b"/v2/repository/index", Route(Kind.REPOSITORY_INDEX)),
-        (b"/v2/repository/x/index", Route(Kind.REPOSITORY_INDEX, repository="x")),
-        (b"/v2/repository/models/m/load", Route(Kind.REPOSITORY_LOAD, "m")),
-        (b"/v2/repository/r/models/m/unload", Route(Kind.REPOSITORY_UNLOAD, "m", repository="r")),
-        (b"/v2/systemsharedmemory/status", Route(Kind.SHARED_MEMORY_STATUS, memory_kind="system")),
+        (b"/v2", Route(RouteKind.SERVER_METADATA)),
+        (b"/v2?x=1", Route(RouteKind.SERVER_METADATA)),
+        (b"http://host:8000/v2", Route(RouteKind.SERVER_METADATA)),
+        (b"HTTPS://host/v2?query", Route(RouteKind.SERVER_METADATA)),
+        (b"http://host", Route(RouteKind.NOT_FOUND)),
+        (b"/v2/health/live", Route(RouteKind.LIVE)),
+        (b"/v2/health/ready", Route(RouteKind.READY)),
+        (b"/v2/models/stats", Route(RouteKind.MODEL_STATISTICS)),
+        (b"/v2/models/m", Route(RouteKind.MODEL_METADATA, "m")),
+        (b"/v2/models/m?x", Route(RouteKind.MODEL_METADATA, "m")),
+        (b"/v2/models/m/versions/01", Route(RouteKind.MODEL_METADATA, "m", "01")),
+        (b"/v2/models/m/versions/1/infer", Route(RouteKind.INFER, "m", "1")),
+        (b"/v2/models/m/infer", Route(RouteKind.INFER, "m")),
+        (b"/v2/models/a%5Fb/infer", Route(RouteKind.INFER, "a%5Fb")),
+        ("/v2/models/é/infer".encode(), Route(RouteKind.INFER, "é")),
+        (b"/v2/models/m/ready", Route(RouteKind.MODEL_READY, "m")),
+        (b"/v2/models/m/config", Route(RouteKind.MODEL_CONFIG, "m")),
+        (b"/v2/models/m/versions/2/stats", Route(RouteKind.MODEL_STATISTICS, "m", "2")),
+        (b"/v2/models/m/generate_stream", Route(RouteKind.GENERATE_STREAM, "m")),
+        (b"/v2/models/m/trace/setting", Route(RouteKind.TRACE_SETTING, "m")),
+        (b"/v2/trace/setting", Route(RouteKind.TRACE_SETTING)),
+        (b"/v2/logging", Route(RouteKind.LOGGING)),
+        (b"/v2/repository/index", Route(RouteKind.REPOSITORY_INDEX)),
+        (b"/v2/repository/x/index", Route(RouteKind.REPOSITORY_INDEX, repository="x")),
+        (b"/v2/repository/models/m/load", Route(RouteKind.REPOSITORY_LOAD, "m")),
+        (
+            b"/v2/repository/r/models/m/unload",
+            Route(RouteKind.REPOSITORY_UNLOAD, "m", repository="r"),
+        ),
+        (
+            b"/v2/systemsharedmemory/status",
+            Route(RouteKind.SHARED_MEMORY_STATUS, memory_kind="system"),
+        ),
         (
             b"/v2/cudasharedmemory/region/r/status",
-            Route(Kind.SHARED_MEMORY_STATUS, memory_kind="cuda", region="r"),
+            Route(RouteKind.SHARED_MEMORY_STATUS, memory_kind="cuda", region="r"),
         ),
         (
             b"/v2/systemsharedmemory/region/r/register",
-            Route(Kind.SHARED_MEMORY_REGISTER, memory_kind="system", region="r"),
+            Route(RouteKind.SHARED_MEMORY_REGISTER, memory_kind="system", region="r"),
         ),
         (
             b"/v2/systemsharedmemory/unregister",
-            Route(Kind.SHARED_MEMORY_UNREGISTER, memory_kind="system"),
+            Route(RouteKind.SHARED_MEMORY_UNREGISTER, memory_kind="system"),
         ),
     ],
 )
@@ -83,10 +89,10 @@ def test_routes(target: bytes, route: Route) -> None:
     ],
 )
 def test_targets_without_a_route(target: bytes) -> None:
-    assert resolve(target).kind is Kind.NOT_FOUND
+    assert resolve(target).kind is RouteKind.NOT_FOUND
 
 
 @given(st.binary(max_size=60))
 def test_any_target_has_a_route(target: bytes) -> None:
     assert isinstance(resolve(b"/v2/models/" + target), Route)
-    assert resolve(b"/v1" + target) == Route(Kind.NOT_FOUND)
+    assert resolve(b"/v1" + target) == Route(RouteKind.NOT_FOUND)

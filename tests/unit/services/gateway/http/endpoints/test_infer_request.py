@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import InvalidArgument
 from nereid.core.messages import InferRequest
 from nereid.pb import kserve_pb2
@@ -29,7 +30,7 @@ ONLY_ONE = (
 
 
 def decoder() -> InferRequestDecoder:
-    return InferRequestDecoder("m", "1", {})
+    return InferRequestDecoder("m", "1", BoundedCache(1024))
 
 
 def tensor(**fields: Any) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def test_binary_tensors_follow_the_header_in_order() -> None:
 
 
 def test_headers_are_remembered_whatever_their_id() -> None:
-    table: dict[tuple[bytes, bytes], ParsedHeader] = {}
+    table: BoundedCache[tuple[bytes, bytes], ParsedHeader] = BoundedCache(1024)
     reader = InferRequestDecoder("m", "1", table)
     rest = b'"inputs":[{"name":"X","shape":[4],"datatype":"FP32","parameters":'
     rest += b'{"binary_data_size":16}}],"parameters":{"k":1}}'
@@ -106,7 +107,7 @@ def test_headers_are_remembered_whatever_their_id() -> None:
 
 
 def test_headers_with_data_are_not_remembered() -> None:
-    table: dict[tuple[bytes, bytes], ParsedHeader] = {}
+    table: BoundedCache[tuple[bytes, bytes], ParsedHeader] = BoundedCache(1024)
     text = json.dumps({"inputs": [GOOD]}).encode()
     InferRequestDecoder("m", "1", table).decode(text, len(text))
     assert not table

@@ -356,7 +356,7 @@ async def test_stopping_waits_for_responses_and_accepts_nothing_new() -> None:
         assert await rest(idle_reader) == b""
         with pytest.raises(OSError):
             await asyncio.open_connection(*site.address)
-        closed = asyncio.ensure_future(site.server.closed(WAIT_S))
+        closed = asyncio.ensure_future(site.server.wait_closed(WAIT_S))
         call.respond(200, (b"1",))
         assert (await read_response(reader))[2] == b"1"
         assert await rest(reader) == b""
@@ -368,7 +368,7 @@ async def test_stopping_does_not_wait_for_ever() -> None:
         _, writer = await site.connect()
         writer.write(request("/1"))
         await site.next_call()
-        await site.server.closed(0.01)
+        await site.server.wait_closed(0.01)
         await site.server.close()
         await asyncio.wait_for(site.cancelled.get(), WAIT_S)
 
