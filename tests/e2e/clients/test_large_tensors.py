@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +48,14 @@ def shared(
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_an_image_comes_back_as_it_went(shared: Mesh, protocol: str) -> None:
     assert_shared(shared, MODEL, [tensor(IMAGE)] * 3, protocol)
+
+
+def test_a_large_body_of_another_route_is_read(shared: Mesh) -> None:
+    body = b'{"log_verbose_level": 0}' + b" " * 100_000
+    headers = {"Inference-Header-Content-Length": "10"}
+    request = urllib.request.Request(f"http://{shared.http}/v2/logging", body, headers)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert json.load(response)["log_verbose_level"] == 0
 
 
 # HTTP has nothing to do with gRPC's engine, and such a size nothing with who is joined.

@@ -76,7 +76,8 @@ class InferEndpoint:
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> MessageBuffer | None:
         """A buffer for the body of a request whose headers arrived; None: gather it in bytes."""
-        if b"content-encoding" in call.headers:
+        is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
+        if not is_infer or b"content-encoding" in call.headers:
             return None
         try:
             length = int(call.headers.get(_HEADER_LENGTH, b""))
