@@ -243,7 +243,7 @@ class Instance:
             self._warm_up(runner.execute)
         except ModelLostError as error:
             raise Internal(f"it failed on its warm-up: {error}") from error
-        runner.rooms.lender = self._lender
+        runner.output_buffers.lender = self._lender
         while True:
             try:
                 self._serve_streams(lambda: self._serve_request_stream(model, runner))

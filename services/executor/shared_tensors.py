@@ -112,12 +112,12 @@ class OutputLender:
             references.append(segment.range(offset, size))
         return references
 
-    def room(self, size_bytes: int) -> SharedMemory | None:
+    def allocate_buffer(self, size_bytes: int) -> SharedMemory | None:
         """Memory for a response that the model's process writes itself; None: memory is full."""
         segment = self._segments.acquire_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
-    def free(self, segment_name: str) -> None:
+    def free_segment(self, segment_name: str) -> None:
         """A segment of this instance is not used after all."""
         self._segments.free_segment(segment_name)
 

@@ -54,7 +54,7 @@ class Classes:
         self._labels = read_labels(config, model_path)
         self._batching = config.max_batch_size > 0
 
-    def told(
+    def classify_update(
         self, update: BatchUpdate, wanted: Mapping[int, Mapping[str, Classification]]
     ) -> BatchUpdate:
         """The update with classes instead of outputs, or beside them; wanted: by member."""

@@ -1,7 +1,7 @@
-"""Where the answers of models that execute requests lie: in the frame, or in shared memory.
+"""Where the outputs of models that execute requests are put: in the frame, or in shared memory.
 
-Outputs of a worker's are as large as the last ones, mostly: memory for them is sent along with each
-request, so that the worker can write there itself. Whatever else is large is copied there. Used by
+Outputs are mostly as large as the last ones, so the requests of a model with large outputs bring a
+buffer, to which the model's process can write them itself. Other large outputs are copied. Used by
 an instance's thread alone.
 """
 
@@ -20,50 +20,48 @@ if TYPE_CHECKING:
     from nereid.services.executor.shared_tensors import OutputLender
 
 
-class Rooms:
-    """One instance's. foreseen: a request has one response, whose size may be foreseen."""
+class OutputBuffers:
+    """One instance's. predictable: a request has one response, whose size may be predicted."""
 
-    def __init__(self, *, foreseen: bool) -> None:
-        # Set where answers may be put in shared memory.
+    def __init__(self, *, predictable: bool) -> None:
+        # Lends shared memory; None: there is none to lend, or not yet.
         self.lender: OutputLender | None = None
-        # How much shared memory the last outputs took; 0: they were small.
+        # The shared memory that the last outputs took; 0: they were small.
         self.expected_bytes = 0
-        self._foreseen = foreseen
+        self._predictable = predictable
 
-    def take(self) -> SharedMemory | None:
-        """Memory for outputs as large as the last ones were, if that is worth it."""
-        if not self.expected_bytes or self.lender is None:
-            return None
-        return self.lender.room(self.expected_bytes)
+    def allocate(self) -> SharedMemory | None:
+        """A buffer for outputs as large as the last ones; None: there is no memory."""
+        return None if self.lender is None else self.lender.allocate_buffer(self.expected_bytes)
 
-    def free(self, room: SharedMemory | None) -> None:
-        """Nothing was put there, and nothing will be."""
-        if room is not None and self.lender is not None:
-            self.lender.free(room.segment_name)
+    def release(self, buffer: SharedMemory | None) -> None:
+        """Nothing was written to it, and nothing will be."""
+        if buffer is not None and self.lender is not None:
+            self.lender.free_segment(buffer.segment_name)
 
-    def fill(
-        self, wire_response: pb.InferResponse, response: Response, room: SharedMemory | None
+    def fill_response(
+        self, wire_response: pb.InferResponse, response: Response, buffer: SharedMemory | None
     ) -> None:
-        """Write a response into an answer. room: where its outputs may be."""
+        """Fill a response's message. buffer: where its outputs may be."""
         tensors: Sequence[Any] = response.tensors
-        if room is not None and tensors and type(tensors[0]) is SharedMemory:
+        if buffer is not None and tensors and type(tensors[0]) is SharedMemory:
             wire_response.head = response.head
             write_payloads(tensors, wire_response.payloads)
             return
-        self.free(room)
+        self.release(buffer)
         if response.error_status is not None:
             write_error(response.error_status, wire_response.error)
         elif response.head:
             wire_response.head = response.head
-            self._lend(tensors, wire_response)
+            write_payloads(self._place_tensors(tensors), wire_response.payloads)
 
-    def _lend(self, tensors: Sequence[Any], wire_response: pb.InferResponse) -> None:
-        """Put tensors in shared memory if they are large; the next ones may go there directly."""
+    def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Copy tensors to shared memory if they are large, and expect the next ones to be so."""
         lent = None
         self.expected_bytes = 0
         if self.lender is not None:
             lent = self.lender.lend(tensors)
             self.lender.lent.clear()
-        if lent and self._foreseen:
+        if lent and self._predictable:
             self.expected_bytes = lent[-1].offset + lent[-1].size_bytes
-        write_payloads(lent or [*map(bytes, tensors)], wire_response.payloads)
+        return lent or [*map(bytes, tensors)]

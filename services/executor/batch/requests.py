@@ -1,6 +1,6 @@
 """A batch's members as the requests that a model executes one by one.
 
-Pure. What alike requests have in common is remembered by their heads.
+Pure. What requests have in common is remembered by their heads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from nereid.backends import Request, RequestSpec
+from nereid.core.bounded_cache import BoundedCache
 from nereid.core.classification import requested_classifications
 from nereid.core.codecs import read_parameters
 from nereid.core.errors import Internal
@@ -19,22 +20,23 @@ from nereid.pb import kserve_pb2
 if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
 
-# Heads differ by batch size and shape; a client that varies them without end starts afresh.
-_MOST_FORMS: Final = 1024
+# Heads differ by batch size and shape, which clients may vary without end.
+_MOST_SPECS: Final = 1024
+_new_tuple = tuple.__new__
 
 
-class Requests:
+class RequestReader:
     """Reads the requests to one model."""
 
     def __init__(self, outputs: tuple[str, ...]) -> None:
-        """outputs: what a request that asks for none in particular gets."""
+        """outputs: for requests that name none."""
         self._all_outputs = outputs
-        self._forms: dict[bytes, RequestSpec] = {}
+        self._specs: BoundedCache[bytes, RequestSpec] = BoundedCache(_MOST_SPECS)
 
-    def read(self, member: pb.BatchMember, room: SharedMemory | None) -> Request:
-        """The request; room: where its outputs may be put. Raises Internal."""
+    def read_request(self, member: pb.BatchMember, output_buffer: SharedMemory | None) -> Request:
+        """A member as a request. Raises Internal."""
         head, payloads = member.head, member.payloads
-        form = self._forms.get(head) or self._form(head)
+        spec = self._specs.get(head) or self._specs.remember(head, self._read_head(head))
         count = len(payloads)
         # Iterating over a repeated field costs three times as much as indexing it.
         tensors: list[bytes | SharedMemory] = (
@@ -43,36 +45,34 @@ class Requests:
             else [payloads[place].inline for place in range(count)]
         )
         if b"" in tensors:
-            # It is in shared memory, or there is nothing in it.
+            # A reference to shared memory, or an empty tensor.
             tensors = [_tensor(payload) for payload in payloads]
-        if count != len(form.inputs):
-            raise Internal(f"a request has {len(form.inputs)} inputs but {count} payloads")
+        if count != len(spec.inputs):
+            raise Internal(f"a request has {len(spec.inputs)} inputs but {count} payloads")
         parameters = member.parameters
-        return Request._make(
+        # Quicker than _make().
+        return _new_tuple(
+            Request,
             (
-                form,
+                spec,
                 tensors,
                 member.request_id,
                 read_parameters(parameters) if parameters else {},
                 member.trace_context,
                 member.remaining_us,
                 member.timeout_us,
-                room,
-            )
+                output_buffer,
+            ),
         )
 
-    def _form(self, head: bytes) -> RequestSpec:
+    def _read_head(self, head: bytes) -> RequestSpec:
         try:
             request = kserve_pb2.ModelInferRequest.FromString(head)
         except DecodeError as error:
             raise Internal("a batch member's head is no ModelInferRequest") from error
         inputs = tuple((each.name, each.datatype, tuple(each.shape)) for each in request.inputs)
         outputs = tuple(output.name for output in request.outputs) or self._all_outputs
-        if len(self._forms) >= _MOST_FORMS:
-            self._forms.clear()
-        form = RequestSpec(inputs, outputs, requested_classifications(request.outputs))
-        self._forms[head] = form
-        return form
+        return RequestSpec(inputs, outputs, requested_classifications(request.outputs))
 
 
 def _tensor(payload: pb.Payload) -> bytes | SharedMemory:

@@ -1,13 +1,13 @@
-"""The answers of one model that executes requests, as parts of Executed messages.
+"""The responses of one model that executes requests, as pieces of Executed messages.
 
-What stands before outputs of known sizes is remembered by the answer's head. Used by an instance's
-thread alone.
+What precedes outputs of known sizes is remembered by the response's head.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.bounded_cache import BoundedCache
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.responses import prefixes
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
@@ -18,46 +18,46 @@ if TYPE_CHECKING:
     from nereid.backends import Response
     from nereid.core.messages import SharedMemory
     from nereid.services.executor.batch.arrays import Piece
-    from nereid.services.executor.batch.output_buffers import Rooms
+    from nereid.services.executor.batch.output_buffers import OutputBuffers
 
-# Answers differ by batch size and shape.
+# Responses differ by batch size and shape.
 _MOST_HEADS: Final = 1024
 
 
 class ResponseWriter:
-    """Writes one model's answers; rooms: where large outputs go."""
+    """Writes one model's responses; output_buffers: for large outputs."""
 
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms = rooms
-        # By an answer's head: its outputs' sizes, and what stands before each of them.
-        self._prefixes: dict[bytes, tuple[list[int], list[bytes]]] = {}
+    def __init__(self, output_buffers: OutputBuffers) -> None:
+        self._output_buffers = output_buffers
+        # By a response's head: its outputs' sizes, and what precedes each of them.
+        self._prefixes: BoundedCache[bytes, tuple[list[int], list[bytes]]]
+        self._prefixes = BoundedCache(_MOST_HEADS)
 
-    def write(self, response: Response, room: SharedMemory | None) -> Sequence[Piece]:
-        """The pieces of an Executed message that holds just this answer; room: where its outputs
-        may be.
+    def write_response(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
+        """The pieces of an Executed message with this response alone.
+
+        buffer: shared memory where its outputs may be.
         """
         _, _, error_status, head, tensors = response
         if (
             error_status is not None
             or not tensors
-            or room is not None
-            or self._rooms.expected_bytes
+            or buffer is not None
+            or self._output_buffers.expected_bytes
         ):
-            return self._any(response, room)
+            return self._write_message(response, buffer)
         sizes = [*map(len, tensors)]
         if sum(sizes) >= SHM_THRESHOLD_BYTES:
-            return self._any(response, None)
+            return self._write_message(response, None)
         known = self._prefixes.get(head)
         if known is None or known[0] != sizes:
-            if len(self._prefixes) >= _MOST_HEADS:
-                self._prefixes.clear()
-            known = self._prefixes[head] = sizes, prefixes(head, sizes)
+            known = self._prefixes.remember(head, (sizes, prefixes(head, sizes)))
         pieces: list[Any] = []
-        for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of one length, as just seen
+        for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of equal length
             pieces += (prefix, tensor)
         return pieces
 
-    def _any(self, response: Response, room: SharedMemory | None) -> Sequence[Piece]:
+    def _write_message(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
         executed = pb.Executed()
-        self._rooms.fill(executed.responses.add(), response, room)
+        self._output_buffers.fill_response(executed.responses.add(), response, buffer)
         return (executed.SerializeToString(),)

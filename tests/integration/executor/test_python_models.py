@@ -1,4 +1,4 @@
-"""An executor's Python models against a scheduler of real sockets: who serves, and who tells."""
+"""An executor's Python models against a scheduler of real sockets: serving, ending, restarting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from nereid.core.errors import Internal
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.executor.backends.python.supervisor import supervision
 from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import ExecutorService
 from nereid.services.executor.settings import ExecutorSettings
@@ -100,13 +99,13 @@ async def test_a_worker_serves_its_stream_until_it_is_unloaded(world: World) -> 
     assert (await world.stay.event()).instance_unloaded.instance == 7
 
 
-async def test_a_batch_under_way_is_responded_before_the_unload(
+async def test_a_batch_in_flight_is_responded_to_before_the_unload(
     world: World, tmp_path: Path
 ) -> None:
     stream = await world.load()
     process = await world.busy(stream, tmp_path)
     world.stay.unload(7)
-    # What the executor is told next is heard next, so by now it knows of the unload.
+    # Commands are handled in order, so by now the executor has handled the unload.
     world.stay.unload(99)
     assert (await world.stay.event()).instance_unloaded.instance == 99
     assert not stream.ended.is_set()
@@ -116,7 +115,7 @@ async def test_a_batch_under_way_is_responded_before_the_unload(
     assert (await world.stay.event()).instance_unloaded.instance == 7
 
 
-async def test_of_a_worker_that_dies_is_told_what_it_had_begun(world: World) -> None:
+async def test_a_lost_worker_is_reported_with_the_batch_that_it_had_begun(world: World) -> None:
     stream = await world.load()
     assert await world.say(stream, "echo well") == "well"
     number = world.send(stream, "die SIGKILL")
@@ -128,18 +127,18 @@ async def test_of_a_worker_that_dies_is_told_what_it_had_begun(world: World) -> 
     assert await world.say(again, "echo again") == "again"
 
 
-async def test_of_an_idle_worker_that_dies_as_well(world: World) -> None:
+async def test_a_lost_idle_worker_is_reported_as_well(world: World) -> None:
     stream = await world.load()
     process = int(await world.say(stream, "pid"))
     os.kill(process, signal.SIGKILL)
     lost = (await world.stay.event()).instance_lost
     assert (lost.instance, lost.begun) == (7, 1)
     again = await world.scheduler.accept_stream()
-    # The first one that it gets is none that the other had begun.
+    # Its first batch is not mistaken for one that the other had begun.
     assert int(await world.say(again, "pid")) != process
 
 
-async def test_a_stream_that_breaks_is_dialled_again_by_the_same_worker(
+async def test_a_broken_stream_is_opened_again_by_the_same_worker(
     world: World, tmp_path: Path
 ) -> None:
     stream = await world.load()
@@ -150,7 +149,7 @@ async def test_a_stream_that_breaks_is_dialled_again_by_the_same_worker(
     assert int(await world.say(again, "pid")) == process
 
 
-async def test_a_stream_that_ends_in_good_order_stays_ended(world: World) -> None:
+async def test_a_stream_that_ends_in_good_order_is_not_opened_again(world: World) -> None:
     stream = await world.load()
     assert await world.say(stream, "echo x") == "x"
     stream.call.finish()
@@ -159,7 +158,7 @@ async def test_a_stream_that_ends_in_good_order_stays_ended(world: World) -> Non
     assert world.scheduler.streams_waiting == 0
 
 
-async def test_an_instance_that_is_refused_is_over(world: World) -> None:
+async def test_a_refused_instance_ends(world: World) -> None:
     world.scheduler.refused.add("7")
     config = text_format.Parse(f'name: "m" {python_models.TALK}', model_config_pb2.ModelConfig())
     world.stay.load(7, config, world.path)
@@ -168,9 +167,7 @@ async def test_an_instance_that_is_refused_is_over(world: World) -> None:
     assert "never heard of it" in failed.error.message
 
 
-async def test_a_lost_scheduler_does_not_wait_for_what_a_worker_does(
-    world: World, tmp_path: Path
-) -> None:
+async def test_when_the_scheduler_is_lost_workers_end_at_once(world: World, tmp_path: Path) -> None:
     process = await world.busy(await world.load(), tmp_path)
     world.stay.call.fail(Status.UNAVAILABLE, "restarting")
     world.stay, _ = await world.scheduler.accept_session()
@@ -179,16 +176,9 @@ async def test_a_lost_scheduler_does_not_wait_for_what_a_worker_does(
             await asyncio.sleep(0.01)
 
 
-@pytest.fixture
-def unable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No worker can import what it needs to serve a stream."""
-    (tmp_path / "roots" / "nereid").mkdir(parents=True)
-    (tmp_path / "roots" / "nereid" / "__init__.py").write_text("raise ImportError('no')")
-    monkeypatch.setattr(supervision, "_ROOTS", [str(tmp_path / "roots")])
-
-
-async def requests_are_responded_late(world: World) -> None:
-    stream = await world.load()
+@pytest.mark.parametrize("config", ["", python_models.LIMIT], ids=["worker", "executor"])
+async def test_requests_may_be_responded_to_after_execution(world: World, config: str) -> None:
+    stream = await world.load(config)
     held = world.send(stream, "hold me")
     executed = await stream.responses()
     # It can have its next batch.
@@ -213,17 +203,8 @@ async def requests_are_responded_late(world: World) -> None:
     assert (await world.stay.event()).instance_unloaded.instance == 7
 
 
-async def test_a_worker_responses_later_what_it_has_executed(world: World) -> None:
-    await requests_are_responded_late(world)
-
-
-@pytest.mark.usefixtures("unable")
-async def test_so_it_does_through_its_executor(world: World) -> None:
-    await requests_are_responded_late(world)
-
-
 @pytest.mark.parametrize("size", [2, 100_000])
-async def test_a_late_response_does_not_wait_for_what_is_executed_meanwhile(
+async def test_a_deferred_response_does_not_wait_for_the_batch_in_execution(
     world: World, tmp_path: Path, size: int
 ) -> None:
     stream = await world.load()
@@ -238,7 +219,7 @@ async def test_a_late_response_does_not_wait_for_what_is_executed_meanwhile(
     assert (executed.id, reply(executed)) == (other, process)
 
 
-async def test_nor_does_the_response_to_a_request_that_the_model_has_let_go_of(
+async def test_nor_does_the_response_to_a_request_that_the_model_dropped(
     world: World, tmp_path: Path
 ) -> None:
     stream = await world.load()
@@ -252,7 +233,7 @@ async def test_nor_does_the_response_to_a_request_that_the_model_has_let_go_of(
     assert reply(await stream.responses())
 
 
-async def test_a_held_request_hears_that_nobody_waits_for_it(world: World) -> None:
+async def test_a_deferred_request_can_be_cancelled(world: World) -> None:
     stream = await world.load()
     held = world.send(stream, "hold me")
     assert (await stream.responses()).partial
@@ -265,8 +246,11 @@ async def test_a_held_request_hears_that_nobody_waits_for_it(world: World) -> No
     assert sorted([(await stream.responses()).id, (await stream.responses()).id]) == [held, 4]
 
 
-async def a_request_whose_sender_is_lost_is_responded(world: World) -> None:
-    stream = await world.load()
+@pytest.mark.parametrize("config", ["", python_models.LIMIT], ids=["worker", "executor"])
+async def test_a_sender_lost_in_a_reference_cycle_costs_its_request_alone(
+    world: World, config: str
+) -> None:
+    stream = await world.load(config)
     world.send(stream, "lose")
     assert (await stream.responses()).partial
     (response,) = (await stream.responses()).responses
@@ -274,22 +258,8 @@ async def a_request_whose_sender_is_lost_is_responded(world: World) -> None:
     assert await world.say(stream, "echo again") == "again"
 
 
-async def test_a_sender_that_is_lost_in_a_ring_costs_its_request_alone(world: World) -> None:
-    await a_request_whose_sender_is_lost_is_responded(world)
-
-
-@pytest.mark.usefixtures("unable")
-async def test_so_it_is_where_the_executor_serves(world: World) -> None:
-    await a_request_whose_sender_is_lost_is_responded(world)
-
-
-@pytest.mark.parametrize("why", ["unable", "limited"])
-async def test_where_the_worker_cannot_serve_the_executor_does(
-    world: World, why: str, request: pytest.FixtureRequest
-) -> None:
-    if why == "unable":
-        request.getfixturevalue("unable")
-    stream = await world.load(python_models.LIMIT if why == "limited" else "")
+async def test_where_the_worker_cannot_serve_the_executor_does(world: World) -> None:
+    stream = await world.load(python_models.LIMIT)
     assert stream.call.get("nereid-crash-reports") is None
     assert [await world.say(stream, f"echo {n}") for n in range(3)] == ["0", "1", "2"]
     world.send(stream, "die SIGKILL")

@@ -1,4 +1,4 @@
-"""A RequestModel that sends the updates that a test scripts, and its instance's stream."""
+"""A model that responds to requests as a test says, and its instance's stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPEC = InstanceSpec(
 
 
 class Model:
-    """Returns the updates that the test has scripted, and raises the errors."""
+    """Sends the updates that a test scripts; each makes its descriptor readable."""
 
     def __init__(
         self, *, decoupled: bool = False, execution_timeout_s: float | None = None
@@ -42,36 +42,36 @@ class Model:
         self.seen = 0
         self.given_up = False
         self.refusal: Unavailable | None = None
-        self.says: deque[BatchUpdate | Exception] = deque()
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self.updates: deque[BatchUpdate | Exception] = deque()
+        self.event = os.eventfd(0, os.EFD_NONBLOCK)
 
-    def say(self, what: BatchUpdate | Exception) -> None:
-        """Script an update or error: at once, or from the first batch on."""
-        self.says.append(what)
+    def send_update(self, update: BatchUpdate | Exception) -> None:
+        """Now, or as soon as it has a batch."""
+        self.updates.append(update)
         if self.begun:
-            os.eventfd_write(self.bell, 1)
+            os.eventfd_write(self.event, 1)
 
     def file_descriptors(self) -> Sequence[int]:
-        return (self.bell,)
+        return (self.event,)
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.begun[batch] = [*requests]
-        if self.says:
-            os.eventfd_write(self.bell, 1)
+        if self.updates:
+            os.eventfd_write(self.event, 1)
 
     def control_request(self, batch: int, member: int, kind: int) -> None:
         self.controls.append((batch, member, kind))
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
-        assert self.bell in ready
-        os.eventfd_read(self.bell)
-        while self.says:
-            said = self.says.popleft()
-            if isinstance(said, Exception):
-                raise said
-            yield said
+        assert self.event in ready
+        os.eventfd_read(self.event)
+        while self.updates:
+            update = self.updates.popleft()
+            if isinstance(update, Exception):
+                raise update
+            yield update
 
     def may_have_begun(self, batch: int) -> bool:
         return batch <= self.seen
@@ -83,16 +83,16 @@ class Model:
         return not stopping.is_set()
 
     def close(self) -> None:
-        os.close(self.bell)
+        os.close(self.event)
 
 
 class Stream:
-    """An instance's stream: batches to receive, and the messages that were sent."""
+    """An instance's stream: batches in, frames of responses out."""
 
     def __init__(self, *batches: pb.Batch) -> None:
         self.incoming = [each.SerializeToString() for each in batches]
         self.sent: list[pb.Executed] = []
-        self.bell = os.eventfd(1, os.EFD_NONBLOCK)
+        self.event = os.eventfd(1, os.EFD_NONBLOCK)
         self.ended = False
 
     @property
@@ -100,11 +100,11 @@ class Stream:
         return bool(self.incoming)
 
     def fileno(self) -> int:
-        return self.bell
+        return self.event
 
     def take(self) -> list[bytes]:
-        taken, self.incoming = self.incoming, []
-        return taken
+        messages, self.incoming = self.incoming, []
+        return messages
 
     def send(self, message: bytes) -> None:
         self.sent.append(pb.Executed.FromString(message))
@@ -131,17 +131,17 @@ def failed(place: int, *, more: bool = False) -> Response:
 
 
 def begin(runner: RequestRunner, what: pb.Batch) -> list[pb.Executed]:
-    return [pb.Executed.FromString(each) for each in runner._begin(what.SerializeToString())]
+    return [pb.Executed.FromString(each) for each in runner._begin_batch(what.SerializeToString())]
 
 
-def collect(runner: RequestRunner, model: Model, *said: BatchUpdate) -> list[pb.Executed]:
-    for each in said:
-        model.say(each)
-    return [pb.Executed.FromString(each) for each in runner._collect({model.bell})]
+def collect(runner: RequestRunner, model: Model, *updates: BatchUpdate) -> list[pb.Executed]:
+    for each in updates:
+        model.send_update(each)
+    return [pb.Executed.FromString(each) for each in runner._collect_frames({model.event})]
 
 
-def told(executed: pb.Executed) -> list[tuple[int, Any, bool]]:
-    """Each response's index, its error text or payloads, and whether another follows."""
+def responses_of(executed: pb.Executed) -> list[tuple[int, Any, bool]]:
+    """Each response's place, its error or payloads, and whether another follows."""
     return [
         (each.id, each.error.message or [one.inline for one in each.payloads], each.more)
         for each in executed.responses

@@ -1,6 +1,6 @@
-"""The Python backend: model.py files with Triton's interface, a process for each instance.
+"""The Python backend: model.py files with Triton's interface, one worker process per instance.
 
-A worker that ends by itself takes nothing along but what it was executing; it is started anew.
+A worker that ends unexpectedly takes only what it was executing with it; it is started again.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from nereid.backends import (
 from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
 from nereid.model_config import config_json
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends.python.supervisor import notifications
-from nereid.services.executor.backends.python.supervisor.model_calls import Calls
-from nereid.services.executor.backends.python.supervisor.readiness_queries import Questions
-from nereid.services.executor.backends.python.supervisor.request_metadata import (
-    form_of,
-    meta_of,
-    tensors_of,
+from nereid.services.executor.backends.python.request_metadata import meta_of, spec_json, tensors_of
+from nereid.services.executor.backends.python.response_heads import ResponseHeads
+from nereid.services.executor.backends.python.supervisor.direct_supervisor import DirectSupervisor
+from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid.services.executor.backends.python.supervisor.notifications import NotificationHandler
+from nereid.services.executor.backends.python.supervisor.readiness_queries import ReadinessQueries
+from nereid.services.executor.backends.python.supervisor.visible_config import (
+    instance_kind,
+    visible_config,
 )
-from nereid.services.executor.backends.python.supervisor.response_heads import Heads
-from nereid.services.executor.backends.python.supervisor.supervision import Supervision, UnableError
-from nereid.services.executor.backends.python.supervisor.visible_config import kind_of, seen_config
 from nereid.services.executor.backends.python.supervisor.worker_process import WorkerProcess
 from nereid.services.executor.backends.python.supervisor.worker_settings import (
     WorkerSettings,
-    settings_of,
+    read_worker_settings,
 )
-from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -56,21 +55,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 DEFAULT_FILENAME: Final = "model.py"
-_COMPLETES: Final = re.compile(rb"\bauto_complete_config\b")
-# What a model may complete.
-_COMPLETED: Final = (
+_HAS_AUTO_COMPLETE: Final = re.compile(rb"\bauto_complete_config\b")
+# What auto_complete_config may change.
+_COMPLETABLE: Final = (
     "max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy"
 )  # fmt: skip
 
 _FORM: Final = Struct("<Q")
 _CONTROL: Final = Struct("<QII")
 _MOST_FORMS: Final = 1024
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 30.0
+_FIRST_RESTART_PAUSE_S: Final = 0.1
+_LONGEST_RESTART_PAUSE_S: Final = 30.0
 
 
 def uses_gpus() -> bool:
-    """Models may; but that they can is no reason to offer GPUs."""
+    """Models may use GPUs by themselves, but the backend does not need one to be offered."""
     return False
 
 
@@ -79,28 +78,28 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     path = _model_file(config, version_path)
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)
-    is_whole = bool(config.input) and bool(config.output)
-    if not is_whole or _COMPLETES.search(path.read_bytes()):
-        settings = settings_of(config, version_path.parent, {})
+    is_complete = bool(config.input) and bool(config.output)
+    if not is_complete or _HAS_AUTO_COMPLETE.search(path.read_bytes()):
+        settings = read_worker_settings(config, version_path.parent, {})
         worker = WorkerProcess(
-            settings.python, config.name, notifications.Listener(config.name).hear
+            settings.python, config.name, NotificationHandler(config.name).on_notification
         )
         try:
-            worker.ask(wire.STARTED, settings.start_s)
-            worker.tell(wire.DESCRIBE, _about(config, path))
-            wire_response = json.loads(bytes(worker.ask(wire.DESCRIBED, settings.initialize_s)))
+            worker.wait_for(wire.STARTED, settings.start_s)
+            worker.send_json(wire.DESCRIBE, _model_settings(config, path))
+            described = json.loads(bytes(worker.wait_for(wire.DESCRIBED, settings.initialize_s)))
         except (wire.LostError, wire.SlowError) as error:
-            raise Internal(worker.death()) from error
+            raise Internal(worker.death_reason()) from error
         finally:
             worker.kill()
-        _take_over(completed, wire_response)
+        _merge_completed(completed, described)
     return ModelDescription((), (), completed)
 
 
 def load(spec: InstanceSpec) -> PythonModel:
-    """A worker of the instance's own, with its model initialised."""
+    """A worker for this instance, with its model initialised."""
     _model_file(spec.config, spec.version_path)
-    settings = settings_of(spec.config, spec.version_path.parent, spec.settings)
+    settings = read_worker_settings(spec.config, spec.version_path.parent, spec.settings)
     return PythonModel(spec, settings)
 
 
@@ -111,9 +110,9 @@ def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Pat
     return path
 
 
-def _about(config: model_config_pb2.ModelConfig, path: Path) -> dict[str, Any]:
+def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[str, Any]:
     return {
-        "model_config": config_json(seen_config(config)).decode(),
+        "model_config": config_json(visible_config(config)).decode(),
         "version_path": str(path.parent),
         "filename": path.name,
         "decoupled": config.model_transaction_policy.decoupled,
@@ -121,18 +120,17 @@ def _about(config: model_config_pb2.ModelConfig, path: Path) -> dict[str, Any]:
     }
 
 
-def _take_over(config: model_config_pb2.ModelConfig, wire_response: dict[str, Any] | None) -> None:
-    """Put into config what the model completed."""
-    if wire_response is None:
+def _merge_completed(
+    config: model_config_pb2.ModelConfig, described: dict[str, Any] | None
+) -> None:
+    """Replace the fields of config that the model may complete; None: it completes none."""
+    if described is None:
         return
-    told_of: dict[str, Any] = {}
-    for name in _COMPLETED:
-        if name not in wire_response:
-            continue
-        told_of[name] = wire_response[name]
+    fields: dict[str, Any] = {name: described[name] for name in _COMPLETABLE if name in described}
+    for name in fields:
         config.ClearField(name)
     try:
-        json_format.ParseDict(told_of, config, ignore_unknown_fields=True)
+        json_format.ParseDict(fields, config, ignore_unknown_fields=True)
     except json_format.ParseError as error:
         raise InvalidArgument(
             f"model '{config.name}': auto_complete_config left a configuration that makes no "
@@ -141,64 +139,76 @@ def _take_over(config: model_config_pb2.ModelConfig, wire_response: dict[str, An
 
 
 class PythonModel:
-    """A model in a worker; used by its instance's thread alone."""
+    """A model in a worker; used by its instance's thread alone, but where said otherwise."""
 
     def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
         self._spec = spec
         self._settings = settings
         self.decoupled = spec.config.model_transaction_policy.decoupled
         self.execution_timeout_s = settings.execute_s
-        self._heads = Heads(spec.config.name, str(spec.version))
+        # The worker can serve the stream itself in Nereid's own Python, if nobody has to interrupt
+        # a batch or pass responses on before it is executed.
+        self.can_serve_stream = (
+            not self.decoupled
+            and self.execution_timeout_s is None
+            and settings.python == sys.executable
+        )
+        self._serves_stream = False
+        self._heads = ResponseHeads(spec.config.name, str(spec.version))
+        # Numbers of the forms that the worker has.
         self._forms: dict[RequestSpec, int] = {}
-        # Where answers may lie, by batch and member.
-        self._rooms: dict[tuple[int, int], SharedMemory] = {}
-        self._listener = notifications.Listener(spec.name)
-        self._questions = Questions()
-        # Its worker may serve the instance's stream itself, for all that is known; and it does.
-        self._can_serve = not self.decoupled and self.execution_timeout_s is None
-        self._serves = False
-        self._worker: WorkerProcess | None = self._start()
+        # Of requests in flight, by batch and member.
+        self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
+        self._notifications = NotificationHandler(spec.name)
+        self._queries = ReadinessQueries()
+        self._worker: WorkerProcess | None = self._start_worker()
 
     # ---- the worker's life
 
-    def _start(self) -> WorkerProcess:
-        """Raises Internal if it does not get as far as serving."""
+    def _start_worker(self) -> WorkerProcess:
+        """Raises Internal if its model cannot be initialised."""
         spec, settings = self._spec, self._settings
         self._forms.clear()
-        self._rooms.clear()
-        calls = Calls(spec.mesh, spec.number)
-        worker = WorkerProcess(settings.python, spec.config.name, self._hear, calls)
+        self._output_buffers.clear()
+        calls = ModelCalls(spec.mesh, spec.number)
+        worker = WorkerProcess(
+            settings.python,
+            spec.config.name,
+            self._on_notification,
+            calls,
+            serves_stream=self.can_serve_stream,
+        )
         try:
-            worker.ask(wire.STARTED, settings.start_s)
+            worker.wait_for(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
             memory = None if spec.mesh is None else spec.mesh.memory
-            about = {"args": self._args(), "memory": memory}
-            worker.tell(wire.INITIALIZE, {**_about(spec.config, path), **about})
-            has_is_ready = worker.ask(wire.INITIALIZED, settings.initialize_s) == b"true"
+            about = {"args": self._initialize_arguments(), "memory": memory}
+            worker.send_json(wire.INITIALIZE, {**_model_settings(spec.config, path), **about})
+            has_is_ready = worker.wait_for(wire.INITIALIZED, settings.initialize_s) == b"true"
         except (wire.LostError, wire.SlowError) as error:
-            text = worker.death()
+            reason = worker.death_reason()
             worker.kill()
-            raise Internal(text) from error
+            raise Internal(reason) from error
         except BaseException:
             worker.kill()
-            self._listener.forget()
+            self._notifications.remove_metrics()
             raise
         if has_is_ready:
-            self._questions.open(calls.ring)
+            self._queries.enable(calls.wake)
         return worker
 
-    def _hear(self, kind: int, body: bytearray) -> None:
+    def _on_notification(self, kind: int, body: bytearray) -> None:
         if kind == wire.READY:
-            self._questions.hear(body)
+            self._queries.on_ready(body)
         else:
-            self._listener.hear(kind, body)
+            self._notifications.on_notification(kind, body)
 
-    def _args(self) -> dict[str, str]:
-        """What initialize() gets."""
+    def _initialize_arguments(self) -> dict[str, str]:
+        """The arguments of the model's initialize()."""
         spec = self._spec
         return {
-            "model_config": config_json(seen_config(spec.config, spec.gpu)).decode(),
-            "model_instance_kind": kind_of(spec),
+            "model_config": config_json(visible_config(spec.config, spec.gpu)).decode(),
+            "model_instance_kind": instance_kind(spec),
             "model_instance_name": spec.name,
             "model_instance_device_id": str(spec.gpu or 0),
             "model_repository": str(spec.version_path.parent),
@@ -207,139 +217,130 @@ class PythonModel:
         }
 
     def restart(self, stopping: Event) -> bool:
-        """Start a new worker, again and again if need be, less and less often."""
-        self._bury()
-        pause_s = _FIRST_PAUSE_S
+        """Start a new worker, with back-off while that fails."""
+        self._remove_worker(WorkerProcess.kill)
+        pause_s = _FIRST_RESTART_PAUSE_S
         while not stopping.is_set():
             try:
-                self._worker = self._start()
+                self._worker = self._start_worker()
                 return True
             except NereidError as error:
-                _log.warning("instance %s has no worker: %s", self._spec.name, error.message)
+                _log.warning(
+                    "instance %s: its worker cannot be restarted: %s",
+                    self._spec.name,
+                    error.message,
+                )
             stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _LONGEST_RESTART_PAUSE_S)
         return False
 
     def terminate(self) -> None:
         if self._worker is not None:
-            self._worker.interrupt()
+            self._worker.terminate()
 
     def close(self) -> None:
-        self._questions.close()
+        self._remove_worker(WorkerProcess.shut_down)
+
+    def _remove_worker(self, end: Callable[[WorkerProcess], None]) -> None:
+        self._queries.disable()
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.end()
-        self._listener.forget()
-
-    def _bury(self) -> None:
-        self._questions.close()
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.kill()
-        self._listener.forget()
-
-    def death(self) -> str:
-        """Why it was lost."""
-        return "" if self._worker is None else self._worker.death()
+            end(worker)
+        self._notifications.remove_metrics()
 
     @property
     def reports_readiness(self) -> bool:
-        return self._questions.welcome
+        return self._queries.enabled
 
     def query_readiness(self, on_response: Callable[[bool], None]) -> None:
-        self._questions.ask(on_response)
+        """From any thread."""
+        self._queries.submit_query(on_response)
 
     # ---- its instance's stream
 
     @property
-    def can_serve_stream(self) -> bool:
-        """Only in the executor's own Python, and where nobody has to look at the time."""
-        return self._can_serve and self._settings.python == sys.executable
-
-    @property
     def last_batch_begun(self) -> int:
         worker = self._worker
-        return worker.began if self._serves and worker is not None else 0
+        return worker.last_batch if self._serves_stream and worker is not None else 0
 
     def serve_stream(self, context: StreamContext) -> None:
-        self._serves = True
-        try:
-            Supervision(self._spec, self._alive(), context).run(self._tell)
-        except UnableError as error:
-            _log.warning("%s: its worker cannot serve by itself: %s", self._spec.name, error)
-            self._serves = self._can_serve = False
+        self._serves_stream = True
+        worker = self._running_worker()
+        DirectSupervisor(self._spec, worker, context).run(self._send_from_other_threads)
 
     def wake(self) -> None:
+        """From any thread."""
         worker = self._worker
         if worker is not None:
-            worker.calls.ring()
+            worker.calls.wake()
 
     # ---- batches
 
     def file_descriptors(self) -> Sequence[int]:
-        return self._alive().descriptors
+        return self._running_worker().descriptors
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
-        worker = self._alive()
+        worker = self._running_worker()
         members = []
         latest_us: int | None = 0
         for place, request in enumerate(requests):
-            members.append(self._member(worker, request))
+            members.append(self._member_of(request))
             remaining_us = request.remaining_us
-            # One without a limit takes the others' away.
+            # One without a deadline removes that of all.
             if latest_us is not None:
                 latest_us = max(latest_us, remaining_us) if remaining_us else None
             if request.output_buffer is not None:
-                self._rooms[batch, place] = request.output_buffer
+                self._output_buffers[batch, place] = request.output_buffer
         if self.decoupled:
-            # It may ask for the sake of any of the requests that it has.
+            # It may make calls on behalf of any of its open requests.
             latest_us = None
         worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
-        self._send(worker, wire.BATCH, wire.batch_parts(batch, members))
+        self._send_frame(wire.BATCH, wire.batch_parts(batch, members))
 
     def control_request(self, batch: int, member: int, kind: int) -> None:
-        self._send(self._alive(), wire.CONTROL, [_CONTROL.pack(batch, member, kind)])
+        self._send_frame(wire.CONTROL, [_CONTROL.pack(batch, member, kind)])
 
     def may_have_begun(self, batch: int) -> bool:
-        return self._worker is None or self._worker.began >= batch
+        return self._worker is None or self._worker.last_batch >= batch
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
-        worker = self._alive()
+        worker = self._running_worker()
         channel = worker.channel
-        socket, watched, calls = worker.descriptors
-        is_gone = watched in ready
-        with worker.spoken_with():
-            # One read; whether there is more will be told. Of one that is gone, all it has said.
-            while (is_gone or socket in ready) and channel.fill():
-                while (frame := channel.held()) is not None:
+        socket, process_end, calls = worker.descriptors
+        ended = process_end in ready
+        with worker.loss_reported():
+            # One read: if there is more, poll says so. Of a worker that has ended, everything.
+            while (ended or socket in ready) and channel.read_available():
+                while (frame := channel.buffered_frame()) is not None:
                     kind, body = frame
                     if kind == wire.RESPONSES:
-                        # What it asks from now on is not for this batch.
+                        # Calls from now on are not on behalf of this batch.
                         worker.calls.deadline = None
-                        yield self._collected(body)
+                        yield self._update_of(body)
                     else:
-                        worker.hear(kind, body)
-                if not is_gone:
+                        worker.on_frame(kind, body)
+                if not ended:
                     break
             if calls in ready:
-                self._tell(worker)
-            if is_gone:
+                self._send_from_other_threads()
+            if ended:
                 raise wire.LostError
 
-    def _tell(self, worker: WorkerProcess) -> None:
-        """Tell it what came from elsewhere."""
-        worker.response_calls()
-        for number in self._questions.fetch():
-            worker.tell(wire.READINESS_QUERY, number)
+    def _send_from_other_threads(self) -> None:
+        """Send the worker responses to its calls, and queries, that other threads left for it."""
+        worker = self._running_worker()
+        worker.send_call_responses()
+        for number in self._queries.pop_unsent():
+            worker.send_json(wire.READINESS_QUERY, number)
 
-    def _alive(self) -> WorkerProcess:
+    def _running_worker(self) -> WorkerProcess:
         if self._worker is None:
             raise ModelLostError("there is no worker")
         return self._worker
 
-    def _send(self, worker: WorkerProcess, kind: int, parts: Sequence[Any]) -> None:
+    def _send_frame(self, kind: int, parts: Sequence[Any]) -> None:
         try:
-            worker.send(kind, parts)
+            self._running_worker().send_frame(kind, parts)
         except wire.WireError as error:
             raise InvalidArgument(
                 f"the requests of a batch of model '{self._spec.config.name}' are larger together "
@@ -349,27 +350,27 @@ class PythonModel:
         except (wire.LostError, wire.SlowError) as error:
             raise ModelLostError from error
 
-    def _member(
-        self, worker: WorkerProcess, request: Request
-    ) -> tuple[int, bytes, int, Sequence[Any]]:
+    def _member_of(self, request: Request) -> tuple[int, bytes, int, Sequence[Any]]:
         """As a wire.Member."""
-        form = request.spec
-        number = self._forms.get(form) or self._tell_form(worker, form)
+        spec = request.spec
+        number = self._forms.get(spec) or self._send_form(spec)
         return number, meta_of(request), request.remaining_us, tensors_of(request)
 
-    def _tell_form(self, worker: WorkerProcess, form: RequestSpec) -> int:
+    def _send_form(self, spec: RequestSpec) -> int:
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
-            self._send(worker, wire.FORM, [_FORM.pack(0)])
-        number = self._forms[form] = len(self._forms) + 1
-        self._send(worker, wire.FORM, [_FORM.pack(number), form_of(form)])
+            self._send_frame(wire.FORM, [_FORM.pack(0)])
+        number = self._forms[spec] = len(self._forms) + 1
+        self._send_frame(wire.FORM, [_FORM.pack(number), spec_json(spec)])
         return number
 
-    def _collected(self, body: bytearray) -> BatchUpdate:
+    def _update_of(self, body: bytearray) -> BatchUpdate:
         batch, flags, replies = wire.read_responses(body)
-        rooms = self._rooms
+        buffers = self._output_buffers
         responses = [
-            self._heads.response(reply, rooms.pop((batch, reply[0]), None) if rooms else None)
+            self._heads.response_of(
+                *reply, buffers.pop((batch, reply[0]), None) if buffers else None
+            )
             for reply in replies
         ]
-        return BatchUpdate(batch, responses, bool(flags & wire.FREE))
+        return BatchUpdate(batch, responses, bool(flags & wire.EXECUTED))

@@ -39,7 +39,7 @@ class PythonBased:
         return backend.load(replace(spec, config=self._with_source(spec.config)))
 
     def _with_source(self, config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-        """A configuration whose model file is the backend's: an absolute path stays what it is."""
+        """A configuration whose model file is the backend's: an absolute path is kept as it is."""
         copy = model_config_pb2.ModelConfig()
         copy.CopyFrom(config)
         copy.default_model_filename = str(self._source.absolute())

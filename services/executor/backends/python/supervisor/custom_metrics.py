@@ -1,6 +1,6 @@
-"""The metrics that models on this executor make, kept until whoever shows them asks.
+"""The metrics that models on this executor make, until they are sent to the scheduler.
 
-Told by the instances' threads, read by the event loop.
+Updated by the instances' threads, read by the event loop.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _KINDS = ("counter", "gauge", "histogram")
 
 
 class CustomMetrics:
-    """All series by who holds them: several models may hold one and the same."""
+    """All series by their holders: several models may hold the same one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._series: dict[tuple[Any, int], pb.CustomSeries] = {}
-        # Called from any thread once something has changed that was not read yet.
+        # Called from any thread after the first change since the last read().
         self.on_change: Callable[[], None] | None = None
-        self._told = False
+        self._change_reported = False
 
-    def hear(self, holder: Any, message: list[Any]) -> None:
-        """A worker's message; raises ValueError, TypeError or IndexError if it makes no sense."""
+    def on_message(self, holder: Any, message: list[Any]) -> None:
+        """A worker's message. Raises ValueError, TypeError, KeyError or IndexError if malformed."""
         what, number, *rest = message
         key = holder, int(number)
         with self._lock:
@@ -46,27 +46,27 @@ class CustomMetrics:
             else:
                 value, counts = rest
                 series = self._series[key]
-                # The newest is last.
+                # Moved to the end, where the newest is.
                 self._series[key] = self._series.pop(key)
                 series.value = value
                 series.counts[:] = counts
-        self._changed()
+        self._report_change()
 
-    def forget(self, holder: Any) -> None:
+    def remove_holder(self, holder: Any) -> None:
         with self._lock:
             for key in [each for each in self._series if each[0] is holder]:
                 del self._series[key]
-        self._changed()
+        self._report_change()
 
     def read(self) -> pb.CustomMetrics:
         """All series, the one that changed last at the end."""
         with self._lock:
-            self._told = False
+            self._change_reported = False
             return pb.CustomMetrics(series=self._series.values())
 
-    def _changed(self) -> None:
-        if not self._told and self.on_change is not None:
-            self._told = True
+    def _report_change(self) -> None:
+        if not self._change_reported and self.on_change is not None:
+            self._change_reported = True
             self.on_change()
 
 

@@ -1,4 +1,4 @@
-"""EXECUTION_ENV_PATH: the Python of a model's own, in a directory or packed by conda-pack."""
+"""EXECUTION_ENV_PATH: a Python environment of a model's own, a directory or a conda-pack file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PREFIX: Final = "nereid-python-env-"
 _LOCK: Final = ".nereid-lock"
 
 _lock = threading.Lock()
-# Packed environments that lie unpacked, by path and time of change: where, and a lock that this
-# process holds for as long as it lives.
+# Unpacked archives, by path and time of change: the directory, and a lock file that this process
+# holds for as long as it lives.
 _unpacked: dict[tuple[str, int], tuple[str, int]] = {}
 
 
@@ -45,7 +45,7 @@ def python_of(model: str, path: Path) -> str:
 
 
 def discard() -> None:
-    """Remove what was unpacked; call when no worker needs it any more."""
+    """Remove the unpacked environments; call when no worker needs them any more."""
     with _lock:
         while _unpacked:
             _, (directory, lock) = _unpacked.popitem()
@@ -57,7 +57,7 @@ def _unpack(model: str, path: Path) -> str:
     with _lock:
         key = str(path), path.stat().st_mtime_ns
         if key not in _unpacked:
-            _sweep()
+            _remove_abandoned()
             directory = tempfile.mkdtemp(prefix=_PREFIX)
             lock = os.open(f"{directory}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -75,8 +75,8 @@ def _unpack(model: str, path: Path) -> str:
         return _unpacked[key][0]
 
 
-def _sweep() -> None:
-    """Remove what executors that were killed have left. Those that live hold their locks."""
+def _remove_abandoned() -> None:
+    """Remove the environments of executors that were killed. Running ones hold their locks."""
     for lock_file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
         try:
             lock = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -92,7 +92,7 @@ def _sweep() -> None:
 
 
 def _relocate(directory: str) -> None:
-    """What conda-pack leaves to be done on arrival."""
+    """Run conda-unpack, which replaces the paths of the machine that packed it."""
     script = f"{directory}/bin/conda-unpack"
     if os.access(script, os.X_OK):
         subprocess.run(

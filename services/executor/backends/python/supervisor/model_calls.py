@@ -1,6 +1,6 @@
-"""What a worker's model asks of the mesh, and the answers on their way back to it.
+"""Calls of a worker's model to the mesh, and the responses on their way back to it.
 
-The instance's thread hands calls over and fetches answers; these come from the event loop.
+The instance's thread starts calls and collects responses, which arrive on the event loop.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from nereid.core.errors import InvalidArgument, NereidError
 from nereid.core.messages import DECOUPLED, InferRequest, SharedMemory
 from nereid.observability.tracing import CONTEXT_BYTES
 from nereid.pb import kserve_pb2
-from nereid.services.executor.backends.python.supervisor.response_heads import code_name
-from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
+from nereid.services.executor.backends.python.response_heads import code_name
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,155 +30,155 @@ _LATEST = -1
 _UNKNOWN = "Request for unknown model: "
 
 
-class Calls:
-    """One worker's calls. mesh None: nothing can be asked."""
+class ModelCalls:
+    """One worker's calls. mesh None: the model can make none."""
 
     def __init__(self, mesh: MeshClient | None, instance: int) -> None:
         self._mesh = mesh
         self._instance = instance
         self._responses: deque[wire.Call] = deque()
-        self._asked: dict[int, MeshRequest] = {}
-        # What the two threads share; the collector may come by in the midst of it.
+        self._requests: dict[int, MeshRequest] = {}
+        # Guards what both threads use. Reentrant: a finaliser may interrupt its holder.
         self._lock = threading.RLock()
-        # The segments of answers that the worker has, or is about to get.
-        self._lent: set[str] = set()
+        # Segments of responses that the worker has, or is about to get.
+        self._segments: set[str] = set()
         self._closed = False
-        # Nobody waits any longer for those that the model executes now, unless its worker knows
-        # better for whose sake it asks.
+        # Of the requests that the model executes now (time.monotonic), for calls on their behalf,
+        # unless the worker sends a better one.
         self.deadline: float | None = None
-        # Readable when there are answers to fetch.
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Readable when there are responses to collect.
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        return self._bell
+        return self._event
 
     def close(self) -> None:
-        """The worker is gone: nobody wants the answers, or reads those that it had."""
+        """The worker has ended: cancel its calls and release the responses that it had."""
         with self._lock:
             self._closed = True
-            asked, self._asked = self._asked, {}
-            lent, self._lent = self._lent, set()
-            bell, self._bell = self._bell, -1
-        for each in asked.values():
+            requests, self._requests = self._requests, {}
+            segments, self._segments = self._segments, set()
+            event, self._event = self._event, -1
+        for each in requests.values():
             each.send_control("cancel")
-        for segment_name in lent:
-            self._give_back(segment_name)
-        os.close(bell)
+        for segment_name in segments:
+            self._release_segment(segment_name)
+        os.close(event)
 
-    def fetch(self) -> list[wire.Call]:
-        """The answers that are there."""
+    def collect_responses(self) -> list[wire.Call]:
+        """The responses that have arrived."""
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(self._event)
         responses = []
         while self._responses:
             responses.append(self._responses.popleft())
         return responses
 
-    def hear(self, call: wire.Call) -> None:
-        """Take a call; what makes no sense is answered so."""
+    def start_call(self, call: wire.Call) -> None:
+        """Start a call; a malformed one gets an error as its response."""
         try:
             about = json.loads(call.meta)
-            self._ask(call, about, about["what"])
+            self._start(call, about, about["what"])
         except NereidError as error:
             self._fail(call.number, error)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            text = f"the request to the mesh makes no sense: {error}"
+            text = f"malformed request to the mesh: {error}"
             self._fail(call.number, InvalidArgument(text))
 
-    def _ask(self, call: wire.Call, about: dict[str, Any], what: str) -> None:
+    def _start(self, call: wire.Call, about: dict[str, Any], what: str) -> None:
         number = call.number
         if what in ("cancel", "pause", "resume"):
-            asked = self._asked.get(about["call"])
-            if asked is not None:
-                asked.send_control(cast("RequestControl", what))
+            request = self._requests.get(about["call"])
+            if request is not None:
+                request.send_control(cast("RequestControl", what))
             if what == "cancel":
                 with self._lock:
-                    self._asked.pop(about["call"], None)
-            self._put(wire.Call(number, wire.EMPTY, b"", ()))
+                    self._requests.pop(about["call"], None)
+            self._enqueue_response(wire.Call(number, wire.EMPTY, b"", ()))
         elif what == "release":
             with self._lock:
-                known = about["segment_name"] in self._lent
-                self._lent.discard(about["segment_name"])
+                known = about["segment_name"] in self._segments
+                self._segments.discard(about["segment_name"])
             if known:
-                self._give_back(about["segment_name"])
+                self._release_segment(about["segment_name"])
         elif self._mesh is None:
-            raise InvalidArgument("there is no mesh to ask")
+            raise InvalidArgument("the model cannot make requests to the mesh")
         elif what == "infer":
-            request = infer_request(about, call.tensors)
-            request.caller, request.deadline = self._instance, self.deadline
-            if "until_ns" in about:
-                request.deadline = int(about["until_ns"]) / 1e9 or None
-                request.caller = self._instance if about["sure"] else 0
-            # Its answer may come before this has ended.
+            infer = infer_request(about, call.tensors)
+            infer.caller, infer.deadline = self._instance, self.deadline
+            if "deadline_ns" in about:
+                infer.deadline = int(about["deadline_ns"]) / 1e9 or None
+                infer.caller = self._instance if about["caller_known"] else 0
+            # The response may arrive before infer() returns.
             with self._lock:
-                self._asked[number] = self._mesh.infer(
-                    request,
-                    lambda wire_response: self._responded(number, about["model"], wire_response),
+                self._requests[number] = self._mesh.infer(
+                    infer,
+                    lambda response: self._on_infer_response(number, about["model"], response),
                 )
         else:
             method, message = _CALLS[what](about, call.tensors)
             self._mesh.call_scheduler(
-                method, message, lambda reply: self._replied(number, method, reply)
+                method, message, lambda reply: self._on_reply(number, method, reply)
             )
 
     # ---- on the event loop
 
-    def _responded(self, number: int, model: str, wire_response: InferResponse) -> None:
-        more = wire.MORE if wire_response.more else 0
+    def _on_infer_response(self, number: int, model: str, response: InferResponse) -> None:
+        more = wire.MORE if response.more else 0
         with self._lock:
             if not more:
-                self._asked.pop(number, None)
+                self._requests.pop(number, None)
             closed = self._closed
-            if wire_response.segment_name and not closed:
-                self._lent.add(wire_response.segment_name)
+            if response.segment_name and not closed:
+                self._segments.add(response.segment_name)
         if closed:
-            if wire_response.segment_name:
-                self._give_back(wire_response.segment_name)
-        elif wire_response.error is not None:
+            if response.segment_name:
+                self._release_segment(response.segment_name)
+        elif response.error is not None:
             meta = json.dumps(
-                [code_name(wire_response.error.code), _text(model, wire_response.error)]
+                [code_name(response.error.code), _message_of(model, response.error)]
             ).encode()
-            self._put(wire.Call(number, wire.ERROR | more, meta, ()))
-        elif not wire_response.head:
-            self._put(wire.Call(number, wire.EMPTY | more, b"", ()))
+            self._enqueue_response(wire.Call(number, wire.ERROR | more, meta, ()))
+        elif not response.head:
+            self._enqueue_response(wire.Call(number, wire.EMPTY | more, b"", ()))
         else:
-            meta = response_meta(wire_response.head)
+            meta = response_meta(response.head)
             tensors = [
                 wire.Range(*each) if type(each) is SharedMemory else each
-                for each in wire_response.payloads
+                for each in response.payloads
             ]
-            self._put(wire.Call(number, more, meta, tensors))
+            self._enqueue_response(wire.Call(number, more, meta, tensors))
 
-    def _give_back(self, segment_name: str) -> None:
+    def _release_segment(self, segment_name: str) -> None:
         if self._mesh is not None:
             self._mesh.release_segment(segment_name)
 
-    def _replied(self, number: int, method: str, reply: bytes | NereidError) -> None:
+    def _on_reply(self, number: int, method: str, reply: bytes | NereidError) -> None:
         if isinstance(reply, NereidError):
             self._fail(number, reply)
             return
         result = None
         if method == "ModelReady":
             result = kserve_pb2.ModelReadyResponse.FromString(reply).ready
-        self._put(wire.Call(number, 0, json.dumps(result).encode(), ()))
+        self._enqueue_response(wire.Call(number, 0, json.dumps(result).encode(), ()))
 
     def _fail(self, number: int, error: NereidError) -> None:
         meta = json.dumps([code_name(error.code), error.message]).encode()
-        self._put(wire.Call(number, wire.ERROR, meta, ()))
+        self._enqueue_response(wire.Call(number, wire.ERROR, meta, ()))
 
-    def _put(self, wire_response: wire.Call) -> None:
-        self._responses.append(wire_response)
-        self.ring()
+    def _enqueue_response(self, response: wire.Call) -> None:
+        self._responses.append(response)
+        self.wake()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the instance's thread."""
         with self._lock:
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
+            if self._event >= 0:
+                os.eventfd_write(self._event, 1)
 
 
-def _text(model: str, error_status: ErrorStatus) -> str:
-    """What a model is told of a request's fault: that it was refused, or what went wrong later."""
+def _message_of(model: str, error_status: ErrorStatus) -> str:
+    """The message of an error, as Triton words it for the model that made the request."""
     message = error_status.message
     if message == DECOUPLED:
         message = (
@@ -236,7 +236,7 @@ def _trace_context(traceparent: str) -> bytes:
 
 
 def response_meta(head: bytes) -> bytes:
-    """What a worker is told of an answer beside its tensors."""
+    """What a response has beside its tensors, as JSON."""
     response = kserve_pb2.ModelInferResponse.FromString(head)
     outputs = [(each.name, each.datatype, list(each.shape)) for each in response.outputs]
     parameters = read_parameters(response.parameters)

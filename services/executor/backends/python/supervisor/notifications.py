@@ -1,4 +1,4 @@
-"""What workers tell beside answers: lines for the log, and metrics of the models' own."""
+"""What workers send unasked: lines for the log, and metrics of the models' own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from nereid.services.executor.backends.python.supervisor.custom_metrics import METRICS
-from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 if TYPE_CHECKING:
     from typing import Any
@@ -17,23 +17,23 @@ _log = logging.getLogger(__name__)
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
 
 
-class Listener:
-    """Takes what one instance's worker tells; what makes no sense is passed over."""
+class NotificationHandler:
+    """Handles one instance's worker; malformed notifications are logged and dropped."""
 
     def __init__(self, instance: str) -> None:
         self._instance = instance
 
-    def hear(self, kind: int, body: bytearray) -> None:
+    def on_notification(self, kind: int, body: bytearray) -> None:
         try:
             message: Any = json.loads(bytes(body))
             if kind == wire.LOG:
                 level, text = message
                 _log.log(_LEVELS[level], "%s: %s", self._instance, text)
             elif kind == wire.METRIC:
-                METRICS.hear(self, message)
+                METRICS.on_message(self, message)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-            _log.warning("%s: its worker told what makes no sense", self._instance)
+            _log.warning("%s: malformed notification from its worker; dropped", self._instance)
 
-    def forget(self) -> None:
-        """The worker is gone, and its metrics with it."""
-        METRICS.forget(self)
+    def remove_metrics(self) -> None:
+        """The worker has ended, and its metrics with it."""
+        METRICS.remove_holder(self)

@@ -1,7 +1,7 @@
-"""Questions to a worker's model whether it is ready, from wherever, and what it says.
+"""Queries whether a worker's model is ready, and what it responds.
 
-Asked from any thread; the instance's thread hands them over and hears the answers. Knows no worker:
-only how to wake the thread that talks with it.
+Made from any thread; the instance's thread sends them and receives the responses. Knows no worker:
+only how to wake the thread that talks to it.
 """
 
 from __future__ import annotations
@@ -20,62 +20,62 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Questions:
-    """One instance's questions, whichever worker it has at the time."""
+class ReadinessQueries:
+    """One instance's queries, whichever worker it has at the time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # None: there is no worker whose model could be asked.
+        # None: there is no worker whose model has is_ready().
         self._wake: Callable[[], None] | None = None
         self._numbers = count(1)
-        self._new: list[int] = []
-        self._open: dict[int, OnReady] = {}
+        self._unsent: list[int] = []
+        self._pending: dict[int, OnReady] = {}
 
     @property
-    def welcome(self) -> bool:
-        """Whether the model has something to say."""
+    def enabled(self) -> bool:
+        """Whether there is a model to query."""
         return self._wake is not None
 
-    def open(self, wake: Callable[[], None]) -> None:
-        """There is a worker whose model can be asked; wake its thread when it shall be."""
+    def enable(self, wake: Callable[[], None]) -> None:
+        """There is a model to query; wake: wakes the thread that talks to its worker."""
         with self._lock:
             self._wake = wake
 
-    def close(self) -> None:
-        """The worker ends, and is not ready any more; nobody is woken after this."""
+    def disable(self) -> None:
+        """The worker ends, so its model is not ready; wake is not called after this."""
         with self._lock:
             self._wake = None
-            self._new.clear()
-            left, self._open = self._open, {}
-        for on_response in left.values():
+            self._unsent.clear()
+            pending, self._pending = self._pending, {}
+        for on_response in pending.values():
             on_response(False)
 
-    def ask(self, on_response: OnReady) -> None:
-        """on_answer is called once, from any thread, or never if the model never answers."""
+    def submit_query(self, on_response: OnReady) -> None:
+        """on_response is called once, from any thread, or never if the model hangs."""
         with self._lock:
             if self._wake is not None:
                 number = next(self._numbers)
-                self._open[number] = on_response
-                self._new.append(number)
-                # Within the lock: close() shall not come between.
+                self._pending[number] = on_response
+                self._unsent.append(number)
+                # Within the lock: disable() must not come between.
                 self._wake()
                 return
         on_response(False)
 
-    def fetch(self) -> list[int]:
-        """The numbers of those that the worker has not been asked yet."""
+    def pop_unsent(self) -> list[int]:
+        """The numbers of the queries to send to the worker."""
         with self._lock:
-            new, self._new = self._new, []
-        return new
+            unsent, self._unsent = self._unsent, []
+        return unsent
 
-    def hear(self, body: bytearray) -> None:
-        """What the worker says; what makes no sense is passed over."""
+    def on_ready(self, body: bytearray) -> None:
+        """The worker's response to a query; a malformed one is logged and dropped."""
         try:
             number, ready = json.loads(bytes(body))
             with self._lock:
-                on_response = self._open.pop(number, None)
+                on_response = self._pending.pop(number, None)
         except (ValueError, TypeError):
-            _log.warning("a worker told of its readiness what makes no sense")
+            _log.warning("malformed readiness response from a worker; dropped")
             return
         if on_response is not None:
             on_response(ready is True)

@@ -1,6 +1,6 @@
 """Configurations as Python models see them: with every default, and instance groups in full.
 
-What executes models goes by the configuration as it came; this is for their eyes alone.
+The executor goes by the configuration as it came; this one is for models to read.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 _KIND_MODEL = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 
 
-def seen_config(
+def visible_config(
     config: model_config_pb2.ModelConfig, gpu: int | None = None
 ) -> model_config_pb2.ModelConfig:
-    """The configuration as it is told to the model; gpu: where its instance is."""
-    # Of the executor's GPUs these are the ones that can be known here.
+    """The configuration for the model; gpu: the one of its instance."""
+    # Of the executor's GPUs, those that are known here.
     gpus = {each for group in config.instance_group for each in group.gpus}
     if gpu is not None:
         gpus.add(gpu)
-    seen = config
+    visible = config
     try:
-        seen = complete_config(config, model_name=config.name, description=None)
-        seen.default_model_filename = config.default_model_filename or "model.py"
-        seen = with_instance_groups(seen, gpu_ids=sorted(gpus))
+        visible = complete_config(config, model_name=config.name, description=None)
+        visible.default_model_filename = config.default_model_filename or "model.py"
+        visible = with_instance_groups(visible, gpu_ids=sorted(gpus))
     except InvalidArgument:
-        # Whoever loads it tells that.
+        # Loading it reports the error.
         pass
-    return seen
+    return visible
 
 
-def kind_of(spec: InstanceSpec) -> str:
+def instance_kind(spec: InstanceSpec) -> str:
     """The kind of the instance's group, in Triton's words."""
     group_name = spec.name.rpartition("_")[0]
-    groups = seen_config(spec.config, spec.gpu).instance_group
+    groups = visible_config(spec.config, spec.gpu).instance_group
     if any(group.name == group_name and group.kind == _KIND_MODEL for group in groups):
         return "MODEL"
     return "CPU" if spec.gpu is None else "GPU"

@@ -1,7 +1,7 @@
-"""A worker process: started, spoken with, ended; and found out about when it ends by itself.
+"""A worker process: its start, its connection, its end.
 
-Used by one thread, which must outlive the worker: the kernel kills it with the thread that started
-it, so that no worker is ever left over.
+Used by one thread, which must outlive the worker: the kernel kills a worker with the thread that
+started it, so that none is ever left over.
 """
 
 from __future__ import annotations
@@ -19,49 +19,69 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+import nereid
 from nereid.backends import ModelLostError
 from nereid.core.errors import Internal
-from nereid.services.executor.backends.python import worker_site
-from nereid.services.executor.backends.python.supervisor.model_calls import Calls
-from nereid.services.executor.backends.python.supervisor.response_heads import well_formed
-from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
-from nereid.services.executor.backends.python.worker_site.nereid_worker.channel import Channel
+from nereid.services.executor.backends.python import direct, worker_site
+from nereid.services.executor.backends.python.response_heads import well_formed
+from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
+    Channel,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-_SITE: Final = Path(worker_site.__file__).resolve().parent / "nereid_worker"
-_NOTE: Final = Struct("<Q")
-# A worker that takes nothing for this long although it should be reading has come to a stop.
-_SEND_LIMIT_S: Final = 60.0
-_FINALIZE_LIMIT_S: Final = 10.0
-_EXIT_LIMIT_S: Final = 5.0
+# What Python runs: a worker in any Python, or one in Nereid's that can serve a stream itself.
+_WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
+_DIRECT_WORKER: Final = direct.__path__[0]
+# The directory of the package `nereid`.
+_ROOT: Final = str(Path(nereid.__file__).parents[1])
+
+_LAST_BATCH: Final = Struct("<Q")
+# A worker that reads nothing for this long while frames are waiting hangs.
+_SEND_TIMEOUT_S: Final = 60.0
+_FINALIZE_TIMEOUT_S: Final = 10.0
+_EXIT_TIMEOUT_S: Final = 5.0
 
 
 class WorkerProcess:
-    """One worker. on_other: takes the frames that nobody asked for, logs and metrics."""
+    """One worker, from start to kill()."""
 
     def __init__(
         self,
         python: str,
         model: str,
-        on_other: Callable[[int, bytearray], None],
-        calls: Calls | None = None,
+        on_notification: Callable[[int, bytearray], None],
+        calls: ModelCalls | None = None,
+        *,
+        serves_stream: bool = False,
     ) -> None:
-        """Start it; raises Internal if the system cannot. calls: what it may ask for."""
-        self.calls = calls or Calls(None, 0)
+        """Start it; raises Internal if the system cannot.
+
+        on_notification: receives logs, metrics and readiness. calls: the model's calls to the mesh.
+        serves_stream: python is Nereid's own, and the worker shall be able to serve a stream.
+        """
+        self.calls = calls or ModelCalls(None, 0)
         self._model = model
-        self._on_other = on_other
+        self._on_notification = on_notification
         ours, theirs = socket.socketpair()
         memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
         try:
             os.ftruncate(memory, mmap.PAGESIZE)
-            self._note = mmap.mmap(memory, mmap.PAGESIZE)
+            self._last_batch = mmap.mmap(memory, mmap.PAGESIZE)
             descriptors = (theirs.fileno(), memory)
-            argv = [python, str(_SITE), *map(str, descriptors), str(os.getpid())]
-            # A session of its own: what a terminal sends its foreground is the executor's to heed.
+            arguments = [*map(str, descriptors), str(os.getpid())]
+            program = (
+                [_DIRECT_WORKER, *arguments, _ROOT] if serves_stream else [_WORKER, *arguments]
+            )
+            # In its own session: a terminal's signals to the foreground are for the executor.
             self._process = subprocess.Popen(
-                argv, pass_fds=descriptors, stdin=subprocess.DEVNULL, start_new_session=True
+                [python, *program],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         except OSError as error:
             ours.close()
@@ -70,11 +90,11 @@ class WorkerProcess:
         finally:
             theirs.close()
             os.close(memory)
-        # Readable once it has ended.
-        self._watched = os.pidfd_open(self._process.pid)
+        # Readable once the process has ended.
+        self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
-        # One of them is readable when there is something to read, or the worker is gone.
-        self.descriptors = self.channel.fileno(), self._watched, self.calls.fileno()
+        # Readable: frames; the process's end; what other threads left for the worker.
+        self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
         self._poll = select.poll()
         for descriptor in self.descriptors:
             self._poll.register(descriptor, select.POLLIN)
@@ -84,30 +104,30 @@ class WorkerProcess:
         return self._process.pid
 
     @property
-    def began(self) -> int:
-        """The number of the batch that it began last."""
-        number: int = _NOTE.unpack_from(self._note, 0)[0]
+    def last_batch(self) -> int:
+        """The number of the batch that it began last; also after its end."""
+        number: int = _LAST_BATCH.unpack_from(self._last_batch, 0)[0]
         return number
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone, whoever else still has its socket."""
+        """Whether the process has ended, even if a child of it has the socket."""
         return self._process.poll() is not None
 
-    def send(self, kind: int, parts: Sequence[Any]) -> None:
-        """Write a frame; raises ModelLostError or SlowError."""
-        self.channel.send(kind, parts, _SEND_LIMIT_S)
+    def send_frame(self, kind: int, parts: Sequence[Any]) -> None:
+        """Write a frame; raises wire.LostError, SlowError or WireError."""
+        self.channel.send(kind, parts, _SEND_TIMEOUT_S)
 
-    def tell(self, kind: int, message: Any) -> None:
-        self.send(kind, [json.dumps(message).encode()])
+    def send_json(self, kind: int, message: Any) -> None:
+        self.send_frame(kind, [json.dumps(message).encode()])
 
-    def ask(self, wanted: int, limit_s: float | None) -> bytearray:
-        """Wait for a frame of this kind.
+    def wait_for(self, wanted: int, timeout_s: float | None) -> bytearray:
+        """The body of the next frame of this kind.
 
         Raises:
-            Internal: the worker says that it failed, ends or takes longer.
+            Internal: the worker reports a failure, ends, or takes longer.
         """
-        until = None if limit_s is None else time.monotonic() + limit_s
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
                 kind, body = self._receive(until)
@@ -115,90 +135,89 @@ class WorkerProcess:
                     return body
                 if kind == wire.FAILED:
                     raise Internal(well_formed(json.loads(bytes(body))))
-                self.hear(kind, body)
+                self.on_frame(kind, body)
         except wire.SlowError:
             raise Internal(
-                f"the worker of model '{self._model}' did not get ready within {limit_s:g} s"
+                f"the worker of model '{self._model}' did not get ready within {timeout_s:g} s"
             ) from None
         except (wire.LostError, wire.WireError, ValueError) as error:
-            raise Internal(self.death()) from error
+            raise Internal(self.death_reason()) from error
 
     def _receive(self, until: float | None) -> tuple[int, bytearray]:
-        while (frame := self.channel.take()) is None:
-            self.response_calls()
+        while (frame := self.channel.receive_nowait()) is None:
+            self.send_call_responses()
             left_s = None if until is None else until - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise wire.SlowError
             self._poll.poll(None if left_s is None else left_s * 1000 + 1)
-            if self.ended and (frame := self.channel.take()) is None:
+            if self.ended and (frame := self.channel.receive_nowait()) is None:
                 raise wire.LostError
             if frame is not None:
                 break
         return frame
 
-    def hear(self, kind: int, body: bytearray) -> None:
-        """Take what the worker says of itself."""
+    def on_frame(self, kind: int, body: bytearray) -> None:
+        """Handle a frame that is about no batch."""
         if kind == wire.CALL:
-            self.calls.hear(wire.read_call(body))
+            self.calls.start_call(wire.read_call(body))
         else:
-            self._on_other(kind, body)
+            self._on_notification(kind, body)
 
     @contextlib.contextmanager
-    def spoken_with(self) -> Iterator[None]:
-        """Raises ModelLostError if the worker has ended or its messages are malformed."""
+    def loss_reported(self) -> Iterator[None]:
+        """Raises ModelLostError for errors of the connection, and ends a worker that broke it."""
         try:
             yield
         except wire.WireError as error:
             # The model wrote to a socket that is not its own.
-            self.interrupt()
-            raise ModelLostError(f"its worker made no sense: {error}") from error
+            self.terminate()
+            raise ModelLostError(f"malformed message from its worker: {error}") from error
         except wire.SlowError as error:
-            self.interrupt()
-            raise ModelLostError("its worker reads nothing any more") from error
+            self.terminate()
+            raise ModelLostError("its worker has stopped reading") from error
         except wire.LostError as error:
-            raise ModelLostError(self.death()) from error
+            raise ModelLostError(self.death_reason()) from error
 
-    def response_calls(self) -> None:
-        """Hand it the answers to what it asked for."""
-        for response in self.calls.fetch():
-            self.send(wire.CALL_RESPONSE, wire.call_parts(response))
+    def send_call_responses(self) -> None:
+        for response in self.calls.collect_responses():
+            self.send_frame(wire.CALL_RESPONSE, wire.call_parts(response))
 
-    def death(self) -> str:
-        """What became of it, in words. Call once it is lost."""
+    def death_reason(self) -> str:
+        """How a lost worker ended."""
         try:
-            code = self._process.wait(_EXIT_LIMIT_S)
+            code = self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return f"the worker of model '{self._model}' ended its connection"
         how = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
         return f"the worker of model '{self._model}' ended with {how}"
 
-    def end(self) -> None:
+    def shut_down(self) -> None:
         """Have it finalise its model and end; kill it if it takes too long."""
         with contextlib.suppress(wire.LostError, wire.SlowError, wire.WireError):
             if self._process.poll() is None:
-                self.channel.send(wire.FINALIZE, [], _FINALIZE_LIMIT_S)
-                until = time.monotonic() + _FINALIZE_LIMIT_S
+                self.channel.send(wire.FINALIZE, [], _FINALIZE_TIMEOUT_S)
+                until = time.monotonic() + _FINALIZE_TIMEOUT_S
                 while True:
                     kind, body = self._receive(until)
                     if kind == wire.FINALIZED:
                         break
-                    self.hear(kind, body)
+                    self.on_frame(kind, body)
         self.kill()
 
-    def interrupt(self) -> None:
-        """End it at once; what it said before can still be read."""
+    def terminate(self) -> None:
+        """Kill the process; what it sent before can still be read."""
         with contextlib.suppress(ProcessLookupError):
-            # What the model started itself is in the same group.
+            # With the processes that the model started, which are in the same group.
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End it at once, and let go of all that belonged to it."""
-        self.interrupt()
+        """Kill the process and free everything that belongs to it."""
+        self.terminate()
         self._process.wait()
         self.channel.close()
         self.calls.close()
-        os.close(self._watched)
-        self._note.close()
+        os.close(self._process_end)
+        self._last_batch.close()
 
 
 def _signal_name(number: int) -> str:

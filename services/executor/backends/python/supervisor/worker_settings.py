@@ -1,4 +1,4 @@
-"""What a Python model's configuration and --backend-config say of its worker."""
+"""Settings of a Python model's worker, from its configuration and --backend-config."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# A worker that has not said a word after this long will not any more.
+# How long a worker may take to start.
 _START_KEY: Final = "stub-timeout-seconds"
 _START_DEFAULT_S: Final = 30.0
-# 0: as long as it takes. Models that read much need minutes, and Triton waits for them.
+# 0: no limit. Large models need minutes, and Triton waits for them.
 _INITIALIZE_KEY: Final = "initialize-timeout-seconds"
 _EXECUTE_KEY: Final = "execute-timeout-seconds"
 _ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
@@ -35,13 +35,13 @@ class WorkerSettings:
     execute_s: float | None = None
 
 
-def settings_of(
+def read_worker_settings(
     config: model_config_pb2.ModelConfig, model_path: Path, backend: Mapping[str, str]
 ) -> WorkerSettings:
-    """The settings; what the model's parameters say counts before --backend-config.
+    """The settings; the model's parameters take precedence over --backend-config.
 
     Raises:
-        InvalidArgument: they make no sense.
+        InvalidArgument: a value is invalid.
     """
 
     def seconds(key: str, default: float) -> float:

@@ -1,6 +1,6 @@
-"""Where files import Triton's classes from for their annotations; has the rest of the API, too."""
+"""Files import Triton's classes from here for annotations; has the rest of the API as well.
 
-from nereid_worker.api import *  # noqa: F403 - the names are the API's
-from nereid_worker.mesh import ResponseIterator  # noqa: F401 - likewise
-from nereid_worker.metrics import COUNTER, GAUGE, HISTOGRAM, MetricKind  # noqa: F401 - likewise
-from nereid_worker.requests import MemoryType  # noqa: F401 - likewise
+A worker registers it in sys.modules by itself; this file is for the processes that models start.
+"""
+
+from nereid_worker.pb_utils.native_api import *  # noqa: F403 - the names are the API's

@@ -89,7 +89,9 @@ def test_classes_may_come_beside_the_tensor_and_by_other_labels(
     response.outputs.add(name="y", datatype="FP32", shape=[1, 1, 2])
     responded = Response(0, False, head=response.SerializeToString(), tensors=[to_raw(array[:1])])
     classes = Classes(config(CONFIG.replace('label_filename: "labels.txt"', "")), Path())
-    (responded,) = classes.told(BatchUpdate(1, [responded], True), {0: {"y": wanted}}).responses
+    (responded,) = classes.classify_update(
+        BatchUpdate(1, [responded], True), {0: {"y": wanted}}
+    ).responses
     found = kserve_pb2.ModelInferResponse.FromString(responded.head).outputs
     assert [(each.datatype, [*each.shape]) for each in found] == [
         ("FP32", [1, 1, 2]),
@@ -110,7 +112,7 @@ def test_outputs_of_a_model_that_responses_requests_become_classes() -> None:
     ]
     plain = config(CONFIG.replace('label_filename: "labels.txt"', ""))
     classes = Classes(plain, Path())
-    first, second = classes.told(
+    first, second = classes.classify_update(
         BatchUpdate(1, both, True), {1: {"y": Classification(1)}}
     ).responses
     assert first == both[0]
@@ -127,7 +129,7 @@ def test_elements_without_an_order_cannot_become_classes() -> None:
     described.outputs.add(name="y", datatype="BYTES", shape=[1])
     response = Response(0, False, head=described.SerializeToString(), tensors=[b"\0\0\0\0"])
     classes = Classes(config("max_batch_size: 0"), Path())
-    (refused,) = classes.told(
+    (refused,) = classes.classify_update(
         BatchUpdate(1, [response], True), {0: {"y": Classification(1)}}
     ).responses
     assert refused.error_status is not None

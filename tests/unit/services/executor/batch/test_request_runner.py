@@ -1,9 +1,10 @@
-"""Batches for models that answer requests in their own time: what is told of them, and when."""
+"""Batches for models that respond to requests in their own time: the frames that are sent."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from operator import itemgetter
 from threading import Event
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.support.executor.scripted_model import (
     failed,
     member,
     response,
-    told,
+    responses_of,
 )
 
 
@@ -41,10 +42,10 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
 decoupled = pytest.mark.parametrize("model", [{"decoupled": True}], indirect=True)
 
 
-# ---- models that answer each request once
+# ---- models with one response to each request
 
 
-def test_a_batch_is_responded_whole(model: Model) -> None:
+def test_a_batch_is_responded_to_in_one_frame(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     assert begin(runner, batch(member(b"a"), member(b"bc", request_id="q"))) == []
     requests = model.begun[1]
@@ -53,16 +54,16 @@ def test_a_batch_is_responded_whole(model: Model) -> None:
     assert requests[0].spec.inputs == (("X", "UINT8", (1,)),)
     assert requests[0].spec.outputs == ("Y",)
     assert runner.busy
-    # One may be answered before the other, from a thread of the model's.
+    # One may have its response before the other, from a thread of the model.
     assert collect(runner, model, BatchUpdate(1, [response(1, b"2")], ready_for_next=False)) == []
     (executed,) = collect(runner, model, BatchUpdate(1, [failed(0)], ready_for_next=True))
     assert executed.id == 5
     assert not executed.partial
-    assert [each[1] for each in told(executed)] == ["no", [b"2"]]
+    assert [each[1] for each in responses_of(executed)] == ["no", [b"2"]]
     assert not runner.busy
 
 
-def test_alike_requests_share_a_form(model: Model) -> None:
+def test_requests_with_equal_heads_share_a_spec(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(b"a"), member(b"b"), member(b"cd")))
     one, two, three = (each.spec for each in model.begun[1])
@@ -70,21 +71,21 @@ def test_alike_requests_share_a_form(model: Model) -> None:
     assert one is not three
 
 
-def test_a_defective_member_spares_the_others(model: Model) -> None:
+def test_a_malformed_request_spares_the_others(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     bad = member()
     del bad.payloads[:]
     begin(runner, batch(bad, member(b"a"), pb.BatchMember(head=b"\xff")))
     assert len(model.begun[1]) == 1
     (executed,) = collect(runner, model, BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
-    assert [each[1] for each in told(executed)] == [
+    assert [each[1] for each in responses_of(executed)] == [
         "a request has 1 inputs but 0 payloads",
         [b"1"],
         "a batch member's head is no ModelInferRequest",
     ]
 
 
-def test_a_batch_of_defects_is_responded_at_once(model: Model) -> None:
+def test_a_batch_of_malformed_requests_is_responded_to_at_once(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff")))
     assert len(executed.responses) == 1
@@ -93,36 +94,37 @@ def test_a_batch_of_defects_is_responded_at_once(model: Model) -> None:
 
 
 @pytest.mark.parametrize("model", [{}, {"decoupled": True}], indirect=True)
-def test_a_batch_that_the_model_cannot_be_given(model: Model) -> None:
+def test_a_batch_that_the_model_cannot_begin(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     model.refusal = Unavailable("too much")
-    (executed,) = begin(runner, batch(member(), pb.BatchMember(head=b"\xff"), member()))[-1:]
-    assert [each[1] for each in told(executed)] == [
+    frames = begin(runner, batch(member(), pb.BatchMember(head=b"\xff"), member()))
+    responses = [each for frame in frames for each in responses_of(frame)]
+    assert [each[1] for each in sorted(responses, key=itemgetter(0))] == [
         "too much",
         "a batch member's head is no ModelInferRequest",
         "too much",
     ]
-    assert not executed.busy
+    assert not frames[-1].busy
     assert not runner.busy
     model.refusal = None
     begin(runner, batch(member()))
     assert len(collect(runner, model, BatchUpdate(2, [response(0)], ready_for_next=True))) == 1
 
 
-def test_responses_to_what_was_not_asked_are_passed_over(model: Model) -> None:
+def test_responses_that_no_request_waits_for_are_dropped(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member()))
     assert collect(runner, model, BatchUpdate(99, [response(0)], ready_for_next=True)) == []
     odd = BatchUpdate(1, [response(7), response(0, b"1"), response(0, b"2")], ready_for_next=True)
     (executed,) = collect(runner, model, odd)
-    assert [each[1] for each in told(executed)] == [[b"1"]]
+    assert [each[1] for each in responses_of(executed)] == [[b"1"]]
 
 
-def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None:
+def test_large_outputs_are_lent_and_the_next_requests_get_buffers(model: Model) -> None:
     shared_tensors = SharedTensors(1 << 26)
     mappings = SegmentMappings()
     runner = RequestRunner(SPEC, model)
-    runner.rooms.lender = OutputLender(shared_tensors)
+    runner.output_buffers.lender = OutputLender(shared_tensors)
     large = b"x" * 100_000
     begin(runner, batch(member()))
     assert model.begun[1][0].output_buffer is None
@@ -131,16 +133,16 @@ def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None
     memory = payload.shared_memory
     reference = SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)
     assert bytes(mappings.view(reference)) == large
-    # Where the model put them itself.
+    # The model wrote them to the buffer itself.
     begin(runner, batch(member()))
-    room = model.begun[2][0].output_buffer
-    assert room is not None
-    assert room.size_bytes >= len(large)
-    there = SharedMemory(room.segment_name, 64, 90_000)
+    buffer = model.begun[2][0].output_buffer
+    assert buffer is not None
+    assert buffer.size_bytes >= len(large)
+    there = SharedMemory(buffer.segment_name, 64, 90_000)
     (second,) = collect(runner, model, BatchUpdate(2, [response(0, there)], ready_for_next=True))
-    assert second.responses[0].payloads[0].shared_memory.segment_name == room.segment_name
+    assert second.responses[0].payloads[0].shared_memory.segment_name == buffer.segment_name
     assert shared_tensors.segments.used_count == 2
-    # A room that is not used is given back, and small outputs are not foreseen to be large.
+    # An unused buffer is released, and after small outputs requests get none.
     for number, wire_response in ((3, failed(0)), (4, response(0, b"small"))):
         begin(runner, batch(member()))
         assert model.begun[number][0].output_buffer is not None
@@ -155,7 +157,7 @@ def test_large_outputs_are_lent_and_the_next_ones_foreseen(model: Model) -> None
 
 
 @decoupled
-def test_responses_are_told_as_they_come(model: Model) -> None:
+def test_responses_are_sent_as_they_come(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(), member()))
     frames = collect(
@@ -170,46 +172,51 @@ def test_responses_are_told_as_they_come(model: Model) -> None:
         (True, True),
         (True, False),
     ]
-    assert [told(each) for each in frames] == [[(0, [b"1"], True)], [(1, [b"2"], False)], []]
+    assert [responses_of(each) for each in frames] == [
+        [(0, [b"1"], True)],
+        [(1, [b"2"], False)],
+        [],
+    ]
     # The instance is free while a request is open.
     assert runner.busy
     begin(runner, batch(member(), number=6))
-    (late, early) = collect(
+    (second, first) = collect(
         runner,
         model,
         BatchUpdate(2, [response(0, b"3")], ready_for_next=True),
         BatchUpdate(1, [Response(0, more=False)], ready_for_next=False),
     )
-    assert (late.id, late.busy, told(late)) == (6, False, [(0, [b"3"], False)])
-    assert (early.id, early.busy, early.partial) == (5, False, True)
-    assert told(early) == [(0, [], False)]
+    assert (second.id, second.busy, responses_of(second)) == (6, False, [(0, [b"3"], False)])
+    assert (first.id, first.busy, first.partial) == (5, False, True)
+    assert responses_of(first) == [(0, [], False)]
     assert not runner.busy
 
 
 @decoupled
-def test_a_batch_that_fails_as_a_whole_is_told_as_such(model: Model) -> None:
+def test_a_decoupled_batch_may_fail_as_a_whole(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(), member()))
     (executed,) = collect(
         runner, model, BatchUpdate(1, [failed(0), failed(1)], ready_for_next=True)
     )
-    assert not executed.partial
-    assert [each[1] for each in told(executed)] == ["no", "no"]
+    # As any frame of a decoupled model's.
+    assert (executed.partial, executed.busy) == (True, False)
+    assert [each[1] for each in responses_of(executed)] == ["no", "no"]
     assert not runner.busy
 
 
 @decoupled
-def test_defects_of_a_decoupled_models_batch(model: Model) -> None:
+def test_malformed_requests_in_a_decoupled_models_batch(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     (executed,) = begin(runner, batch(pb.BatchMember(head=b"\xff"), member()))
     assert (executed.partial, executed.busy) == (True, True)
-    assert [each[0] for each in told(executed)] == [0]
+    assert [each[0] for each in responses_of(executed)] == [0]
     (executed,) = collect(runner, model, BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
-    assert told(executed) == [(1, [b"1"], False)]
+    assert responses_of(executed) == [(1, [b"1"], False)]
 
 
 @decoupled
-def test_a_second_last_response_is_not_told(model: Model) -> None:
+def test_a_second_final_response_is_dropped(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(), member()))
     (executed,) = collect(
@@ -219,7 +226,7 @@ def test_a_second_last_response_is_not_told(model: Model) -> None:
 
 
 @decoupled
-def test_controls_reach_the_member_that_they_mean(model: Model) -> None:
+def test_controls_reach_their_member(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(pb.BatchMember(head=b"\xff"), member()))
     controls = pb.Batch()
@@ -242,32 +249,32 @@ def test_a_stream_is_served_until_it_ends(model: Model) -> None:
         stream.ended = True
         stream.incoming.append(pb.Batch().SerializeToString())
 
-    model.say(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
+    model.send_update(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
     runner.serve(stream, Event().is_set, responded)  # type: ignore[arg-type]
-    assert [told(each) for each in stream.sent] == [[(0, [b"1"], False)]]
+    assert [responses_of(each) for each in stream.sent] == [[(0, [b"1"], False)]]
     assert batches == [1]
 
 
-def test_stopping_waits_for_what_is_under_way(model: Model) -> None:
+def test_stopping_waits_for_open_batches(model: Model) -> None:
     stream = Stream(batch(member()))
     runner = RequestRunner(SPEC, model)
     stopping = Event()
 
-    class Late(Stream):
+    class Slow(Stream):
         def take(self) -> list[bytes]:
             stopping.set()
-            model.say(BatchUpdate(1, [response(0)], ready_for_next=True))
+            model.send_update(BatchUpdate(1, [response(0)], ready_for_next=True))
             return super().take()
 
-    late = Late(batch(member()))
-    runner.serve(late, stopping.is_set, int)  # type: ignore[arg-type]
-    assert len(late.sent) == 1
-    # Nothing is taken any more.
+    slow = Slow(batch(member()))
+    runner.serve(slow, stopping.is_set, int)  # type: ignore[arg-type]
+    assert len(slow.sent) == 1
+    # Nothing is read any more.
     runner.serve(stream, stopping.is_set, int)  # type: ignore[arg-type]
     assert stream.holds
 
 
-def test_what_another_stream_brought_is_cancelled(model: Model) -> None:
+def test_batches_of_an_earlier_stream_are_cancelled(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     begin(runner, batch(member(), member()))
     stopping = Event()
@@ -276,7 +283,7 @@ def test_what_another_stream_brought_is_cancelled(model: Model) -> None:
     cancel = pb.MemberControl.CANCEL
     assert model.controls == [(1, 0, cancel), (1, 1, cancel)]
     assert not runner.busy
-    # Its answer has no taker.
+    # A response to it is dropped.
     assert collect(runner, model, BatchUpdate(1, [response(0)], ready_for_next=True)) == []
 
 
@@ -284,41 +291,41 @@ def test_what_another_stream_brought_is_cancelled(model: Model) -> None:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_a_lost_model_responses_for_what_it_saw(model: Model, *, seen: bool) -> None:
+def test_batches_that_a_lost_model_saw_fail(model: Model, *, seen: bool) -> None:
     stream = Stream(batch(member(), member()))
     runner = RequestRunner(SPEC, model)
     model.seen = int(seen)
-    model.say(BatchUpdate(1, [response(1, b"1")], ready_for_next=False))
-    model.say(ModelLostError("it fell"))
+    model.send_update(BatchUpdate(1, [response(1, b"1")], ready_for_next=False))
+    model.send_update(ModelLostError("it fell"))
     with pytest.raises(ModelLostError):
         runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
-    responses = [[each[1] for each in told(one)] for one in stream.sent]
+    responses = [[each[1] for each in responses_of(one)] for one in stream.sent]
     expected: list[Any] = [["Stub process 'm_0_0' is not healthy.", [b"1"]]]
     assert responses == (expected if seen else [])
     assert not runner.busy
 
 
 @decoupled
-def test_a_lost_decoupled_model_responses_for_open_requests(model: Model) -> None:
+def test_open_requests_of_a_lost_decoupled_model_fail(model: Model) -> None:
     stream = Stream(batch(member(), member()))
     runner = RequestRunner(SPEC, model)
     model.seen = 1
-    model.say(BatchUpdate(1, [response(0)], ready_for_next=False))
-    model.say(ModelLostError("it fell"))
+    model.send_update(BatchUpdate(1, [response(0)], ready_for_next=False))
+    model.send_update(ModelLostError("it fell"))
     with pytest.raises(ModelLostError):
         runner.serve(stream, Event().is_set, int)  # type: ignore[arg-type]
-    assert told(stream.sent[-1]) == [(1, "Stub process 'm_0_0' is not healthy.", False)]
+    assert responses_of(stream.sent[-1]) == [(1, "Stub process 'm_0_0' is not healthy.", False)]
 
 
 @pytest.mark.parametrize("model", [{"execution_timeout_s": 0.01}], indirect=True)
-def test_a_batch_that_takes_too_long_is_given_up(model: Model) -> None:
+def test_a_batch_that_takes_too_long_ends_the_model(model: Model) -> None:
     stream = Stream(batch(member()))
-    os.eventfd_read(stream.bell)
+    os.eventfd_read(stream.event)
     model.seen = 1
     with pytest.raises(ModelLostError, match=r"within 0.01 s"):
         RequestRunner(SPEC, model).serve(stream, Event().is_set, int)  # type: ignore[arg-type]
     assert model.given_up
-    assert told(stream.sent[0])[0][1] == (
+    assert responses_of(stream.sent[0])[0][1] == (
         "Failed to process the request(s) for model 'm_0_0', message: the batch was not executed"
         " within 0.01 s"
     )
@@ -326,19 +333,19 @@ def test_a_batch_that_takes_too_long_is_given_up(model: Model) -> None:
 
 def test_warming_up_waits_for_the_responses(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
-    model.say(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
+    model.send_update(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
     executed = pb.Executed.FromString(runner.execute(batch(member()).SerializeToString()))
-    assert told(executed) == [(0, [b"1"], False)]
-    model.say(ModelLostError("it fell"))
+    assert responses_of(executed) == [(0, [b"1"], False)]
+    model.send_update(ModelLostError("it fell"))
     with pytest.raises(ModelLostError):
         runner.execute(batch(member()).SerializeToString())
 
 
-def test_a_broken_stream_is_the_callers_affair(model: Model) -> None:
+def test_a_broken_stream_is_raised(model: Model) -> None:
     class Broken(Stream):
         def send(self, message: bytes) -> None:
             raise RpcError(Status.UNAVAILABLE, "broken")
 
-    model.say(BatchUpdate(1, [response(0)], ready_for_next=True))
+    model.send_update(BatchUpdate(1, [response(0)], ready_for_next=True))
     with pytest.raises(RpcError):
         RequestRunner(SPEC, model).serve(Broken(batch(member())), Event().is_set, int)  # type: ignore[arg-type]

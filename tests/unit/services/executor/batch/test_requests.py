@@ -1,4 +1,4 @@
-"""Members of batches as requests: what is inline, what lies in shared memory, what is amiss."""
+"""Members of batches as requests: inline tensors, shared memory, malformed ones."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from nereid.core.errors import Internal
 from nereid.core.messages import SharedMemory
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.requests import Requests
+from nereid.services.executor.batch.requests import RequestReader
 
 PLACE = SharedMemory("1.2.3", 64, 8)
 
@@ -35,38 +35,45 @@ def member(*payloads: bytes | SharedMemory, **more: Any) -> pb.BatchMember:
 @pytest.mark.parametrize(
     "tensors", [(b"12345678", b"87654321"), (b"12345678", b""), (PLACE, b"12345678"), (b"", PLACE)]
 )
-def test_tensors_are_where_they_are(tensors: tuple[bytes | SharedMemory, ...]) -> None:
-    request = Requests(("X",)).read(member(*tensors), None)
+def test_tensors_are_inline_or_references(tensors: tuple[bytes | SharedMemory, ...]) -> None:
+    request = RequestReader(("X",)).read_request(member(*tensors), None)
     assert tuple(request.tensors) == tensors
     assert request.spec.inputs == (("A", "FP32", (1, 2)), ("B", "FP32", (1, 2)))
 
 
-def test_what_is_told_of_a_request() -> None:
+def test_what_a_request_has_beside_its_tensors() -> None:
     given = member(
         b"1", b"2", request_id="q", remaining_us=5, trace_context=b"t" * 26, timeout_us=7
     )
     given.parameters["p"].int64_param = 3
-    request = Requests(("X",)).read(given, PLACE)
+    request = RequestReader(("X",)).read_request(given, PLACE)
     assert request[2:] == ("q", {"p": 3}, b"t" * 26, 5, 7, PLACE)
-    assert Requests(("X",)).read(member(b"1", b"2"), None)[2:] == ("", {}, b"", 0, 0, None)
+    assert RequestReader(("X",)).read_request(member(b"1", b"2"), None)[2:] == (
+        "",
+        {},
+        b"",
+        0,
+        0,
+        None,
+    )
 
 
-def test_alike_requests_share_their_form() -> None:
-    requests = Requests(("X", "Y"))
-    first = requests.read(member(b"1", b"2"), None)
-    assert requests.read(member(b"3", b"4"), None).spec is first.spec
+def test_requests_with_equal_heads_share_their_spec() -> None:
+    reader = RequestReader(("X", "Y"))
+    first = reader.read_request(member(b"1", b"2"), None)
+    assert reader.read_request(member(b"3", b"4"), None).spec is first.spec
     assert first.spec.outputs == ("X", "Y")
     other = member(b"1", b"2")
     other.head = head("Y")
-    assert requests.read(other, None).spec.outputs == ("Y",)
+    assert reader.read_request(other, None).spec.outputs == ("Y",)
 
 
 @pytest.mark.parametrize("payloads", [(), (b"1",), (b"1", b"2", b"3")])
 def test_a_request_has_as_many_tensors_as_inputs(payloads: tuple[bytes, ...]) -> None:
     with pytest.raises(Internal, match="has 2 inputs but"):
-        Requests(()).read(member(*payloads), None)
+        RequestReader(()).read_request(member(*payloads), None)
 
 
-def test_a_head_that_is_none() -> None:
+def test_a_malformed_head() -> None:
     with pytest.raises(Internal, match="no ModelInferRequest"):
-        Requests(()).read(pb.BatchMember(head=b"\xff"), None)
+        RequestReader(()).read_request(pb.BatchMember(head=b"\xff"), None)

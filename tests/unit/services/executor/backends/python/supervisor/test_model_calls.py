@@ -1,4 +1,4 @@
-"""Workers' calls to the mesh: what is asked for them, and what they are told."""
+"""Workers' calls to the mesh: the requests made for them, and the responses that they get."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from nereid.core.errors import NereidError, NotFound, Unavailable
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse, SharedMemory
 from nereid.pb import kserve_pb2
-from nereid.services.executor.backends.python.supervisor.model_calls import Calls
-from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
+from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 # ---- calls
 
@@ -24,10 +24,10 @@ class MeshRequest:
     def __init__(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> None:
         self.request = request
         self.on_response = on_response
-        self.told: list[str] = []
+        self.controls: list[str] = []
 
     def send_control(self, kind: str) -> None:
-        self.told.append(kind)
+        self.controls.append(kind)
 
 
 class Mesh:
@@ -36,18 +36,18 @@ class Mesh:
     memory: tuple[int, float] | None = None
 
     def __init__(self) -> None:
-        self.given_back: list[str] = []
-        self.asked: list[MeshRequest] = []
+        self.released: list[str] = []
+        self.requests: list[MeshRequest] = []
         self.called: list[tuple[str, bytes, Callable[[bytes | NereidError], None]]] = []
 
     def infer(
         self, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> MeshRequest:
-        self.asked.append(MeshRequest(request, on_response))
-        return self.asked[-1]
+        self.requests.append(MeshRequest(request, on_response))
+        return self.requests[-1]
 
     def release_segment(self, segment_name: str) -> None:
-        self.given_back.append(segment_name)
+        self.released.append(segment_name)
 
     def call_scheduler(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
@@ -61,8 +61,8 @@ def mesh() -> Mesh:
 
 
 @pytest.fixture
-def calls(mesh: Mesh) -> Iterator[Calls]:
-    calls = Calls(mesh, 42)
+def calls(mesh: Mesh) -> Iterator[ModelCalls]:
+    calls = ModelCalls(mesh, 42)
     yield calls
     calls.close()
 
@@ -89,23 +89,23 @@ def call(about: Any, *tensors: bytes | wire.Range, number: int = 1) -> wire.Call
     return wire.Call(number, 0, meta, tensors)
 
 
-def fetched(calls: Calls) -> list[tuple[int, int, Any]]:
-    """Answers by number, flags, and what they say."""
+def fetched(calls: ModelCalls) -> list[tuple[int, int, Any]]:
+    """Responses by number, flags, and metadata."""
     poll = select.poll()
     poll.register(calls.fileno(), select.POLLIN)
     assert poll.poll(0)
-    responses = calls.fetch()
+    responses = calls.collect_responses()
     assert not poll.poll(0)
     return [(each.number, each.flags, json.loads(each.meta or b"null")) for each in responses]
 
 
-def test_a_request_goes_as_a_gateways_would(calls: Calls, mesh: Mesh) -> None:
+def test_a_call_becomes_a_request_as_a_gateways(calls: ModelCalls, mesh: Mesh) -> None:
     calls.deadline = 77.0
     trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
     about = infer(version=3, correlation_id="s", flags=1, trace=trace, decoupled=True)
-    calls.hear(call(about, b"ab"))
-    (asked,) = mesh.asked
-    request = asked.request
+    calls.start_call(call(about, b"ab"))
+    (made,) = mesh.requests
+    request = made.request
     head = kserve_pb2.ModelInferRequest.FromString(request.head)
     assert (head.model_name, head.model_version, head.id) == ("other", "3", "")
     assert [each.name for each in head.outputs] == ["Y"]
@@ -122,17 +122,17 @@ def test_a_request_goes_as_a_gateways_would(calls: Calls, mesh: Mesh) -> None:
     assert request.accepts_many
 
 
-def test_responses_come_back_one_by_one(calls: Calls, mesh: Mesh) -> None:
-    calls.hear(call(infer(), b"ab", number=7))
-    (asked,) = mesh.asked
+def test_responses_come_back_one_by_one(calls: ModelCalls, mesh: Mesh) -> None:
+    calls.start_call(call(infer(), b"ab", number=7))
+    (made,) = mesh.requests
     head = kserve_pb2.ModelInferResponse(model_name="other")
     head.outputs.add(name="Y", datatype="UINT8", shape=[1])
     head.parameters["p"].int64_param = 5
-    asked.on_response(InferResponse(1, head.SerializeToString(), [b"y"], more=True))
-    asked.on_response(
+    made.on_response(InferResponse(1, head.SerializeToString(), [b"y"], more=True))
+    made.on_response(
         InferResponse(1, error=ErrorStatus(NotFound.code, "no", accepted=True), more=True)
     )
-    asked.on_response(InferResponse(1))
+    made.on_response(InferResponse(1))
     assert fetched(calls) == [
         (7, wire.MORE, {"outputs": [["Y", "UINT8", [1]]], "parameters": {"p": 5}}),
         (7, wire.MORE | wire.ERROR, ["NOT_FOUND", "no"]),
@@ -149,7 +149,7 @@ DECOUPLED_TEXT = (
 
 
 @pytest.mark.parametrize(
-    ("error_status", "told"),
+    ("error_status", "expected"),
     [
         (ErrorStatus(4, "late", accepted=True), ["UNAVAILABLE", "late"]),
         (ErrorStatus(99, "odd", accepted=True), ["INTERNAL", "odd"]),
@@ -163,73 +163,75 @@ DECOUPLED_TEXT = (
         ),
     ],
 )
-def test_codes_that_models_know(
-    calls: Calls, mesh: Mesh, error_status: ErrorStatus, told: list[str]
+def test_error_codes_and_messages_for_models(
+    calls: ModelCalls, mesh: Mesh, error_status: ErrorStatus, expected: list[str]
 ) -> None:
-    calls.hear(call(infer(), b"ab"))
-    mesh.asked[0].on_response(InferResponse(1, error=error_status))
-    assert fetched(calls) == [(1, wire.ERROR, told)]
+    calls.start_call(call(infer(), b"ab"))
+    mesh.requests[0].on_response(InferResponse(1, error=error_status))
+    assert fetched(calls) == [(1, wire.ERROR, expected)]
 
 
-def test_what_becomes_of_a_request_is_passed_on(calls: Calls, mesh: Mesh) -> None:
-    calls.hear(call(infer(), b"ab", number=1))
+def test_controls_are_passed_on(calls: ModelCalls, mesh: Mesh) -> None:
+    calls.start_call(call(infer(), b"ab", number=1))
     for number, what in enumerate(("pause", "resume", "cancel"), 2):
-        calls.hear(call({"what": what, "call": 1}, number=number))
-    calls.hear(call({"what": "cancel", "call": 99}, number=9))
-    assert mesh.asked[0].told == ["pause", "resume", "cancel"]
+        calls.start_call(call({"what": what, "call": 1}, number=number))
+    calls.start_call(call({"what": "cancel", "call": 99}, number=9))
+    assert mesh.requests[0].controls == ["pause", "resume", "cancel"]
     assert [each[:2] for each in fetched(calls)] == [(n, wire.EMPTY) for n in (2, 3, 4, 9)]
 
 
-def test_a_worker_that_is_gone_cancels_what_it_asked(mesh: Mesh) -> None:
-    calls = Calls(mesh, 1)
-    calls.hear(call(infer(), b"ab"))
+def test_the_calls_of_a_worker_that_ended_are_cancelled(mesh: Mesh) -> None:
+    calls = ModelCalls(mesh, 1)
+    calls.start_call(call(infer(), b"ab"))
     calls.close()
-    assert mesh.asked[0].told == ["cancel"]
-    # An answer that was on its way harms nobody.
-    mesh.asked[0].on_response(InferResponse(1))
+    assert mesh.requests[0].controls == ["cancel"]
+    # A response that was in flight is dropped.
+    mesh.requests[0].on_response(InferResponse(1))
 
 
-def test_tensors_in_shared_memory_stay_there(calls: Calls, mesh: Mesh) -> None:
-    calls.hear(call(infer(), wire.Range("1.2.3", 64, 2)))
-    (asked,) = mesh.asked
-    assert asked.request.payloads == [SharedMemory("1.2.3", 64, 2)]
+def test_tensors_in_shared_memory_are_passed_by_reference(calls: ModelCalls, mesh: Mesh) -> None:
+    calls.start_call(call(infer(), wire.Range("1.2.3", 64, 2)))
+    (made,) = mesh.requests
+    assert made.request.payloads == [SharedMemory("1.2.3", 64, 2)]
     head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
-    asked.on_response(
+    made.on_response(
         InferResponse(1, head, [SharedMemory("4.5.6", 0, 70_000)], segment_name="4.5.6")
     )
-    (response,) = calls.fetch()
+    (response,) = calls.collect_responses()
     assert response.tensors == [wire.Range("4.5.6", 0, 70_000)]
-    assert not mesh.given_back
-    # Once, and only what was lent.
+    assert not mesh.released
+    # Once, and only segments of responses.
     for segment_name in ("1.2.3", "4.5.6", "4.5.6"):
-        calls.hear(call({"what": "release", "segment_name": segment_name}))
-    assert mesh.given_back == ["4.5.6"]
-    assert not calls.fetch()
+        calls.start_call(call({"what": "release", "segment_name": segment_name}))
+    assert mesh.released == ["4.5.6"]
+    assert not calls.collect_responses()
 
 
-def test_a_worker_that_is_gone_reads_no_responses(mesh: Mesh) -> None:
-    calls = Calls(mesh, 1)
+def test_the_responses_of_a_worker_that_ended_are_released(mesh: Mesh) -> None:
+    calls = ModelCalls(mesh, 1)
     for number, segment_name in enumerate(("a", "b", "c"), 1):
-        calls.hear(call(infer(), b"ab", number=number))
+        calls.start_call(call(infer(), b"ab", number=number))
         if segment_name != "c":
-            mesh.asked[-1].on_response(
+            mesh.requests[-1].on_response(
                 InferResponse(
                     number, b"", [SharedMemory(segment_name, 0, 1)], segment_name=segment_name
                 )
             )
-    calls.hear(call({"what": "release", "segment_name": "a"}))
+    calls.start_call(call({"what": "release", "segment_name": "a"}))
     calls.close()
-    assert sorted(mesh.given_back) == ["a", "b"]
-    # What comes later is given back at once.
-    mesh.asked[-1].on_response(InferResponse(3, b"", [SharedMemory("c", 0, 1)], segment_name="c"))
-    assert sorted(mesh.given_back) == ["a", "b", "c"]
+    assert sorted(mesh.released) == ["a", "b"]
+    # Later ones are released at once.
+    mesh.requests[-1].on_response(
+        InferResponse(3, b"", [SharedMemory("c", 0, 1)], segment_name="c")
+    )
+    assert sorted(mesh.released) == ["a", "b", "c"]
 
 
-def test_loads_unloads_and_readiness(calls: Calls, mesh: Mesh) -> None:
+def test_loads_unloads_and_readiness(calls: ModelCalls, mesh: Mesh) -> None:
     load = {"what": "load", "model": "m", "config": "{}", "files": ["file:1/model.py"]}
-    calls.hear(call(load, b"pass", number=1))
-    calls.hear(call({"what": "unload", "model": "m", "dependents": True}, number=2))
-    calls.hear(call({"what": "ready", "model": "m", "version": "2"}, number=3))
+    calls.start_call(call(load, b"pass", number=1))
+    calls.start_call(call({"what": "unload", "model": "m", "dependents": True}, number=2))
+    calls.start_call(call({"what": "ready", "model": "m", "version": "2"}, number=3))
     methods = [method for method, _, _ in mesh.called]
     assert methods == ["RepositoryModelLoad", "RepositoryModelUnload", "ModelReady"]
     loading = kserve_pb2.RepositoryModelLoadRequest.FromString(mesh.called[0][1])
@@ -237,8 +239,8 @@ def test_loads_unloads_and_readiness(calls: Calls, mesh: Mesh) -> None:
     assert loading.parameters["file:1/model.py"].bytes_param == b"pass"
     unloading = kserve_pb2.RepositoryModelUnloadRequest.FromString(mesh.called[1][1])
     assert unloading.parameters["unload_dependents"].bool_param
-    asking = kserve_pb2.ModelReadyRequest.FromString(mesh.called[2][1])
-    assert (asking.name, asking.version) == ("m", "2")
+    readiness = kserve_pb2.ModelReadyRequest.FromString(mesh.called[2][1])
+    assert (readiness.name, readiness.version) == ("m", "2")
     ready = kserve_pb2.ModelReadyResponse(ready=True).SerializeToString()
     replies: list[bytes | NereidError] = [b"", Unavailable("no"), ready]
     for (_, _, on_reply), reply in zip(mesh.called, replies, strict=True):
@@ -265,16 +267,16 @@ def test_loads_unloads_and_readiness(calls: Calls, mesh: Mesh) -> None:
         {"what": "ready", "model": 5, "version": ""},
     ],
 )
-def test_calls_that_make_no_sense_are_responded(calls: Calls, mesh: Mesh, about: Any) -> None:
-    calls.hear(call(about, number=4))
+def test_malformed_calls_get_an_error(calls: ModelCalls, mesh: Mesh, about: Any) -> None:
+    calls.start_call(call(about, number=4))
     ((number, flags, said),) = fetched(calls)
     assert (number, flags, said[0]) == (4, wire.ERROR, "INVALID_ARG")
-    assert not mesh.asked
+    assert not mesh.requests
     assert not mesh.called
 
 
 def test_without_a_mesh() -> None:
-    calls = Calls(None, 0)
-    calls.hear(call(infer(), b"ab"))
-    assert fetched(calls)[0][2] == ["INVALID_ARG", "there is no mesh to ask"]
+    calls = ModelCalls(None, 0)
+    calls.start_call(call(infer(), b"ab"))
+    assert fetched(calls)[0][2] == ["INVALID_ARG", "the model cannot make requests to the mesh"]
     calls.close()

@@ -1,4 +1,4 @@
-"""Metrics and log lines of workers, as their executor takes them."""
+"""Metrics and log lines that workers send to their executor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pytest
 
 from nereid.services.executor.backends.python.supervisor.custom_metrics import CustomMetrics
-from nereid.services.executor.backends.python.supervisor.notifications import Listener
-from nereid.services.executor.backends.python.worker_site.nereid_worker import wire
+from nereid.services.executor.backends.python.supervisor.notifications import NotificationHandler
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 
 def test_metrics_are_kept_by_their_holder() -> None:
@@ -16,25 +16,29 @@ def test_metrics_are_kept_by_their_holder() -> None:
     changes: list[int] = []
     metrics.on_change = lambda: changes.append(1)
     one, two = object(), object()
-    metrics.hear(one, ["new", 1, "c", "Counts", 0, {"a": "b"}, []])
-    metrics.hear(two, ["new", 1, "h", "Ranges", 2, {}, [1, 2]])
-    metrics.hear(one, ["value", 1, 3.5, []])
-    metrics.hear(two, ["value", 1, 9, [0, 1, 2]])
-    # Told once until somebody has read.
+    metrics.on_message(one, ["new", 1, "c", "Counts", 0, {"a": "b"}, []])
+    metrics.on_message(two, ["new", 1, "h", "Ranges", 2, {}, [1, 2]])
+    metrics.on_message(one, ["value", 1, 3.5, []])
+    metrics.on_message(two, ["value", 1, 9, [0, 1, 2]])
+    # Called once until the metrics are read.
     assert changes == [1]
-    told = {each.name: each for each in metrics.read().series}
-    assert (told["c"].value, dict(told["c"].labels), told["c"].kind) == (3.5, {"a": "b"}, "counter")
-    assert (list(told["h"].counts), list(told["h"].bounds)) == ([0, 1, 2], [1, 2])
-    metrics.hear(one, ["gone", 1])
+    series = {each.name: each for each in metrics.read().series}
+    assert (series["c"].value, dict(series["c"].labels), series["c"].kind) == (
+        3.5,
+        {"a": "b"},
+        "counter",
+    )
+    assert (list(series["h"].counts), list(series["h"].bounds)) == ([0, 1, 2], [1, 2])
+    metrics.on_message(one, ["gone", 1])
     assert changes == [1, 1]
-    metrics.forget(two)
+    metrics.remove_holder(two)
     assert not metrics.read().series
 
 
-def test_what_a_worker_tells_without_sense_is_passed_over(
+def test_malformed_notifications_are_dropped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    listener = Listener("m_0")
+    handler = NotificationHandler("m_0")
     for kind, body in (
         (wire.LOG, b"[9, 3]"),
         (wire.LOG, b"\xff"),
@@ -43,10 +47,10 @@ def test_what_a_worker_tells_without_sense_is_passed_over(
         (wire.METRIC, b'["new", 1, "c", "", 7, {}, []]'),
         (wire.LOG, b'[1, "beware"]'),
     ):
-        listener.hear(kind, bytearray(body))
-    listener.forget()
+        handler.on_notification(kind, bytearray(body))
+    handler.remove_metrics()
     assert [each.getMessage() for each in caplog.records] == [
-        *["m_0: its worker told what makes no sense"] * 5,
+        *["m_0: malformed notification from its worker; dropped"] * 5,
         "m_0: beware",
     ]
 
@@ -54,6 +58,8 @@ def test_what_a_worker_tells_without_sense_is_passed_over(
 def test_lines_keep_their_levels(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     for level in range(4):
-        Listener("m_0").hear(wire.LOG, bytearray(json.dumps([level, "x"]).encode()))
+        NotificationHandler("m_0").on_notification(
+            wire.LOG, bytearray(json.dumps([level, "x"]).encode())
+        )
     levels = [each.levelname for each in caplog.records]
     assert levels == ["INFO", "WARNING", "ERROR", "DEBUG"]

@@ -1,4 +1,4 @@
-"""Questions whether a model is ready: who is woken, who is answered, and when nobody is there."""
+"""Queries whether a model is ready: when the thread is woken, what callers receive."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from nereid.services.executor.backends.python.supervisor.readiness_queries import Questions
+from nereid.services.executor.backends.python.supervisor.readiness_queries import ReadinessQueries
 
 
-def said(*what: object) -> bytearray:
+def body_of(*what: object) -> bytearray:
     return bytearray(json.dumps(what).encode())
 
 
-class Asker:
-    """Who asks, and the thread that is to be woken."""
+class Caller:
+    """Makes queries; and the thread to be woken."""
 
     def __init__(self) -> None:
         self.responses: list[bool] = []
@@ -25,49 +25,49 @@ class Asker:
 
 
 def test_without_a_worker_nothing_is_ready() -> None:
-    questions, asker = Questions(), Asker()
-    assert not questions.welcome
-    questions.ask(asker.responses.append)
-    assert asker.responses == [False]
-    assert questions.fetch() == []
+    queries, caller = ReadinessQueries(), Caller()
+    assert not queries.enabled
+    queries.submit_query(caller.responses.append)
+    assert caller.responses == [False]
+    assert queries.pop_unsent() == []
 
 
-def test_each_question_is_handed_over_once_and_responded_once() -> None:
-    questions, asker = Questions(), Asker()
-    questions.open(asker.wake)
-    assert questions.welcome
-    questions.ask(asker.responses.append)
-    questions.ask(asker.responses.append)
-    assert asker.woken == 2
-    first, second = questions.fetch()
-    assert questions.fetch() == []
-    questions.hear(said(second, True))
-    questions.hear(said(first, False))
-    questions.hear(said(first, True))
-    assert asker.responses == [True, False]
+def test_each_query_is_sent_once_and_responded_once() -> None:
+    queries, caller = ReadinessQueries(), Caller()
+    queries.enable(caller.wake)
+    assert queries.enabled
+    queries.submit_query(caller.responses.append)
+    queries.submit_query(caller.responses.append)
+    assert caller.woken == 2
+    first, second = queries.pop_unsent()
+    assert queries.pop_unsent() == []
+    queries.on_ready(body_of(second, True))
+    queries.on_ready(body_of(first, False))
+    queries.on_ready(body_of(first, True))
+    assert caller.responses == [True, False]
 
 
-@pytest.mark.parametrize("fetched", [False, True])
-def test_when_the_worker_ends_it_is_not_ready(fetched: bool) -> None:
-    questions, asker = Questions(), Asker()
-    questions.open(asker.wake)
-    questions.ask(asker.responses.append)
-    numbers = questions.fetch() if fetched else [1]
-    questions.close()
-    assert asker.responses == [False]
-    questions.open(asker.wake)
-    assert questions.fetch() == []
-    questions.hear(said(*numbers, True))
-    assert asker.responses == [False]
+@pytest.mark.parametrize("sent", [False, True])
+def test_when_the_worker_ends_it_is_not_ready(sent: bool) -> None:
+    queries, caller = ReadinessQueries(), Caller()
+    queries.enable(caller.wake)
+    queries.submit_query(caller.responses.append)
+    numbers = queries.pop_unsent() if sent else [1]
+    queries.disable()
+    assert caller.responses == [False]
+    queries.enable(caller.wake)
+    assert queries.pop_unsent() == []
+    queries.on_ready(body_of(*numbers, True))
+    assert caller.responses == [False]
 
 
 @pytest.mark.parametrize("text", [b"", b"7", b"[1]", b"[[1], true]", b"\xff"])
-def test_what_makes_no_sense_is_passed_over(text: bytes) -> None:
-    questions, asker = Questions(), Asker()
-    questions.open(asker.wake)
-    questions.ask(asker.responses.append)
-    (number,) = questions.fetch()
-    questions.hear(bytearray(text))
-    assert asker.responses == []
-    questions.hear(said(number, 1))
-    assert asker.responses == [False]
+def test_malformed_responses_are_dropped(text: bytes) -> None:
+    queries, caller = ReadinessQueries(), Caller()
+    queries.enable(caller.wake)
+    queries.submit_query(caller.responses.append)
+    (number,) = queries.pop_unsent()
+    queries.on_ready(bytearray(text))
+    assert caller.responses == []
+    queries.on_ready(body_of(number, 1))
+    assert caller.responses == [False]

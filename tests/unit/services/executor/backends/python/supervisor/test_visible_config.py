@@ -9,7 +9,10 @@ from google.protobuf import text_format
 
 from nereid.backends import InstanceSpec
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends.python.supervisor.visible_config import kind_of, seen_config
+from nereid.services.executor.backends.python.supervisor.visible_config import (
+    instance_kind,
+    visible_config,
+)
 
 
 def config(text: str) -> model_config_pb2.ModelConfig:
@@ -33,19 +36,20 @@ def config(text: str) -> model_config_pb2.ModelConfig:
 )
 def test_groups(text: str, gpu: int | None, groups: list[object]) -> None:
     written = config(text)
-    seen = seen_config(written, gpu)
+    visible = visible_config(written, gpu)
     names = model_config_pb2.ModelInstanceGroup.Kind.Name
     assert [
-        (each.name, names(each.kind), each.count, list(each.gpus)) for each in seen.instance_group
+        (each.name, names(each.kind), each.count, list(each.gpus))
+        for each in visible.instance_group
     ] == groups
-    assert seen.default_model_filename == "model.py"
-    assert seen.version_policy.latest.num_versions == 1
+    assert visible.default_model_filename == "model.py"
+    assert visible.version_policy.latest.num_versions == 1
     assert written == config(text)
 
 
 def test_a_configuration_that_is_wrong() -> None:
     written = config("dynamic_batching { preferred_batch_size: [0] }")
-    assert seen_config(written).dynamic_batching == written.dynamic_batching
+    assert visible_config(written).dynamic_batching == written.dynamic_batching
 
 
 @pytest.mark.parametrize(
@@ -59,4 +63,4 @@ def test_kinds(name: str, gpu: int | None, kind: str) -> None:
         instance_group { name: "c" kind: KIND_GPU gpus: [3] }
     """
     spec = InstanceSpec(config=config(groups), version=1, version_path=Path(), name=name, gpu=gpu)
-    assert kind_of(spec) == kind
+    assert instance_kind(spec) == kind

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from nereid.core.errors import InvalidArgument
 from nereid.pb import model_config_pb2
-from nereid.services.executor.backends.python.supervisor.worker_settings import settings_of
+from nereid.services.executor.backends.python.supervisor.worker_settings import read_worker_settings
 
 
 def config(**parameters: str) -> model_config_pb2.ModelConfig:
@@ -21,17 +21,17 @@ def config(**parameters: str) -> model_config_pb2.ModelConfig:
 
 
 def test_settings_have_defaults() -> None:
-    settings = settings_of(config(), Path("/m"), {})
+    settings = read_worker_settings(config(), Path("/m"), {})
     assert (settings.start_s, settings.initialize_s, settings.execute_s) == (30, None, None)
 
 
 def test_the_models_own_settings_come_first() -> None:
     backend = {"stub-timeout-seconds": "5", "execute-timeout-seconds": "7"}
-    settings = settings_of(config(execute_timeout_seconds="0.5"), Path("/m"), backend)
+    settings = read_worker_settings(config(execute_timeout_seconds="0.5"), Path("/m"), backend)
     assert (settings.start_s, settings.initialize_s, settings.execute_s) == (5, None, 0.5)
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf", ""])
 def test_times_that_are_none(value: str) -> None:
     with pytest.raises(InvalidArgument, match="expected a number of seconds"):
-        settings_of(config(initialize_timeout_seconds=value), Path("/m"), {})
+        read_worker_settings(config(initialize_timeout_seconds=value), Path("/m"), {})

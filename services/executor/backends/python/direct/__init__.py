@@ -1,0 +1,1 @@
+"""Workers that serve their instance's stream themselves: models in Nereid's own Python."""

@@ -1,0 +1,348 @@
+"""A worker's own service of its instance's stream: batches from the scheduler, responses to it.
+
+Runs in a worker, in the thread that runs the model, with nothing between the two; everything else
+goes through the executor (see supervisor.direct_supervisor). Threads of the model that respond
+later write to the stream themselves while execute() runs. Only for models that run in the
+executor's Python and are not decoupled. What becomes of a batch is decided by batch.open_batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.bounded_cache import BoundedCache
+from nereid.core.messages import SharedMemory
+from nereid.core.methods import EXECUTE_PATH
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import BlockingStream, RpcError
+from nereid.services.executor.backends.python.direct.response_queue import ResponseQueue
+from nereid.services.executor.backends.python.request_metadata import meta_of, spec_json, tensors_of
+from nereid.services.executor.backends.python.response_heads import ResponseHeads
+from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
+    shared_tensors,
+)
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
+    is_forked,
+)
+from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime import (
+    received_requests,
+)
+from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.execution import (
+    BatchExecution,
+)
+from nereid.services.executor.batch.open_batches import COMPLETE, EXECUTING, OpenBatches
+from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES
+from nereid.shm.segments import SHM_THRESHOLD_BYTES, aligned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nereid.backends import Request, RequestSpec
+    from nereid.services.executor.backends.python.direct.response_queue import MemberResponses
+    from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.serving import (
+        Serving,
+    )
+    from nereid.services.executor.batch.arrays import Piece
+    from nereid.services.executor.batch.open_batches import OpenBatch
+
+_CONNECT_TIMEOUT_S: Final = 10.0
+_MOST_FORMS: Final = 1024
+
+
+class DirectServer:
+    """Serves one stream; a StreamServer and a ReplySink of nereid_worker.runtime.
+
+    The main thread serves. The reading thread calls stop() and on_output_buffer(); threads of the
+    model send replies, poll for controls, and make calls.
+    """
+
+    def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
+        config = model_config_pb2.ModelConfig.FromString(bytes.fromhex(about["config"]))
+        self._serving = serving
+        self._about = about
+        self._stopped = stopped
+        self._has_segments: bool = about["has_segments"]
+        # What the executor responds to REQUEST_OUTPUT_BUFFER. One thread requests at a time, and
+        # none once the stream has ended.
+        self._received_buffers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._buffer_lock = threading.RLock()
+        self._ended = False
+        self._heads = ResponseHeads(config.name, about["version"])
+        self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MOST_FORMS)
+        # By the scheduler's numbers, and the same batches as the model has them: the one that is
+        # executing, and those with deferred responses.
+        self._open = OpenBatches(
+            config,
+            Path(about["model_path"]),
+            about["instance"],
+            decoupled=False,
+            traced=about["traced"],
+        )
+        self._executing: BatchExecution | None = None
+        self._stream: BlockingStream | None = None
+        # Batches that were read while polling for controls.
+        self._read_ahead: deque[bytes] = deque()
+        self._queue = ResponseQueue(self._deliver_responses)
+
+    def stop(self) -> None:
+        # A batch that arrives right now is lost with the stream; the scheduler gives it to another
+        # instance.
+        if self._stream is not None and self._executing is None and not self._open.batches:
+            self._stream.close()
+        self._queue.wake()
+
+    def on_output_buffer(self, buffer: list[Any] | None) -> None:
+        self._received_buffers.put(buffer)
+
+    def serve(self) -> list[Any] | None:
+        try:
+            self._stream = BlockingStream(
+                self._about["address"],
+                EXECUTE_PATH,
+                metadata=[(key, value) for key, value in self._about["metadata"]],
+                timeout_s=_CONNECT_TIMEOUT_S,
+                # The executor watches this process, so the stream needs no keepalive.
+                background_keepalive=False,
+            )
+            self._serve_batches(self._stream)
+        except RpcError as error:
+            return None if self._stopped.is_set() else [int(error.status), error.message]
+        finally:
+            if self._stream is not None:
+                self._stream.close()
+            with self._buffer_lock:
+                self._ended = True
+            self._queue.close()
+        return None
+
+    def _serve_batches(self, stream: BlockingStream) -> None:
+        while self._open.batches or not self._stopped.is_set():
+            if self._open.batches and not self._read_ahead:
+                self._serve_deferred(stream)
+                if stream.ended:
+                    return
+                if not self._read_ahead and self._stopped.is_set():
+                    continue
+            frame = self._read_ahead.popleft() if self._read_ahead else stream.receive()
+            if frame is None:
+                return
+            self._on_frame(frame, stream)
+
+    def _serve_deferred(self, stream: BlockingStream) -> None:
+        """Send deferred responses until a batch comes or there are no more."""
+        while self._open.batches and not self._read_ahead and not stream.ended:
+            self._queue.wait_for(stream)
+            self._queue.deliver_all()
+            self._read_ahead += stream.take()
+
+    def _on_frame(self, frame: bytes, stream: BlockingStream) -> None:
+        """Execute a batch and send its responses, or pass controls on."""
+        started_ns = perf_counter_ns()
+        message = pb.Batch.FromString(frame)
+        if not message.members:
+            self._on_controls(message.controls)
+            return
+        batch, requests = self._open.read_batch(message, started_ns)
+        number, serving = batch.id, self._serving
+        execution = BatchExecution(number, self, self._poll_controls, decoupled=False)
+        self._executing = batch.execution = execution
+        self._open.batches[number] = batch
+        self._add_requests(execution, requests)
+        serving.note_begun(number)
+        batch.begun_ns = perf_counter_ns()
+        self._queue.unlock_stream()
+        replies = serving.execute(execution)
+        self._queue.lock_stream()
+        executed_ns = perf_counter_ns()
+        has_senders = bool(execution.held)
+        execution.mark_responded(replies)
+        execution.release_requests()
+        batch.add_final_responses(self._write_replies(batch, replies))
+        if has_senders:
+            self._queue.deliver_all()
+        response = batch.next_frame(executed_ns, executed=True)
+        if batch.state is COMPLETE:
+            del self._open.batches[number]
+        if execution.inputs is not None:
+            # Their owner reuses the memory after this.
+            execution.inputs.copy_held()
+        if response is not None:
+            stream.send(response)
+        self._executing = None
+        if batch.trace_contexts:
+            contexts = [context.hex() for context in batch.trace_contexts]
+            times = [started_ns, batch.begun_ns, executed_ns, perf_counter_ns()]
+            serving.notify(wire.TRACED, [contexts, times])
+
+    def _add_requests(self, execution: BatchExecution, requests: Sequence[Request]) -> None:
+        latest_us, has_limit = 0, True
+        for member, request in enumerate(requests):
+            spec = request.spec
+            form = self._forms.get(spec) or self._remember_form(spec)
+            self._serving.add_request(
+                execution, member, form, tensors_of(request), meta_of(request)
+            )
+            remaining_us = request.remaining_us
+            if remaining_us > latest_us:
+                latest_us = remaining_us
+            elif not remaining_us:
+                has_limit = False
+        if latest_us and has_limit:
+            execution.deadline_ns = time.monotonic_ns() + latest_us * 1000
+
+    def _remember_form(self, spec: RequestSpec) -> received_requests.Form:
+        return self._forms.remember(spec, received_requests.Form(spec_json(spec)))
+
+    # ---- controls, and calls
+
+    def _on_controls(self, controls: Iterable[pb.MemberControl]) -> None:
+        for number, member, kind in self._open.controlled_members(controls):
+            self._open.batches[number].execution.on_control(member, kind)
+
+    def _poll_controls(self) -> None:
+        """Read controls that have arrived, for a model that asks from any of its threads."""
+        # If the lock is held, the holder reads the stream.
+        if self._stream is None or is_forked() or not self._queue.try_lock_stream():
+            return
+        try:
+            for frame in self._stream.read_from_any_thread():
+                message = pb.Batch.FromString(frame)
+                self._on_controls(message.controls)
+                if message.members:
+                    self._read_ahead.append(frame)
+        finally:
+            self._queue.unlock_stream()
+
+    def caller_context(self, batch: int | None) -> dict[str, Any]:
+        """On behalf of which requests a thread makes a call.
+
+        batch: the one that the thread executes, if known; None: it is the main thread. Any other
+        thread may call for any open request. Which one is not guessed: for a wrong one, deadlock
+        detection would refuse calls that cause no deadlock.
+        """
+        executing = self._executing
+        executions = [batch.execution for batch in list(self._open.batches.values())]
+        known = batch is None or all(each is executing for each in executions)
+        if executing is not None:
+            known = known or batch == executing.number
+            if known:
+                executions = [executing]
+        deadlines = [each.deadline_ns for each in executions]
+        deadline_ns = max(deadlines) if deadlines and all(deadlines) else 0
+        return {"deadline_ns": deadline_ns, "caller_known": known}
+
+    # ---- responses
+
+    def send_replies(
+        self,
+        batch: int,
+        replies: list[wire.Reply],
+        inputs: shared_tensors.MappedInputs | None = None,
+        *,
+        executed: bool = False,  # noqa: ARG002 - senders' replies alone come here
+    ) -> None:
+        """Write replies of a response sender, in its thread, and have them sent."""
+        # The stream belongs to the process that the model has forked.
+        if is_forked():
+            return
+        opened = self._open.batches.get(batch)
+        written: MemberResponses = []
+        if opened is not None:
+            # Copied: the model may change its arrays, and inputs their owner, before it is sent.
+            written = [
+                (member, (b"".join(pieces),))
+                for member, pieces in self._write_replies(opened, replies)
+            ]
+        replies.clear()
+        if inputs is not None:
+            inputs.copy_held()
+        if written:
+            self._queue.submit_responses(batch, written)
+
+    def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
+        self.send_replies(batch, [reply])
+
+    def _deliver_responses(self, number: int, responses: MemberResponses) -> None:
+        """Add senders' responses to their batch and send them, unless it still executes."""
+        batch, stream = self._open.batches.get(number), self._stream
+        if batch is None or stream is None:
+            return
+        batch.add_final_responses([each for each in responses if batch.is_open(each[0])])
+        if batch.state is EXECUTING:
+            return
+        frame = batch.next_frame()
+        if frame is not None:
+            # The serving thread notices a broken stream when it reads.
+            with contextlib.suppress(RpcError):
+                stream.send(frame)
+        if batch.state is COMPLETE:
+            del self._open.batches[number]
+
+    def _write_replies(
+        self, batch: OpenBatch, replies: Sequence[wire.Reply]
+    ) -> list[tuple[int, Sequence[Piece]]]:
+        try:
+            return self._write_all(batch, replies)
+        except wire.WireError as error:
+            failures = [self._serving.failure(reply.member, str(error)) for reply in replies]
+            return self._write_all(batch, failures)
+
+    def _write_all(
+        self, batch: OpenBatch, replies: Sequence[wire.Reply]
+    ) -> list[tuple[int, Sequence[Piece]]]:
+        """Raises WireError if they are too large together."""
+        classes, written = batch.classes, []
+        total_bytes = 0
+        for member, flags, meta, raws in replies:
+            buffer = None
+            tensors: Sequence[Any] = [raw if type(raw) is bytes else _flat(raw) for raw in raws]
+            size_bytes = sum(map(len, tensors))
+            if size_bytes >= SHM_THRESHOLD_BYTES and self._has_segments and member not in classes:
+                buffer, tensors = self._write_to_segment(tensors)
+            if buffer is None:
+                total_bytes += size_bytes
+                if total_bytes > MAX_EXECUTED_BYTES:
+                    raise wire.WireError("the tensors are too large to be sent")
+            response = self._heads.response_of(member, flags, meta, tensors, buffer)
+            if member in classes:
+                response = self._open.classify(batch, response)
+            written.append((member, self._open.write_response(response, buffer)))
+        return written
+
+    def _write_to_segment(
+        self, tensors: Sequence[Any]
+    ) -> tuple[SharedMemory | None, Sequence[Any]]:
+        """Write outputs to a segment of the executor, which keeps it until they are read."""
+        given = self._request_buffer(sum(aligned(len(each)) for each in tensors))
+        if given is not None:
+            buffer = SharedMemory(*given)
+            placed = shared_tensors.write_outputs(tensors, wire.Range(*buffer))
+            if type(placed[0]) is wire.Range:
+                return buffer, placed
+        return None, tensors
+
+    def _request_buffer(self, size_bytes: int) -> Any:
+        # A finaliser may respond in the thread that would receive the buffer.
+        if self._serving.in_reader_thread():
+            return None
+        with self._buffer_lock:
+            if self._ended:
+                return None
+            self._serving.notify(wire.REQUEST_OUTPUT_BUFFER, size_bytes)
+            return self._received_buffers.get()
+
+
+def _flat(raw: Any) -> bytes | memoryview:
+    """An output as bytes; large ones are not copied."""
+    if type(raw) is bytearray:
+        return bytes(raw)
+    return raw.tobytes() if raw.nbytes < SHM_THRESHOLD_BYTES else wire.as_bytes(raw)

@@ -1,0 +1,54 @@
+"""Requests as a worker gets them: metadata as JSON, and tensors or references to them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from nereid.core.messages import SharedMemory
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.backends import Request, RequestSpec
+
+
+def spec_json(spec: RequestSpec) -> bytes:
+    """The inputs and outputs that requests with this spec have."""
+    return json.dumps({"inputs": spec.inputs, "outputs": spec.outputs}).encode()
+
+
+def tensors_of(request: Request) -> Sequence[Any]:
+    """Its inputs' bytes or references to them; and last, if it has one, its output buffer."""
+    tensors, buffer = request.tensors, request.output_buffer
+    if buffer is None and SharedMemory not in map(type, tensors):
+        return tensors
+    placed = [wire.Range(*each) if type(each) is SharedMemory else each for each in tensors]
+    if buffer is not None:
+        # One more than the spec has inputs.
+        placed.append(wire.Range(*buffer))
+    return placed
+
+
+def meta_of(request: Request) -> bytes:
+    """What a request has beside its tensors; empty: nothing."""
+    _, _, request_id, parameters, context, _, timeout_us, _ = request
+    if not (request_id or parameters or context or timeout_us):
+        return b""
+    meta: dict[str, Any] = {}
+    if request_id:
+        meta["id"] = request_id
+    if parameters:
+        parameters = dict(parameters)
+        meta["correlation_id"] = parameters.pop("sequence_id", 0)
+        flags = 1 if parameters.pop("sequence_start", False) else 0
+        meta["flags"] = flags | (2 if parameters.pop("sequence_end", False) else 0)
+        if parameters:
+            meta["parameters"] = parameters
+    if timeout_us:
+        meta["timeout_us"] = timeout_us
+    if context:
+        text = context.hex()
+        meta["trace"] = json.dumps({"traceparent": f"00-{text[2:34]}-{text[34:50]}-{text[50:52]}"})
+    return json.dumps(meta).encode()

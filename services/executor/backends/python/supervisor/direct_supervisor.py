@@ -1,0 +1,126 @@
+"""The executor's side of a worker that serves its instance's stream itself.
+
+Everything but responses still comes here: logs, metrics, the model's calls, shared memory for large
+outputs, traces. And the executor outlives the worker, so it reports which batch it had begun.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+from typing import TYPE_CHECKING, Any
+
+from nereid.backends import ModelLostError
+from nereid.core.errors import Internal
+from nereid.core.messages import ErrorStatus
+from nereid.rpc import RpcError, Status
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.services.executor.tracing import Run, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.backends import InstanceSpec
+    from nereid.services.executor.backends.direct_serving import StreamContext
+    from nereid.services.executor.backends.python.supervisor.worker_process import WorkerProcess
+
+
+class DirectSupervisor:
+    """Supervises one stream of one worker; used by the instance's thread."""
+
+    def __init__(self, spec: InstanceSpec, worker: WorkerProcess, context: StreamContext) -> None:
+        self._spec = spec
+        self._worker = worker
+        self._context = context
+        # How the stream ended, once it has.
+        self._outcome: list[Any] = []
+
+    def run(self, on_wake: Callable[[], None]) -> None:
+        """Until the stream has ended. on_wake: sends the worker what other threads left for it.
+
+        Raises:
+            ModelLostError: the worker has ended, and the scheduler knows what it had begun.
+            RpcError: the stream could not be opened, or broke.
+            Internal: the worker cannot serve it.
+        """
+        worker, context = self._worker, self._context
+        try:
+            with worker.loss_reported():
+                worker.send_json(wire.SERVE, self._stream_settings())
+                self._supervise(on_wake)
+        except ModelLostError:
+            text = f"Stub process '{self._spec.name}' is not healthy."
+            context.on_lost(worker.last_batch, ErrorStatus(Internal.code, text, accepted=True))
+            raise
+        (outcome,) = self._outcome or [None]
+        if isinstance(outcome, str):
+            raise Internal(f"the worker of instance '{self._spec.name}' cannot serve: {outcome}")
+        if outcome is not None:
+            raise RpcError(Status(outcome[0]), outcome[1])
+
+    def _stream_settings(self) -> dict[str, Any]:
+        context, spec = self._context, self._spec
+        return {
+            "address": context.address,
+            "metadata": context.metadata,
+            "config": spec.config.SerializeToString().hex(),
+            "instance": spec.name,
+            "version": str(spec.version),
+            "model_path": str(spec.version_path.parent),
+            "has_segments": context.lender is not None,
+            "traced": context.tracer is not None,
+        }
+
+    def _supervise(self, on_wake: Callable[[], None]) -> None:
+        worker, context = self._worker, self._context
+        channel = worker.channel
+        socket, process_end, calls = worker.descriptors
+        poll = select.poll()
+        for descriptor in worker.descriptors:
+            poll.register(descriptor, select.POLLIN)
+        stop_sent = False
+        while not self._outcome:
+            if context.is_stopping() and not stop_sent:
+                stop_sent = True
+                worker.send_json(wire.STOP, None)
+            if context.is_abandoned():
+                # Nobody receives its responses any more.
+                return
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            ended = process_end in ready
+            # Of a worker that has ended, everything that it sent before.
+            while (ended or socket in ready) and channel.read_available():
+                while (frame := channel.buffered_frame()) is not None:
+                    self._on_frame(*frame)
+                if not ended:
+                    break
+            if ended:
+                raise wire.LostError
+            if calls in ready:
+                on_wake()
+
+    def _on_frame(self, kind: int, body: bytearray) -> None:
+        worker, context = self._worker, self._context
+        if kind == wire.RESPONSES:
+            raise wire.WireError("responses, which belong on its stream")
+        if kind not in (wire.SERVED, wire.REQUEST_OUTPUT_BUFFER, wire.TRACED):
+            worker.on_frame(kind, body)
+        else:
+            try:
+                message = json.loads(bytes(body))
+                if kind == wire.SERVED:
+                    self._outcome.append(message)
+                elif kind == wire.TRACED:
+                    self._record_trace(*message)
+                else:
+                    buffer = context.lender and context.lender.allocate_buffer(int(message))
+                    worker.send_json(wire.OUTPUT_BUFFER, buffer)
+            except (ValueError, TypeError) as error:
+                raise wire.WireError("malformed message") from error
+
+    def _record_trace(self, contexts: list[str], times: list[int]) -> None:
+        if self._context.tracer is not None:
+            started_ns, begun_ns, ran_ns, ended_ns = times
+            members = [*map(bytes.fromhex, contexts)]
+            run = Run(members, started_ns, begun_ns, ran_ns, ended_ns, None)
+            record(self._context.tracer, self._spec.name, run)

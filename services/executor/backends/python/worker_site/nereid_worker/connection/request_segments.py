@@ -1,0 +1,167 @@
+"""Segments for the tensors of a model's own requests: this process writes, others read.
+
+A segment is an anonymous file that can neither shrink nor grow, so a reader's mapping stays valid
+even if this process ends. A segment is reused once its request has the response; where somebody may
+still be reading it, it is discarded instead. The kernel frees it with its last descriptor.
+
+nereid.shm.segments does the same for Nereid's services, with names of the same form. It cannot be
+used here: a worker may run a Python without Nereid, and nereid.shm may not import from services.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.wire import Range
+from . import shared_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A segment is reused for tensors that fill at least 1/N of it.
+_LEAST_FILL = 2
+# The fcntl module does not name these in every Python (linux/fcntl.h).
+_ADD_SEALS = 1033
+_SHRINK_AND_GROW = 0x2 | 0x4
+
+
+class RequestSegment:
+    """One anonymous memory file; others open it by its name."""
+
+    __slots__ = ("descriptor", "freed_at", "name", "size")
+
+    def __init__(self, size: int) -> None:
+        """Raises OSError when the system has no more memory or descriptors."""
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self.descriptor = os.memfd_create("nereid-segment", flags)
+        try:
+            os.fchmod(self.descriptor, 0o600)
+            os.ftruncate(self.descriptor, size)
+            fcntl.fcntl(self.descriptor, _ADD_SEALS, _SHRINK_AND_GROW)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        number = os.fstat(self.descriptor).st_ino
+        self.name = f"{os.getpid()}.{self.descriptor}.{number}"
+        self.size = size
+        self.freed_at = 0.0
+
+
+class RequestSegmentPool:
+    """The segments of this process, within a limit. May be used from several threads."""
+
+    def __init__(self, limit: int, idle_s: float = 0.0) -> None:
+        """limit: bytes of all segments; 0: none. idle_s: how long free segments are kept."""
+        self._limit = limit
+        self._idle_s = idle_s
+        # Reentrant: the garbage collector may finalise a lease while this thread holds it.
+        self._lock = threading.RLock()
+        # Oldest first.
+        self._free: list[RequestSegment] = []
+        self._trim_timer: threading.Timer | None = None
+        # Bytes of all segments, used and free.
+        self.total = 0
+
+    def lend_copy(self, tensors: Sequence[Any]) -> SegmentLease | None:
+        """Copy tensors to a segment; None: they are small, or the limit is reached."""
+        offsets, size = shared_tensors.layout(tensors)
+        if not shared_tensors.LEAST_BYTES <= size <= self._limit:
+            return None
+        segment = self._acquire(size)
+        if segment is None:
+            return None
+        lease = SegmentLease(self, segment)
+        try:
+            buffer = Range(segment.name, 0, size)
+            lease.places = shared_tensors.write_tensors(
+                segment.descriptor, tensors, buffer, offsets
+            )
+        except OSError:
+            # The system has no memory for all of it.
+            return None
+        return lease
+
+    def free(self, segment: RequestSegment) -> None:
+        """Keep it for reuse: nobody reads it any more."""
+        with self._lock:
+            segment.freed_at = time.monotonic()
+            self._free.append(segment)
+            self._schedule_trim()
+
+    def discard(self, segment: RequestSegment) -> None:
+        """Close it: somebody may still read it, so it must not be reused."""
+        with self._lock:
+            self.total -= segment.size
+            os.close(segment.descriptor)
+
+    def _acquire(self, size: int) -> RequestSegment | None:
+        with self._lock:
+            fitting = [
+                each
+                for each in self._free
+                if size <= each.size <= _LEAST_FILL * max(size, shared_tensors.LEAST_BYTES)
+            ]
+            if fitting:
+                segment = min(fitting, key=lambda each: each.size)
+                self._free.remove(segment)
+                return segment
+            # Rounded up by up to an eighth, so that tensors of similar sizes share segments.
+            step = 1 << max(12, size.bit_length() - 3)
+            size = -(-size // step) * step
+            while self._free and self.total + size > self._limit:
+                self.discard(self._free.pop(0))
+            if self.total + size > self._limit:
+                return None
+            try:
+                segment = RequestSegment(size)
+            except OSError:
+                return None
+            self.total += size
+            return segment
+
+    def _schedule_trim(self) -> None:
+        if self._trim_timer is None and self._free:
+            left_s = self._free[0].freed_at + self._idle_s - time.monotonic()
+            timer = threading.Timer(max(0.0, left_s), self._trim)
+            timer.daemon = True
+            # Too many threads: try again with the next segment.
+            with contextlib.suppress(RuntimeError):
+                timer.start()
+                self._trim_timer = timer
+
+    def _trim(self) -> None:
+        with self._lock:
+            since = time.monotonic() - self._idle_s
+            while self._free and self._free[0].freed_at <= since:
+                self.discard(self._free.pop(0))
+            self._trim_timer = None
+            self._schedule_trim()
+
+
+class SegmentLease:
+    """A segment in use by one request; discarded when the lease is collected without free()."""
+
+    __slots__ = ("_segment", "_segments", "places")
+
+    def __init__(self, segments: RequestSegmentPool, segment: RequestSegment) -> None:
+        self._segments = segments
+        self._segment: RequestSegment | None = segment
+        # Where its tensors are.
+        self.places: list[Range] = []
+
+    def free(self) -> None:
+        """Keep the segment for the next request: nobody reads it any more."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            self._segments.free(segment)
+
+    def __del__(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            with contextlib.suppress(OSError):
+                self._segments.discard(segment)

@@ -1,0 +1,198 @@
+"""Metrics of the models' own, shown on the server's page."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import re
+import threading
+import weakref
+from typing import Any
+
+from ..connection.executor_connection import current_connection
+from ..protocol import wire
+from .enums import NamedEnum
+from .errors import TritonModelException, text_of
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_numbers = itertools.count(1)
+
+
+class MetricKind(NamedEnum):
+    """Kinds of metrics."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+COUNTER, GAUGE, HISTOGRAM = MetricKind
+
+
+class MetricFamily:
+    """Metrics of one name. Exported for as long as the model holds it.
+
+    A second family of the same name shares its metrics and description.
+    """
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        name, description = text_of(name, "name"), text_of(description, "description")
+        if not isinstance(kind, MetricKind):
+            raise TypeError("MetricFamily(): kind must be one of MetricFamily's kinds")
+        if not _NAME.match(name):
+            raise _refused("Error when creating MetricFamily", "Invalid metric name")
+        with _lock:
+            self._family = _families.setdefault(name, _Family(name, description, kind))
+        if self._family.kind is not kind:
+            raise _refused(
+                "Error when creating MetricFamily", "Family name already exists with different type"
+            )
+
+    def Metric(  # noqa: N802 - the API's name
+        self, labels: dict[str, str] | None = None, buckets: list[float] | None = None
+    ) -> Metric:
+        return Metric(self._family, labels or {}, buckets)
+
+
+class Metric:
+    """One series of a family, by its labels. No longer exported when the model drops it."""
+
+    def __init__(self, family: _Family, labels: Any, buckets: Any) -> None:
+        checked = _checked_labels(labels)
+        bounds = _checked_bounds(family.kind, buckets)
+        key = family.name, tuple(sorted(checked.items()))
+        with _lock:
+            series = _all_series.get(key)
+            if series is None:
+                series = _all_series[key] = _Series(family, checked, bounds)
+        self._kind = family.kind
+        self._series = series
+
+    def increment(self, value: float) -> None:
+        """Add; raises TritonModelException if a counter would decrease."""
+        number = _number(value)
+        if self._kind is MetricKind.HISTOGRAM:
+            raise _unsupported("Increment", self._kind)
+        if self._kind is MetricKind.COUNTER and number < 0:
+            raise _refused(
+                "Failed to increment metric value",
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
+                "non-negative values.",
+            )
+        self._series.increase(number)
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        number = _number(value)
+        if self._kind is not MetricKind.GAUGE:
+            raise _unsupported("Set", self._kind)
+        self._series.set(number)
+
+    def observe(self, value: float) -> None:
+        """Count a value in a histogram."""
+        number = _number(value)
+        if self._kind is not MetricKind.HISTOGRAM:
+            raise _unsupported("Observe", self._kind)
+        self._series.increase(number)
+
+    def value(self) -> float:
+        if self._kind is MetricKind.HISTOGRAM:
+            raise _unsupported("Value", self._kind, "get")
+        return self._series.value
+
+
+class _Family:
+    """State that all families of one name share."""
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        self.name, self.description, self.kind = name, description, kind
+
+
+class _Series:
+    """State that all metrics of one family with the same labels share."""
+
+    def __init__(self, family: _Family, labels: dict[str, str], bounds: list[float]) -> None:
+        # Keeps the family alive for as long as one of its metrics.
+        self._family = family
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._number = next(_numbers)
+        self._lock = threading.Lock()
+        self.value = 0.0
+        description = [family.name, family.description, int(family.kind), labels, bounds]
+        current_connection().notify(wire.METRIC, ["new", self._number, *description])
+
+    def increase(self, number: float) -> None:
+        with self._lock:
+            self.value += number
+            if self._bounds:
+                self._counts[bisect.bisect_left(self._bounds, number)] += 1
+            self._report_value()
+
+    def set(self, number: float) -> None:
+        with self._lock:
+            self.value = number
+            self._report_value()
+
+    def _report_value(self) -> None:
+        counts = self._counts if self._bounds else []
+        current_connection().notify(wire.METRIC, ["value", self._number, self.value, counts])
+
+    def __del__(self) -> None:
+        # At the interpreter's exit the connection may be closed.
+        with contextlib.suppress(Exception):
+            current_connection().notify(wire.METRIC, ["gone", self._number], finalizing=True)
+
+
+_lock = threading.RLock()
+_families: weakref.WeakValueDictionary[str, _Family] = weakref.WeakValueDictionary()
+_all_series: weakref.WeakValueDictionary[Any, _Series] = weakref.WeakValueDictionary()
+
+
+def _number(value: Any) -> float:
+    if not hasattr(value, "__float__"):
+        raise TypeError(f"expected a number, got {type(value).__name__}")
+    return float(value)
+
+
+def _unsupported(what: str, kind: MetricKind, verb: str = "") -> TritonModelException:
+    return _refused(
+        f"Failed to {verb or what.lower()} metric value",
+        f"TRITONSERVER_METRIC_KIND_{kind.name} does not support {what}",
+    )
+
+
+def _refused(what: str, why: str) -> TritonModelException:
+    process = f"Failed to process the request for model '{current_connection().instance}'"
+    return TritonModelException(f"{what}: {process}, message: {why}")
+
+
+def _checked_labels(labels: Any) -> dict[str, str]:
+    for name, value in labels.items():
+        if not isinstance(value, str):
+            raise _refused(
+                "Error when creating Metric", "attempt to access JSON non-string as string"
+            )
+        if not isinstance(name, str) or not _LABEL.match(name):
+            raise _refused("Error when creating Metric", "Invalid label name")
+    return dict(labels)
+
+
+def _checked_bounds(kind: MetricKind, buckets: Any) -> list[float]:
+    if kind is not MetricKind.HISTOGRAM:
+        if buckets is not None:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        return []
+    if buckets is None:
+        raise TritonModelException("Failed to create metric. Missing required buckets.")
+    bounds = [_number(bound) for bound in buckets]
+    neighbours = zip(bounds, bounds[1:])  # noqa: B905 - Python 3.9
+    if not bounds or any(low >= high for low, high in neighbours):
+        raise _refused("Error when creating Metric", "Bucket Boundaries must be strictly sorted")
+    return bounds

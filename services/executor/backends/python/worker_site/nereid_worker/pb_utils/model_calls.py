@@ -1,0 +1,257 @@
+"""Calls of a model to the mesh that serves it: inference by other models, loads and unloads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import weakref
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..connection.executor_connection import current_connection
+from ..protocol import wire
+from .errors import ErrorCode, TritonError, TritonModelException, text_of
+from .responses import InferenceResponse
+from .tensors import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from .requests import InferenceRequest
+
+# Responses that a model has not consumed: past the first number the other model is paused, below
+# the second it is resumed.
+_PAUSE_ABOVE = 64
+_RESUME_BELOW = 16
+
+
+def get_model_dir() -> str:
+    """The directory of the model's version."""
+    return current_connection().model_dir
+
+
+def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
+    """Load or reload a model, from its directory or from these files.
+
+    Raises:
+        TritonModelException: it cannot be loaded.
+    """
+    files = files or {}
+    model_name = text_of(model_name, "model_name")
+    about = {"what": "load", "model": model_name, "config": config, "files": list(files)}
+    _call_and_wait(about, list(files.values()), "load model")
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unload a model; raises TritonModelException."""
+    model_name = text_of(model_name, "model_name")
+    about = {"what": "unload", "model": model_name, "dependents": bool(unload_dependents)}
+    _call_and_wait(about, (), "unload model")
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Whether a model can execute requests now."""
+    about = {
+        "what": "ready",
+        "model": text_of(model_name, "model_name"),
+        "version": text_of(model_version, "model_version"),
+    }
+    return bool(_call_and_wait(about, (), "check model readiness"))
+
+
+def _call_and_wait(about: dict[str, Any], tensors: Any, verb: str) -> Any:
+    future: Future[wire.Call] = Future()
+    current_connection().start_call(about, tensors, future.set_result)
+    response = future.result()
+    if response.flags & wire.ERROR:
+        process = f"Failed to process the request for model '{current_connection().instance}'"
+        text = f"Failed to {verb}: {process}, message: {_error_of(response).message()}"
+        raise TritonModelException(text)
+    return json.loads(response.meta) if response.meta else None
+
+
+def infer(request: InferenceRequest) -> Future[InferenceResponse]:
+    """Send a request to a model that sends one response."""
+    future: Future[InferenceResponse] = Future()
+    about, tensors = _described(request)
+    number = current_connection().start_call(about, tensors, partial(_settle, future))
+    future.add_done_callback(partial(_cancel_call, number))
+    return future
+
+
+def _settle(future: Future[InferenceResponse], response: wire.Call) -> None:
+    """Called by the reading thread; the waiting coroutine may have been cancelled."""
+    if future.set_running_or_notify_cancel():
+        future.set_result(_response_of(response))
+
+
+def _cancel_call(number: int, future: Future[InferenceResponse]) -> None:
+    if future.cancelled():
+        current_connection().cancel_call(number)
+
+
+def infer_stream(request: InferenceRequest) -> ResponseIterator:
+    """Send a request to a model that may send any number of responses."""
+    responses = ResponseIterator()
+    about, tensors = _described(request)
+    about["decoupled"] = True
+    # A weak reference: when the model drops the iterator, the call is cancelled.
+    iterator = weakref.ref(responses)
+
+    def on_response(response: wire.Call) -> None:
+        there = iterator()
+        if there is not None:
+            there.on_response(response)
+
+    responses.begin(current_connection().start_call(about, tensors, on_response))
+    return responses
+
+
+def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
+    inputs = request.inputs()
+    context = request.trace().get_context()
+    about = {
+        "what": "infer",
+        "model": request._model_name,
+        "version": request._model_version,
+        "id": request.request_id(),
+        "inputs": [(each._name, each._datatype, each._shape) for each in inputs],
+        "outputs": request._outputs,
+        "parameters": json.loads(request.parameters()),
+        "correlation_id": request.correlation_id(),
+        "flags": request.flags(),
+        "timeout_us": request.timeout(),
+        "trace": json.loads(context).get("traceparent", "") if context else "",
+        **current_connection().caller_context(),
+    }
+    return about, [each.raw() for each in inputs]
+
+
+def _response_of(response: wire.Call) -> InferenceResponse:
+    if response.flags & wire.ERROR:
+        return InferenceResponse(error=_error_of(response))
+    if response.flags & wire.EMPTY:
+        return InferenceResponse()
+    about = json.loads(response.meta)
+    tensors = [
+        Tensor.of_raw(name, datatype, tuple(shape), raw)
+        for (name, datatype, shape), raw in zip(about["outputs"], response.tensors)  # noqa: B905
+    ]
+    return InferenceResponse(tensors, parameters=about["parameters"] or None)
+
+
+def _error_of(response: wire.Call) -> TritonError:
+    code, message = json.loads(response.meta)
+    return TritonError(message, ErrorCode[code])
+
+
+class ResponseIterator:
+    """The responses to one request, as they arrive; also an asynchronous iterator.
+
+    After the last one, iteration may begin again. A final flag that came without a response is an
+    empty response, as on Triton.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._changed = threading.Condition()
+        self._responses: list[InferenceResponse] = []
+        self._next = 0
+        self._ended = False
+        self._paused = False
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def begin(self, number: int) -> None:
+        self._number = number
+
+    def on_response(self, response: wire.Call) -> None:
+        """Called by the reading thread."""
+        pause = False
+        more = bool(response.flags & wire.MORE)
+        with self._changed:
+            if not (more and response.flags & wire.EMPTY):
+                self._responses.append(_response_of(response))
+            self._ended = self._ended or not more
+            if len(self._responses) - self._next > _PAUSE_ABOVE and not (
+                self._paused or self._ended
+            ):
+                self._paused = pause = True
+            self._changed.notify_all()
+            waiters, self._waiters = self._waiters, []
+        for loop, waiter in waiters:
+            # The loop may be closed by now.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake, waiter)
+        if pause:
+            self._send_control("pause")
+
+    def cancel(self) -> None:
+        """Cancel the request; iteration ends."""
+        with self._changed:
+            ended, self._ended = self._ended, True
+            self._changed.notify_all()
+        if not ended:
+            current_connection().forget_call(self._number)
+            self._send_control("cancel")
+
+    def __del__(self) -> None:
+        if not self._ended:
+            with contextlib.suppress(Exception):
+                current_connection().cancel_call(self._number)
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        with self._changed:
+            if self._ended and self._next == len(self._responses):
+                self._next = 0
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        with self._changed:
+            while not (self._has_next or self._ended):
+                self._changed.wait()
+            if not self._has_next:
+                raise StopIteration
+            response = self._responses[self._next]
+            self._next += 1
+        self._resume_if_drained()
+        return response
+
+    def __aiter__(self) -> AsyncIterator[InferenceResponse]:
+        iter(self)
+        return self
+
+    async def __anext__(self) -> InferenceResponse:
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._has_next:
+                    response = self._responses[self._next]
+                    self._next += 1
+                    break
+                if self._ended:
+                    raise StopAsyncIteration
+                waiter = loop.create_future()
+                self._waiters.append((loop, waiter))
+            await waiter
+        self._resume_if_drained()
+        return response
+
+    @property
+    def _has_next(self) -> bool:
+        return self._next < len(self._responses)
+
+    def _resume_if_drained(self) -> None:
+        if self._paused and len(self._responses) - self._next < _RESUME_BELOW and not self._ended:
+            self._paused = False
+            self._send_control("resume")
+
+    def _send_control(self, kind: str) -> None:
+        current_connection().start_call({"what": kind, "call": self._number}, (), lambda _: None)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

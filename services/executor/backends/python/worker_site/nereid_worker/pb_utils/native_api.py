@@ -1,0 +1,19 @@
+"""All that model.py files can import from c_python_backend_utils: more names, for annotations."""
+
+from __future__ import annotations
+
+from . import api
+from .api import *  # noqa: F403 - the names are the API's
+from .metrics import COUNTER, GAUGE, HISTOGRAM, MetricKind
+from .model_calls import ResponseIterator
+from .requests import MemoryType
+
+__all__ = [  # noqa: PLE0604 - names of the API
+    *api.__all__,
+    "COUNTER",
+    "GAUGE",
+    "HISTOGRAM",
+    "MemoryType",
+    "MetricKind",
+    "ResponseIterator",
+]

@@ -1,0 +1,150 @@
+"""Responses, and the senders for those that execute() does not return."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+from .errors import TritonError, TritonModelException, text_of
+from .tensors import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FINAL = 1
+
+
+class InferenceResponse:
+    """Outputs, or an error."""
+
+    __slots__ = ("_error", "_output_tensors", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: list[Tensor] | None = None,
+        error: TritonError | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
+        tensors = [*output_tensors] if output_tensors else []
+        for tensor in tensors:
+            if tensor is None:
+                raise TritonModelException(
+                    "Output tensor for inference response should not be empty."
+                )
+            if not isinstance(tensor, Tensor):
+                raise TypeError(
+                    f"InferenceResponse(): expected Tensors, got {type(tensor).__name__}"
+                )
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(
+                f"InferenceResponse(): expected a TritonError, got {type(error).__name__}"
+            )
+        self._output_tensors = tensors
+        self._error = error
+        self._parameters = "" if parameters is None else parameters_text(parameters)
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._output_tensors[:]
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+    def parameters(self) -> str:
+        """As JSON; "": there are none."""
+        return self._parameters
+
+
+def parameters_text(parameters: Any) -> str:
+    """Parameters as JSON; "": there are none.
+
+    Raises:
+        TritonModelException: keys or values of unsupported types.
+    """
+    if not isinstance(parameters, dict):
+        raise TypeError(f"parameters must be a dict, got {type(parameters).__name__}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(key)}"
+            )
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+        text_of(key, "parameters")
+        if isinstance(value, str):
+            text_of(value, "parameters")
+        elif not -(1 << 63) <= value < 1 << 63:
+            raise TypeError(f"parameters: {value} is out of range")
+    return json.dumps(parameters) if parameters else ""
+
+
+class InferenceResponseSender:
+    """Sends responses to one request, from any thread, until the final one."""
+
+    def __init__(
+        self,
+        send_response: Callable[[InferenceResponse | None, bool], None],
+        is_cancelled: Callable[[], bool],
+        *,
+        decoupled: bool,
+    ) -> None:
+        self._send_response = send_response
+        self._is_cancelled = is_cancelled
+        self._decoupled = decoupled
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._closed = False
+
+    @property
+    def used(self) -> bool:
+        return self._sent > 0 or self._closed
+
+    def is_cancelled(self) -> bool:
+        return self._is_cancelled()
+
+    def close(self) -> None:
+        """Refuse further responses."""
+        self._closed = True
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, the final flag, or both.
+
+        Raises:
+            TritonModelException: it cannot be sent now.
+        """
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send(): expected an InferenceResponse, got {type(response).__name__}")
+        with self._lock:
+            self._check(response, flags)
+            if response is not None:
+                self._sent += 1
+            # A model that is not decoupled sends one response, which is final.
+            final = flags == FINAL or not self._decoupled
+            self._closed = flags == FINAL
+            if response is not None or self._decoupled:
+                self._send_response(response, final)
+
+    def _check(self, response: InferenceResponse | None, flags: int) -> None:
+        problem = ""
+        if self._closed:
+            problem = "Response sender has been closed."
+        elif flags not in (0, FINAL):
+            problem = f"Unsupported flag '{flags}' provided."
+        elif response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        elif not self._decoupled:
+            if response is not None and self._sent:
+                problem = "Non-decoupled model cannot send more than one response."
+            elif response is None and not self._sent:
+                problem = (
+                    "Non-decoupled model cannot send complete final before sending a response."
+                )
+        if problem:
+            raise TritonModelException(f"Unable to send response. {problem}")

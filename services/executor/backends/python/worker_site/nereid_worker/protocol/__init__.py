@@ -1,0 +1,1 @@
+"""What an executor and its worker send each other; the executor imports it from here."""

@@ -1,0 +1,206 @@
+"""The socket between an executor and a worker; both ends use this.
+
+A frame is its body's length, its kind, and the body. Does not know what bodies contain.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from .wire import LARGEST_FRAME, LostError, SlowError, WireError, as_bytes, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HEAD = Struct("<II")
+_READ_BYTES = 1 << 18
+_MOST_PARTS = 512
+_NO_WAIT = socket.MSG_DONTWAIT
+
+# This process was forked from the one that owns the channels.
+_forked = False
+
+
+def is_forked() -> bool:
+    return _forked
+
+
+def _on_fork() -> None:
+    global _forked  # noqa: PLW0603 - a property of the process
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_on_fork)
+
+
+class Channel:
+    """One end of the socket. Any thread may send; one thread at a time may receive."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        # A reader with nothing else to wait for blocks in recv: one system call instead of three.
+        connection.setblocking(True)
+        self._send_lock = threading.Lock()
+        self._deferred_frames: deque[bytes] = deque()
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(connection, select.POLLOUT)
+        self._buffer = bytearray(_READ_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, kind: int, parts: Sequence[Any], limit_s: float | None = None) -> None:
+        """Write a whole frame.
+
+        Raises:
+            LostError: the other end closed, or this is a forked process.
+            SlowError: the other end read nothing for limit_s.
+            WireError: the frame is too large.
+        """
+        if _forked:
+            # Two processes writing to one socket would interleave their frames.
+            raise LostError
+        size = 0
+        for part in parts:
+            size += len(part) if type(part) is bytes else size_of(part)
+        if size > LARGEST_FRAME:
+            raise WireError("the tensors are too large to be sent")
+        head = _HEAD.pack(size, kind)
+        if size < _READ_BYTES or len(parts) >= _MOST_PARTS:
+            # One small copy costs less than a long list of views.
+            views: list[Any] = [b"".join((head, *parts))]
+        else:
+            views = [head, *map(as_bytes, parts)]
+        with self._send_lock:
+            self._send(views, limit_s)
+        if self._deferred_frames:
+            self._send_deferred()
+
+    def send_from_finalizer(self, kind: int, parts: Sequence[Any]) -> None:
+        """As send, but never waits for the lock: a finaliser may interrupt a send of its thread."""
+        if _forked:
+            return
+        body = b"".join(parts)
+        self._deferred_frames.append(_HEAD.pack(len(body), kind) + body)
+        self._send_deferred()
+
+    def _send_deferred(self) -> None:
+        # Whoever holds the lock sends these after releasing it.
+        while self._deferred_frames and self._send_lock.acquire(blocking=False):
+            try:
+                self._send([self._deferred_frames.popleft()], None)
+            except IndexError:
+                pass
+            finally:
+                self._send_lock.release()
+
+    def _send(self, views: list[Any], limit_s: float | None) -> None:
+        wait_ms = None if limit_s is None else int(limit_s * 1000)
+        while views:
+            try:
+                sent = self._socket.sendmsg(views, (), _NO_WAIT)
+            except BlockingIOError:
+                if not self._writable.poll(wait_ms):
+                    raise SlowError from None
+                continue
+            except OSError as error:
+                raise LostError from error
+            while views and sent >= len(views[0]):
+                sent -= len(views[0])
+                del views[0]
+            if sent:
+                views[0] = memoryview(views[0])[sent:]
+
+    def receive(self, until: float | None = None) -> tuple[int, bytearray]:
+        """Wait for the next frame; its kind, and its body, which belongs to the caller.
+
+        Raises:
+            LostError: the other end closed.
+            SlowError: no frame came before `until` (time.monotonic).
+            WireError: malformed frame.
+        """
+        while (frame := self.buffered_frame()) is None:
+            if until is not None:
+                self._wait_readable(until)
+            self.read_available(0)
+        return frame
+
+    def receive_nowait(self) -> tuple[int, bytearray] | None:
+        """The next frame if it has arrived, else None; raises as receive."""
+        while (frame := self.buffered_frame()) is None:
+            if not self.read_available():
+                return None
+        return frame
+
+    def buffered_frame(self) -> tuple[int, bytearray] | None:
+        """The next frame if it is in the buffer, else None; raises as receive."""
+        begin = self._start + _HEAD.size
+        if begin > self._end:
+            return None
+        size, kind = _HEAD.unpack_from(self._buffer, self._start)
+        if size > LARGEST_FRAME:
+            raise WireError("a frame is too large")
+        end = begin + size
+        if end <= self._end:
+            self._start = end
+            return kind, self._buffer[begin:end]
+        if _HEAD.size + size <= _READ_BYTES:
+            return None
+        self._start = begin
+        return kind, self._receive_large(size)
+
+    def read_available(self, flags: int = _NO_WAIT) -> bool:
+        """Read into the buffer, by one system call; whether anything came.
+
+        Call when buffered_frame() is None. flags: 0 to wait.
+        """
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
+            rest = self._end - self._start
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, rest
+        count = self._read(self._view[self._end :] if self._end else self._view, flags)
+        self._end += count
+        return count > 0
+
+    def _receive_large(self, size: int) -> bytearray:
+        """Wait for the body of a frame that is larger than the buffer."""
+        body = bytearray(size)
+        view = memoryview(body)
+        have = min(self._end - self._start, size)
+        view[:have] = self._view[self._start : self._start + have]
+        self._start += have
+        while have < size:
+            have += self._read(view[have:], 0)
+        return body
+
+    def _read(self, into: memoryview, flags: int) -> int:
+        try:
+            count = self._socket.recv_into(into, 0, flags)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise LostError from error
+        if not count:
+            raise LostError
+        return count
+
+    def _wait_readable(self, until: float) -> None:
+        left_s = until - time.monotonic()
+        if left_s <= 0 or not self._readable.poll(left_s * 1000 + 1):
+            raise SlowError

@@ -1,0 +1,61 @@
+"""Exceptions of models as texts for clients, in the form that Triton gives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+# The worker's own files; and the bottom of every stack, below the worker's frames.
+_OWN = str(Path(__file__).parents[1])
+_BOTTOM = "<frozen runpy>"
+_UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
+
+
+class ModelMisuse(Exception):
+    """The model returned something that it may not; reported without a type and a trace."""
+
+
+def error_text(error: BaseException) -> str:
+    """The exception and its stack, innermost frame first, without the worker's own frames."""
+    # Half a surrogate pair, which file names may contain, cannot be encoded.
+    return _describe(error).encode("utf-8", "backslashreplace").decode()
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return _with_stack(error, str(error) or "<EMPTY MESSAGE>")
+    except Exception as another:
+        text = _with_stack(error, _UNAVAILABLE)
+        try:
+            why = _with_stack(another, str(another))
+        except Exception:
+            why = _with_stack(another, _UNAVAILABLE)
+        return f"{text}\nMESSAGE UNAVAILABLE DUE TO EXCEPTION: {why}"
+
+
+def _with_stack(error: BaseException, message: str) -> str:
+    if isinstance(error, ModelMisuse):
+        return message
+    text = f"{type(error).__name__}: {message}"
+    trace = error.__traceback__
+    frame: FrameType | None = None
+    line = 0
+    while trace is not None:
+        frame, line = trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+    places = []
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        # The model misused the API: show where it called it.
+        frame = frame.f_back
+        line = 0 if frame is None else frame.f_lineno
+    while frame is not None and not frame.f_code.co_filename.startswith((_OWN, _BOTTOM)):
+        places.append(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n")
+        frame = frame.f_back
+        line = 0 if frame is None else frame.f_lineno
+    if all("importlib" in place for place in places):
+        # A syntax error has no frames of its own.
+        return text
+    return f"{text}\n\nAt:\n{''.join(places)}"

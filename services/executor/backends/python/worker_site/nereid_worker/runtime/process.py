@@ -1,0 +1,55 @@
+"""The worker's process: its arguments and its end. It is started by nereid_worker.__main__."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from ..protocol import wire
+from ..protocol.channel import Channel
+from .worker import run_worker
+
+if TYPE_CHECKING:
+    from .serving import StreamServer
+
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+def main(stream_server: type[StreamServer] | None = None) -> None:
+    """Run the worker and end the process. stream_server: as of run_worker."""
+    descriptor, memory, parent = map(int, sys.argv[1:4])
+    _die_with_parent(parent)
+    sys.argv = [""]
+    last_batch = mmap.mmap(memory, mmap.PAGESIZE)
+    os.close(memory)
+    # Processes that the model starts must not keep the connection open.
+    os.set_inheritable(descriptor, False)
+    channel = Channel(socket.socket(fileno=descriptor))
+    code = 1
+    try:
+        code = run_worker(channel, last_batch, stream_server)
+    except wire.LostError:
+        # The executor has ended.
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The model's threads that never end must not keep the process.
+        os._exit(code)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its executor ends, however it ends."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

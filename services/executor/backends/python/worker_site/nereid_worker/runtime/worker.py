@@ -1,0 +1,98 @@
+"""A worker's life: load the model's file, initialise the model, serve until told to finalise."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..connection.executor_connection import ExecutorConnection, set_connection
+from ..connection.request_segments import RequestSegmentPool
+from ..pb_utils import modules
+from ..pb_utils.model_config import ModelConfig
+from ..protocol import wire
+from .error_text import ModelMisuse, error_text
+from .serving import Serving
+
+if TYPE_CHECKING:
+    from ..protocol.channel import Channel
+    from .serving import StreamServer
+
+
+def run_worker(
+    channel: Channel, last_batch: Any, stream_server: type[StreamServer] | None = None
+) -> int:
+    """Run until the executor says so; the process's exit code. Raises wire.LostError.
+
+    stream_server: serves the instance's stream in this process, where that is possible.
+    """
+    modules.register()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a pipe's or file's
+    channel.send(wire.STARTED, [])
+    kind, body = channel.receive()
+    about = json.loads(bytes(body))
+    connection = ExecutorConnection(channel)
+    connection.verbose = about["verbose"]
+    connection.model_dir = about["version_path"]
+    set_connection(connection)
+    try:
+        if kind == wire.DESCRIBE:
+            connection.notify(wire.DESCRIBED, _auto_completed(about))
+            return 0
+        name = about["args"]["model_instance_name"]
+        connection.instance = name
+        if about["memory"] is not None:
+            connection.segments = RequestSegmentPool(*about["memory"])
+        serving = Serving(connection, last_batch, name, stream_server, decoupled=about["decoupled"])
+        model = _initialized_model(about)
+    except BaseException as error:
+        connection.notify(wire.FAILED, error_text(error))
+        return 1
+    connection.notify(wire.INITIALIZED, serving.set_model(model))
+    serving.run()
+    atexit._run_exitfuncs()
+    connection.notify(wire.FINALIZED, None)
+    return 0
+
+
+def _model_class(about: dict[str, Any]) -> Any:
+    """The file's TritonPythonModel. Raises whatever importing it raises."""
+    path = Path(about["version_path"])
+    file = path / about["filename"]
+    if not file.is_file():
+        raise FileNotFoundError(f"Python model file not found in '{file}'")
+    # As a module of the version's folder, so that relative imports work in it.
+    sys.path += [str(path), str(path.parent)]
+    module = importlib.import_module(f"{path.name}.{file.stem}")
+    if not hasattr(module, "TritonPythonModel"):
+        raise AttributeError(f"Python model file '{file}' has no class TritonPythonModel")
+    return module.TritonPythonModel
+
+
+def _auto_completed(about: dict[str, Any]) -> Any:
+    """The configuration after auto_complete_config; None: the model has no such function."""
+    model_class = _model_class(about)
+    if not hasattr(model_class, "auto_complete_config"):
+        return None
+    completed = model_class.auto_complete_config(ModelConfig(about["model_config"]))
+    if not isinstance(completed, ModelConfig):
+        name = json.loads(about["model_config"])["name"]
+        raise ModelMisuse(
+            f"auto_complete_config function in model '{name}' must return a valid "
+            "pb.ModelConfig object."
+        )
+    return completed.as_dict()
+
+
+def _initialized_model(about: dict[str, Any]) -> Any:
+    model_class = _model_class(about)
+    model = model_class()
+    if not hasattr(model, "execute"):
+        path = Path(about["version_path"]) / about["filename"]
+        raise AttributeError(f"Python model {path} does not implement `execute` method.")
+    if hasattr(model, "initialize"):
+        model.initialize(about["args"])
+    return model

@@ -1,0 +1,291 @@
+"""The batches of one model that executes requests, from the scheduler's frame to the last response.
+
+Pure: frames and responses in, requests and frames out. Two transports use it: an executor's thread
+between stream and model (request_runner), and a worker process that serves the stream itself
+(backends.python.direct). The states of a batch:
+
+    state       event                  next        frame
+    EXECUTING   all have responded     COMPLETE    whole: all responses, in the order of the members
+    EXECUTING   executed, some open    DEFERRED    partial: the responses so far
+    DEFERRED    some respond           DEFERRED    partial: the new responses
+    DEFERRED    the last one responds  COMPLETE    partial: the new responses
+
+A decoupled model's responses are sent as they come, all in partial frames, which are marked as busy
+while the batch is EXECUTING; and its batch is not COMPLETE before it is executed.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from operator import itemgetter
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from nereid.backends import BatchUpdate
+from nereid.core.errors import NereidError
+from nereid.core.messages import error_status_of
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.classification import Classes
+from nereid.services.executor.batch.output_buffers import OutputBuffers
+from nereid.services.executor.batch.requests import RequestReader
+from nereid.services.executor.batch.response_writer import ResponseWriter
+from nereid.services.executor.batch.responses import failure, put
+from nereid.services.executor.tracing import sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from nereid.backends import Request, Response
+    from nereid.core.classification import Classification
+    from nereid.core.messages import ErrorStatus, SharedMemory
+    from nereid.pb import model_config_pb2
+    from nereid.services.executor.batch.arrays import Piece
+
+_log = logging.getLogger(__name__)
+
+_place = itemgetter(0)
+# Of most batches; never written to.
+_NONE: dict[int, Any] = {}
+
+
+class BatchState(enum.Enum):
+    """See the module's table."""
+
+    EXECUTING = enum.auto()
+    DEFERRED = enum.auto()
+    COMPLETE = enum.auto()
+
+
+# Members of an enumeration are slow to look up.
+EXECUTING, DEFERRED, COMPLETE = BatchState
+
+
+class OpenBatch:
+    """A batch whose members wait for responses. Used by one thread at a time.
+
+    A member is a request that the model got, by its number there; a place is its number in the
+    batch, which counts malformed requests as well.
+    """
+
+    __slots__ = (
+        "_decoupled",
+        "_open",
+        "_places",
+        "_unsent",
+        "begun_ns",
+        "classes",
+        "execution",
+        "id",
+        "output_buffers",
+        "started_ns",
+        "state",
+        "trace_contexts",
+    )
+
+    def __init__(
+        self, batch_id: int, started_ns: int, places: Sequence[int], *, decoupled: bool
+    ) -> None:
+        """places: those of the members in the batch."""
+        # The scheduler's number.
+        self.id = batch_id
+        self.state = EXECUTING
+        # Of perf_counter_ns. When the model got it; 0: it did not.
+        self.started_ns = started_ns
+        self.begun_ns = 0
+        # By member: the outputs requested as classes, and shared memory for its outputs.
+        self.classes: dict[int, Mapping[str, Classification]] = _NONE
+        self.output_buffers: dict[int, SharedMemory] = _NONE
+        # Of the requests that are traced.
+        self.trace_contexts: Sequence[bytes] = ()
+        # The model's own object for it, if the transport needs one.
+        self.execution: Any = None
+        self._decoupled = decoupled
+        self._places = places
+        # Members without a final response.
+        self._open = {*range(len(places))}
+        # Place, whether another response follows, and the pieces of the response.
+        self._unsent: list[tuple[int, bool, Sequence[Piece]]] = []
+
+    def reject_request(self, place: int, error_status: ErrorStatus) -> None:
+        """Respond to a malformed request, which the model does not get."""
+        self._unsent.append((place, False, (failure(error_status),)))
+
+    def is_open(self, member: int) -> bool:
+        """Whether the member has no final response."""
+        return member in self._open
+
+    def open_members(self) -> list[int]:
+        return sorted(self._open)
+
+    def member_at(self, place: int) -> int | None:
+        """The member in this place; None: the model did not get it."""
+        return self._places.index(place) if place in self._places else None
+
+    def add_response(self, member: int, pieces: Sequence[Piece]) -> None:
+        """Add a response to an open member, after which another will follow."""
+        self._unsent.append((self._places[member], True, pieces))
+
+    def add_final_responses(self, responses: Iterable[tuple[int, Sequence[Piece]]]) -> None:
+        """Add the last responses to open members."""
+        remaining, places, unsent = self._open, self._places, self._unsent
+        for member, pieces in responses:
+            remaining.discard(member)
+            unsent.append((places[member], False, pieces))
+
+    def fail_open_members(self, error_status: ErrorStatus) -> None:
+        pieces = (failure(error_status),)
+        self.add_final_responses([(member, pieces) for member in self.open_members()])
+
+    def next_frame(self, responded_ns: int = 0, *, executed: bool = False) -> bytes | None:
+        """Move on after responses were added, or the model has executed it; the frame to send.
+
+        responded_ns: when the model was done, of perf_counter_ns; unused for deferred responses.
+        """
+        before = self.state
+        executed = executed or before is DEFERRED
+        if self._open or (self._decoupled and not executed):
+            self.state = DEFERRED if executed else EXECUTING
+        else:
+            self.state = COMPLETE
+            if before is EXECUTING and not self._decoupled:
+                return self._whole_frame(responded_ns)
+        if self.state is EXECUTING and not self._decoupled:
+            return None
+        if self.state is before and not self._unsent:
+            return None
+        frame = pb.Executed(id=self.id) if before is DEFERRED else self._timed_frame(responded_ns)
+        return self._partial_frame(frame)
+
+    def _whole_frame(self, responded_ns: int) -> bytes:
+        unsent = self._unsent
+        if len(unsent) > 1:
+            unsent.sort(key=_place)
+        pieces: list[Piece] = []
+        for _, _, response in unsent:
+            pieces += response
+        pieces.append(self._timed_frame(responded_ns).SerializeToString())
+        return b"".join(pieces)
+
+    def _partial_frame(self, frame: pb.Executed) -> bytes:
+        frame.partial, frame.busy = True, self.state is EXECUTING
+        unsent, self._unsent = self._unsent, []
+        for place, more, response in unsent:
+            put(frame, place, response)
+            if more:
+                frame.responses[-1].more = True
+        return frame.SerializeToString()
+
+    def _timed_frame(self, responded_ns: int) -> pb.Executed:
+        begun_ns = self.begun_ns or responded_ns
+        return pb.Executed(
+            id=self.id,
+            compute_input_ns=begun_ns - self.started_ns,
+            compute_infer_ns=responded_ns - begun_ns,
+            compute_output_ns=perf_counter_ns() - responded_ns,
+        )
+
+
+class OpenBatches:
+    """The batches that a model has, by the numbers that it knows them by (`batches`)."""
+
+    def __init__(
+        self,
+        config: model_config_pb2.ModelConfig,
+        model_path: Path,
+        name: str,
+        *,
+        decoupled: bool,
+        traced: bool,
+    ) -> None:
+        """model_path: the model's directory, with its labels. name: the instance's."""
+        self.output_buffers = OutputBuffers(predictable=not decoupled)
+        self._name = name
+        self._decoupled = decoupled
+        self._traced = traced
+        self._classes = Classes(config, model_path)
+        reader = RequestReader(tuple(tensor.name for tensor in config.output))
+        self._read_request = reader.read_request
+        # The pieces of a response; from any thread.
+        self.write_response = ResponseWriter(self.output_buffers).write_response
+        self.batches: dict[int, OpenBatch] = {}
+
+    def remove_all(self) -> list[tuple[int, OpenBatch]]:
+        """Forget all batches; those that were open, with their numbers."""
+        batches, self.batches = self.batches, {}
+        return list(batches.items())
+
+    def read_batch(self, message: pb.Batch, started_ns: int) -> tuple[OpenBatch, list[Request]]:
+        """The batch, in which malformed requests are responded to, and requests for the model."""
+        members, buffers, read_request = message.members, self.output_buffers, self._read_request
+        places: list[int] = []
+        requests: list[Request] = []
+        classes: dict[int, Mapping[str, Classification]] = {}
+        output_buffers: dict[int, SharedMemory] = {}
+        rejected: list[tuple[int, ErrorStatus]] = []
+        buffer = None
+        # Iterating over a repeated field costs more than indexing it.
+        for place in range(len(members)):
+            if buffers.expected_bytes:
+                buffer = buffers.allocate()
+            try:
+                request = read_request(members[place], buffer)
+            except NereidError as error:
+                rejected.append((place, error_status_of(error)))
+                buffers.release(buffer)
+                continue
+            if request.spec.classes:
+                # Made of the outputs before they are sent, which so need no buffer.
+                classes[len(places)] = request.spec.classes
+                buffers.release(buffer)
+                request = request._replace(output_buffer=None)
+            elif buffer is not None:
+                output_buffers[len(places)] = buffer
+            places.append(place)
+            requests.append(request)
+        batch = OpenBatch(message.id, started_ns, places, decoupled=self._decoupled)
+        batch.classes, batch.output_buffers = classes, output_buffers
+        for place, error_status in rejected:
+            batch.reject_request(place, error_status)
+        if message.traced and self._traced:
+            batch.trace_contexts = sampled(members)
+        return batch, requests
+
+    def controlled_members(
+        self, controls: Iterable[pb.MemberControl]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Batch, member and kind of each control for a request that the model has."""
+        for control in controls:
+            for number, batch in self.batches.items():
+                if batch.id == control.batch:
+                    member = batch.member_at(control.member)
+                    if member is not None:
+                        yield number, member, control.kind
+
+    def classify(self, batch: OpenBatch, response: Response) -> Response:
+        """A response with classes in place of the outputs that they are requested of."""
+        update = BatchUpdate(0, [response], ready_for_next=False)
+        return self._classes.classify_update(update, batch.classes).responses[0]
+
+    def add_responses(self, batch: OpenBatch, responses: Iterable[Response]) -> None:
+        """Write and add responses; those that no member waits for are dropped."""
+        buffers = batch.output_buffers
+        for response in responses:
+            member = response.member
+            if not batch.is_open(member):
+                _log.error("%s responded to a request that it does not have", self._name)
+                continue
+            classified = self.classify(batch, response) if batch.classes else response
+            buffer = buffers.pop(member, None) if buffers else None
+            pieces = self.write_response(classified, buffer)
+            if response.more:
+                batch.add_response(member, pieces)
+            else:
+                batch.add_final_responses([(member, pieces)])
+
+    def release_buffers(self, batch: OpenBatch) -> None:
+        """Nothing will be written to them any more."""
+        for buffer in batch.output_buffers.values():
+            self.output_buffers.release(buffer)
+        batch.output_buffers.clear()

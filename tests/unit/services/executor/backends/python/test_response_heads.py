@@ -1,0 +1,70 @@
+"""The heads of responses, made of the metadata that workers send."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nereid.core.errors import Internal, NotFound
+from nereid.core.messages import ErrorStatus
+from nereid.pb import kserve_pb2
+from nereid.services.executor.backends.python.response_heads import (
+    ResponseHeads,
+    error_status_of,
+)
+
+
+def test_a_head_is_made_of_the_outputs_metadata() -> None:
+    heads = ResponseHeads("m", "3")
+    meta = json.dumps([["Y", "FP32", [2, 2]], ["Z", "BYTES", [1]]]).encode()
+    head = heads.head_of(meta, [16, 9])
+    response = kserve_pb2.ModelInferResponse.FromString(head)
+    assert (response.model_name, response.model_version) == ("m", "3")
+    assert [(each.name, each.datatype, list(each.shape)) for each in response.outputs] == [
+        ("Y", "FP32", [2, 2]),
+        ("Z", "BYTES", [1]),
+    ]
+    assert heads.head_of(meta, [16, 5]) is head
+
+
+def test_a_head_may_have_parameters() -> None:
+    meta = json.dumps({"outputs": [], "parameters": {"a": True, "b": "c"}}).encode()
+    response = kserve_pb2.ModelInferResponse.FromString(ResponseHeads("m", "1").head_of(meta, []))
+    assert response.parameters["a"].bool_param
+    assert response.parameters["b"].string_param == "c"
+
+
+@pytest.mark.parametrize(
+    ("meta", "sizes"),
+    [
+        (b"[]", [4]),
+        (b'[["Y","FP32",[2]]]', [4]),
+        (b'[["Y","FP32",[2]]]', []),
+        (b'[["Y","FP33",[2]]]', [8]),
+        (b'[["Y","FP32",[-2]]]', [8]),
+        (b'[["Y","FP32"]]', [8]),
+        (b'{"outputs": []}', []),
+        (b"\xff", []),
+        (b"7", []),
+    ],
+)
+def test_malformed_outputs(meta: bytes, sizes: list[int]) -> None:
+    heads = ResponseHeads("m", "1")
+    for _ in range(2):
+        with pytest.raises(Internal):
+            heads.head_of(meta, sizes)
+
+
+@pytest.mark.parametrize(
+    ("meta", "code", "message"),
+    [
+        (b'["NOT_FOUND","x"]', NotFound.code, "x"),
+        (b'["CANCELLED","x"]', 1, "x"),
+        (rb'["INTERNAL","a\ud800"]', Internal.code, r"a\ud800"),
+        (b'["HUH","x"]', Internal.code, "the model failed in a way that cannot be told"),
+        (b"7", Internal.code, "the model failed in a way that cannot be told"),
+    ],
+)
+def test_errors(meta: bytes, code: int, message: str) -> None:
+    assert error_status_of(meta) == ErrorStatus(code, message, accepted=True)

@@ -1,0 +1,274 @@
+"""Calls of a worker's model to the mesh, and the memory of their tensors."""
+
+import gc
+import json
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nereid.core.messages import SharedMemory
+from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
+    executor_connection,
+    request_segments,
+)
+from nereid.services.executor.backends.python.worker_site.nereid_worker.pb_utils import (
+    api,
+    model_calls,
+)
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
+    Channel,
+)
+from nereid.shm.mappings import SegmentMappings, exists
+from nereid.shm.segments import Segment as ExecutorsSegment
+from nereid.shm.segments import SegmentPool as ExecutorsSegments
+
+# Models have no types.
+pb: Any = api
+COUNT = 50_000
+
+
+@pytest.fixture
+def executor() -> Iterator[Channel]:
+    """The executor's end of the connection."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = executor_connection.ExecutorConnection(Channel(theirs))
+        connection.start_reader = lambda: None
+        connection.segments = request_segments.RequestSegmentPool(1 << 24, idle_s=3600)
+        executor_connection.set_connection(connection)
+        yield Channel(ours)
+        executor_connection._connection = None
+        if connection.segments._trim_timer is not None:
+            connection.segments._trim_timer.cancel()
+
+
+@pytest.fixture
+def segment() -> Iterator[ExecutorsSegment]:
+    segments = ExecutorsSegments(1 << 20)
+    segment = segments.acquire_segment(1 << 19)
+    assert segment is not None
+    yield segment
+    segments.discard_used_segments()
+
+
+def request(size: int = COUNT) -> Any:
+    return pb.InferenceRequest(
+        model_name="m",
+        requested_output_names=["Y"],
+        inputs=[pb.Tensor("X", np.arange(size, dtype=np.float32))],
+    )
+
+
+def received_calls(executor: Channel) -> list[wire.Call]:
+    calls = []
+    while (frame := executor.receive_nowait()) is not None:
+        assert frame[0] == wire.CALL
+        calls.append(wire.read_call(frame[1]))
+    return calls
+
+
+def description(call: wire.Call) -> Any:
+    return json.loads(call.meta)
+
+
+def respond(call: wire.Call, *tensors: Any, flags: int = 0) -> None:
+    """As the executor does."""
+    about: Any = {"outputs": [["Y", "UINT8", [3]]] * len(tensors), "parameters": {}}
+    if flags & wire.ERROR:
+        about = ["UNAVAILABLE", "no"]
+    reply = wire.Call(call.number, flags, json.dumps(about).encode(), tensors)
+    body = bytearray(b"".join(map(bytes, wire.call_parts(reply))))
+    executor_connection.current_connection().on_call_response(body)
+
+
+def test_a_large_request_is_in_the_workers_segment(executor: Channel) -> None:
+    names = set()
+    for _ in range(3):
+        made = request()
+        future = model_calls.infer(made)
+        (call,) = received_calls(executor)
+        (place,) = call.tensors
+        assert description(call)["inputs"] == [["X", "FP32", [COUNT]]]
+        seen = np.frombuffer(SegmentMappings().view(SharedMemory(*place)), np.float32)
+        assert np.array_equal(seen, made.inputs()[0].as_numpy())
+        names.add(place.segment)
+        respond(call, b"abc")
+        assert bytes(future.result(0).output_tensors()[0].as_numpy()) == b"abc"
+    assert len(names) == 1, "a request's memory is reused after its response"
+
+
+def test_a_request_is_sent_with_all_its_properties(executor: Channel) -> None:
+    context = json.dumps({"traceparent": "00-ab-cd-01"})
+    made = pb.InferenceRequest(
+        request_id="q",
+        correlation_id="s",
+        inputs=[pb.Tensor("X", np.zeros((1, 2), np.int8)), pb.Tensor("Y", np.array([b"ab"]))],
+        requested_output_names=["A", "B"],
+        model_name="m",
+        model_version=3,
+        flags=1,
+        timeout=9,
+        preferred_memory=pb.PreferredMemory(pb.TRITONSERVER_MEMORY_CPU, 0),
+        trace=pb.InferenceTrace(context),
+        parameters={"a": 1, "b": "c", "d": True},
+    )
+    made.set_flags(2)
+    model_calls.infer(made)
+    (call,) = received_calls(executor)
+    assert description(call) == {
+        "what": "infer",
+        "model": "m",
+        "version": 3,
+        "id": "q",
+        "inputs": [["X", "INT8", [1, 2]], ["Y", "BYTES", [1]]],
+        "outputs": ["A", "B"],
+        "parameters": {"a": 1, "b": "c", "d": True},
+        "correlation_id": "s",
+        "flags": 2,
+        "timeout_us": 9,
+        "trace": "00-ab-cd-01",
+    }
+    assert [bytes(each) for each in call.tensors] == [b"\0\0", b"\2\0\0\0ab"]
+
+
+def test_models_are_loaded_unloaded_and_queried(executor: Channel) -> None:
+    """Each of these waits for its response."""
+    calls = []
+
+    def run(work: Callable[[], Any], reply: Any, flags: int = 0) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(work)
+            kind, body = executor.receive()
+            assert kind == wire.CALL
+            call = wire.read_call(body)
+            calls.append((description(call), [bytes(each) for each in call.tensors]))
+            meta = json.dumps(reply).encode()
+            parts = wire.call_parts(wire.Call(call.number, flags, meta, ()))
+            executor_connection.current_connection().on_call_response(
+                bytearray(b"".join(map(bytes, parts)))
+            )
+            return future.result(10)
+
+    assert run(lambda: pb.load_model("m", config="{}", files={"file:1/a": b"xy"}), None) is None
+    assert run(lambda: pb.unload_model("m", unload_dependents=True), None) is None
+    assert run(lambda: pb.unload_model("m"), None) is None
+    assert run(lambda: pb.is_model_ready("m"), False) is False
+    assert run(lambda: pb.is_model_ready("m", model_version="2"), True) is True
+    executor_connection.current_connection().instance = "me_0"
+    text = "Failed to load model: Failed to process the request for model 'me_0', message: no m"
+    with pytest.raises(pb.TritonModelException, match=f"^{text}$"):
+        run(lambda: pb.load_model("m"), ["INTERNAL", "no m"], wire.ERROR)
+    assert calls == [
+        ({"what": "load", "model": "m", "config": "{}", "files": ["file:1/a"]}, [b"xy"]),
+        ({"what": "unload", "model": "m", "dependents": True}, []),
+        ({"what": "unload", "model": "m", "dependents": False}, []),
+        ({"what": "ready", "model": "m", "version": ""}, []),
+        ({"what": "ready", "model": "m", "version": "2"}, []),
+        ({"what": "load", "model": "m", "config": "", "files": []}, []),
+    ]
+
+
+def test_a_small_request_is_sent_inline(executor: Channel) -> None:
+    model_calls.infer(request(10))
+    (call,) = received_calls(executor)
+    assert bytes(call.tensors[0]) == np.arange(10, dtype=np.float32).tobytes()
+
+
+@pytest.mark.parametrize("how", ["error", "many", "dropped"])
+def test_a_segment_that_may_still_be_read_is_discarded(executor: Channel, how: str) -> None:
+    if how == "error":
+        future = model_calls.infer(request())
+        (call,) = received_calls(executor)
+        respond(call, flags=wire.ERROR)
+        assert future.result(0).has_error()
+    else:
+        responses = model_calls.infer_stream(request())
+        (call,) = received_calls(executor)
+        if how == "many":
+            respond(call, b"abc", flags=wire.MORE)
+            respond(call, b"def")
+            assert len(list(responses)) == 2
+        del responses
+        gc.collect()
+    assert not exists(call.tensors[0].segment)
+    assert executor_connection.current_connection().segments.total == 0
+
+
+def test_a_response_is_mapped_until_its_tensors_are_dropped(
+    executor: Channel, segment: ExecutorsSegment
+) -> None:
+    segment.view[64:70] = b"abcdef"
+    future = model_calls.infer(request(10))
+    (call,) = received_calls(executor)
+    places = [wire.Range(*segment.range(64, 3)), wire.Range(*segment.range(67, 3))]
+    respond(call, *places)
+    first, second = future.result(0).output_tensors()
+    del future
+    gc.collect()
+    assert bytes(first.as_numpy()) + bytes(second.as_numpy()) == b"abcdef"
+    del first
+    gc.collect()
+    assert not received_calls(executor)
+    del second
+    gc.collect()
+    assert [description(each) for each in received_calls(executor)] == [
+        {"what": "release", "segment_name": segment.name}
+    ]
+
+
+def test_a_response_to_a_cancelled_call_is_released(
+    executor: Channel, segment: ExecutorsSegment
+) -> None:
+    responses = model_calls.infer_stream(request(10))
+    (call,) = received_calls(executor)
+    del responses
+    gc.collect()
+    respond(call, wire.Range(*segment.range(0, 3)))
+    assert [description(each) for each in received_calls(executor)] == [
+        {"what": "cancel", "call": call.number},
+        {"what": "release", "segment_name": segment.name},
+    ]
+
+
+def test_a_response_whose_segment_was_lost_is_an_error(
+    executor: Channel, segment: ExecutorsSegment
+) -> None:
+    future = model_calls.infer(request(10))
+    (call,) = received_calls(executor)
+    place = wire.Range(*segment.range(0, 3))
+    gone = place._replace(segment=f"{segment.name}0")
+    respond(call, gone)
+    error: Any = future.result(0).error()
+    assert error.message() == "the executor was lost with its answer"
+    assert [description(each)["what"] for each in received_calls(executor)] == ["release"]
+
+
+def test_beyond_a_limit_held_responses_are_copied(
+    executor: Channel, segment: ExecutorsSegment
+) -> None:
+    executor_connection.current_connection()._most_mapped = 0
+    segment.view[:3] = b"abc"
+    future = model_calls.infer(request(10))
+    (call,) = received_calls(executor)
+    respond(call, wire.Range(*segment.range(0, 3)))
+    gc.collect()
+    assert [description(each)["what"] for each in received_calls(executor)] == ["release"]
+    segment.view[:3] = b"xyz"
+    assert bytes(future.result(0).output_tensors()[0].as_numpy()) == b"abc"
+
+
+def test_a_cancelled_future_cancels_the_request(executor: Channel) -> None:
+    future = model_calls.infer(request(10))
+    (call,) = received_calls(executor)
+    assert future.cancel()
+    assert [description(each) for each in received_calls(executor)] == [
+        {"what": "cancel", "call": call.number}
+    ]
+    # The response was already in flight.
+    respond(call, b"abc")
+    assert future.cancelled()

@@ -1,0 +1,137 @@
+"""Tensors in shared memory, as a worker reads and writes them."""
+
+import gc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from nereid.core.messages import SharedMemory
+from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
+    shared_tensors,
+)
+from nereid.services.executor.backends.python.worker_site.nereid_worker.pb_utils.errors import (
+    TritonModelException,
+)
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.shm.segments import Segment, SegmentPool
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def segments() -> Iterator[SegmentPool]:
+    segments = SegmentPool(64 * MIB, writable=True)
+    yield segments
+    segments.discard_used_segments()
+    segments.trim(0)
+
+
+@pytest.fixture
+def segment(segments: SegmentPool) -> Segment:
+    segment = segments.acquire_segment(MIB)
+    assert segment is not None
+    return segment
+
+
+def place(segment: Segment, offset: int, size: int) -> wire.Range:
+    return wire.Range(*segment.range(offset, size))
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 10), (64, 100_000), (8192, 5), (4160, 0)])
+def test_inputs_are_read_in_place(segment: Segment, offset: int, size: int) -> None:
+    data = np.random.default_rng(1).bytes(size)
+    segment.view[offset : offset + size] = data
+    assert bytes(shared_tensors.MappedInputs().view(place(segment, offset, size))) == data
+
+
+def test_writes_to_an_input_are_private_to_the_process(segment: Segment) -> None:
+    array = np.frombuffer(shared_tensors.MappedInputs().view(place(segment, 64, 100)), np.uint8)
+    array[:] = 7
+    assert bytes(segment.view[64:164]) == bytes(100)
+
+
+def test_copied_inputs_do_not_change(segment: Segment) -> None:
+    inputs = shared_tensors.MappedInputs()
+    kept = np.frombuffer(inputs.view(place(segment, 64, 100_000)), np.uint8)
+    gone = inputs.view(place(segment, 200_000, 10))
+    assert len(inputs._maps) == 2
+    del gone
+    inputs.copy_held()
+    segment.view[:] = b"\1" * len(segment.view)
+    assert not kept.any()
+
+
+def test_inputs_that_are_not_copied_change_with_the_segment(segment: Segment) -> None:
+    array = np.frombuffer(shared_tensors.MappedInputs().view(place(segment, 0, 100_000)), np.uint8)
+    segment.view[:] = b"\1" * len(segment.view)
+    assert array.all()
+
+
+@pytest.mark.parametrize(
+    "segment_name", ["1.2", "x", "", f"{1 << 22}.3.4", "1.99999.5", f"{'{pid}'}.{'{descriptor}'}.1"]
+)
+def test_segments_that_do_not_exist(segment: Segment, segment_name: str) -> None:
+    pid, descriptor, _ = segment.name.split(".")
+    segment_name = segment_name.format(pid=pid, descriptor=descriptor)
+    with pytest.raises(TritonModelException, match="is gone"):
+        shared_tensors.MappedInputs().view(wire.Range(segment_name, 0, 1))
+
+
+def test_ranges_outside_the_segment(segment: Segment) -> None:
+    with pytest.raises(TritonModelException, match="outside"):
+        shared_tensors.MappedInputs().view(place(segment, 8, segment.size_bytes))
+
+
+def test_outputs_are_written_side_by_side(segment: Segment) -> None:
+    buffer = wire.Range(*segment.range(0, segment.size_bytes))
+    tensors = [b"a" * 70_000, memoryview(b"b" * 3), b""]
+    placed = shared_tensors.write_outputs(tensors, buffer)
+    assert [each.size for each in placed] == [70_000, 3, 0]
+    for tensor, each in zip(tensors, placed, strict=True):
+        reference = SharedMemory(*each)
+        assert reference.offset % 64 == 0
+        end = reference.offset + reference.size_bytes
+        assert bytes(segment.view[reference.offset : end]) == bytes(tensor)
+
+
+@pytest.mark.parametrize("size", [10, 2 * MIB])
+def test_small_and_too_large_outputs_are_not_written(segment: Segment, size: int) -> None:
+    tensors = [bytes(size)]
+    assert (
+        shared_tensors.write_outputs(tensors, wire.Range(*segment.range(0, segment.size_bytes)))
+        is tensors
+    )
+
+
+def test_a_discarded_buffer_is_not_used(segments: SegmentPool, segment: Segment) -> None:
+    buffer = wire.Range(*segment.range(0, segment.size_bytes))
+    segments.discard(segment.name)
+    tensors = [bytes(100_000)]
+    assert shared_tensors.write_outputs(tensors, buffer) is tensors
+
+
+def test_a_response_is_released_with_its_last_view(segment: Segment) -> None:
+    segment.view[64:67] = b"abc"
+    segment.view[9000:9003] = b"def"
+    released: list[str] = []
+    ranges = [place(segment, 9000, 3), place(segment, 64, 3), place(segment, 128, 0)]
+    tensors = shared_tensors.map_response(ranges, lambda: released.append("now"))
+    assert [bytes(each) for each in tensors] == [b"def", b"abc", b""]
+    array = np.frombuffer(tensors[1], np.uint8)
+    array[:] = 7
+    assert bytes(segment.view[64:67]) == b"abc", "what the model writes is its own"
+    tensors.clear()
+    gc.collect()
+    assert not released
+    del array
+    gc.collect()
+    assert released == ["now"]
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 2 * MIB), (MIB, 1), (0, 0)])
+def test_responses_that_cannot_be_mapped(segment: Segment, offset: int, size: int) -> None:
+    with pytest.raises(TritonModelException):
+        shared_tensors.map_response(
+            [place(segment, offset, size)], lambda: pytest.fail("it is not there")
+        )

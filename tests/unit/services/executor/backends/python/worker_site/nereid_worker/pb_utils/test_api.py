@@ -1,0 +1,298 @@
+"""triton_python_backend_utils, entry by entry: what models can call, and what comes of mistakes."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nereid.services.executor.backends.python.worker_site.nereid_worker.pb_utils import api
+from nereid.services.executor.backends.python.worker_site.nereid_worker.pb_utils.tensors import (
+    Tensor,
+)
+
+# Models have no types.
+pb: Any = api
+# Every name of the real module that models import.
+NAMES = [
+    "Tensor",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceTrace",
+    "TritonError",
+    "TritonModelException",
+    "Logger",
+    "MetricFamily",
+    "ModelConfig",
+    "PreferredMemory",
+    "load_model",
+    "unload_model",
+    "is_model_ready",
+    "get_model_dir",
+    "get_input_tensor_by_name",
+    "get_output_tensor_by_name",
+    "get_input_config_by_name",
+    "get_output_config_by_name",
+    "using_decoupled_model_transaction_policy",
+    "triton_to_numpy_type",
+    "numpy_to_triton_type",
+    "triton_string_to_numpy",
+    "serialize_byte_tensor",
+    "deserialize_bytes_tensor",
+    "TRITON_STRING_TO_NUMPY",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "TRITONSERVER_REQUEST_RELEASE_ALL",
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
+    "TRITONSERVER_MEMORY_CPU",
+    "TRITONSERVER_MEMORY_GPU",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there(name: str) -> None:
+    assert name in pb.__all__
+    assert hasattr(pb, name)
+
+
+def test_constants_are_those_of_triton() -> None:
+    assert (
+        pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+        pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
+        pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+        pb.TRITONSERVER_REQUEST_RELEASE_ALL,
+        pb.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    ) == (1, 2, 1, 1, 2)
+
+
+# ---- Tensor
+
+
+@pytest.mark.parametrize(
+    ("array", "datatype"),
+    [
+        (np.array([True]), 1),
+        (np.zeros(2, np.uint8), 2),
+        (np.zeros((2, 3), np.int64), 9),
+        (np.array(3.0, np.float16), 10),
+        (np.zeros(3, np.float32), 11),
+        (np.array(["a", b"b", 3, None], np.object_), 13),
+        (np.array([b"a", b"bc"]), 13),
+    ],
+)
+def test_a_tensor_is_its_array(array: Any, datatype: int) -> None:
+    tensor = pb.Tensor("x", array)
+    assert tensor.name() == "x"
+    assert tensor.as_numpy() is array
+    assert tensor.shape() == list(array.shape)
+    assert tensor.triton_dtype() == datatype
+    assert tensor.is_cpu()
+
+
+def test_a_tensor_of_a_transposed_array_lies_in_order() -> None:
+    array = np.arange(6, dtype=np.int32).reshape(2, 3).T
+    tensor = pb.Tensor("x", array)
+    assert tensor.as_numpy().flags.c_contiguous
+    assert bytes(tensor.raw()) == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros(1, np.complex64), np.array(["a"]), np.zeros(1, ">f4"), np.zeros(1, "M8[s]")]
+)
+def test_other_types_are_no_tensors(array: Any) -> None:
+    with pytest.raises(pb.TritonModelException, match=r"NumPy dtype is not supported\."):
+        pb.Tensor("x", array)
+
+
+@pytest.mark.parametrize("arguments", [("x", [1, 2]), ("x", None), (3, np.zeros(1))])
+def test_a_tensor_is_made_of_a_name_and_an_array(arguments: tuple[Any, Any]) -> None:
+    with pytest.raises(TypeError):
+        pb.Tensor(*arguments)
+
+
+def test_strings_arrive_as_bytes_objects() -> None:
+    raw = pb.serialize_byte_tensor(np.array([b"", b"\xff\x00", "é"], np.object_))
+    tensor = Tensor.of_raw("x", "BYTES", (3,), raw)
+    assert tensor.as_numpy().tolist() == [b"", b"\xff\x00", "é".encode()]
+
+
+def test_an_input_can_be_written_to() -> None:
+    tensor = Tensor.of_raw("x", "INT32", (2,), bytearray(8))
+    tensor.as_numpy()[0] = 7
+    assert tensor.as_numpy().tolist() == [7, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint64, np.float16, np.bool_])
+def test_dlpack_both_ways_without_a_copy(dtype: Any) -> None:
+    array = np.ones((2, 3), dtype)
+    tensor = pb.Tensor("x", array)
+    back = pb.Tensor.from_dlpack("y", tensor.to_dlpack())
+    assert np.shares_memory(back.as_numpy(), array)
+    assert back.name() == "y"
+    # What has the protocol itself is taken as well, a Tensor included.
+    assert np.shares_memory(pb.Tensor.from_dlpack("y", tensor).as_numpy(), array)
+    assert np.shares_memory(pb.Tensor.from_dlpack("y", array).as_numpy(), array)
+    assert np.shares_memory(np.from_dlpack(tensor), array)
+
+
+def test_bf16_goes_by_dlpack_alone() -> None:
+    tensor = Tensor.of_raw("x", "BF16", (1, 2), b"\xc0\x3f\x00\xc0")
+    with pytest.raises(pb.TritonModelException, match="BF16"):
+        tensor.as_numpy()
+    back = pb.Tensor.from_dlpack("y", tensor.to_dlpack())
+    assert back.triton_dtype() == 14
+    assert back.shape() == [1, 2]
+    assert bytes(back.raw()) == b"\xc0\x3f\x00\xc0"
+
+
+def test_what_dlpack_does_not_take() -> None:
+    strings = pb.Tensor("x", np.array([b"a"]))
+    with pytest.raises(pb.TritonModelException, match="DLPack does not have support for string"):
+        strings.to_dlpack()
+    capsule = pb.Tensor("x", np.zeros(1)).to_dlpack()
+    pb.Tensor.from_dlpack("y", capsule)
+    with pytest.raises(pb.TritonModelException, match="DLPack capsule that is not used"):
+        pb.Tensor.from_dlpack("y", capsule)
+    for what in ("text", None):
+        with pytest.raises(pb.TritonModelException, match="Provided tensor is not supported"):
+            pb.Tensor.from_dlpack("y", what)
+
+
+# ---- requests and responses
+
+
+def request(**about: Any) -> Any:
+    tensor = pb.Tensor("X", np.zeros(1))
+    about = {"inputs": [tensor], "requested_output_names": ["Y"], "model_name": "m", **about}
+    return pb.InferenceRequest(**about)
+
+
+def test_a_request_returns_its_arguments() -> None:
+    made = request(
+        request_id="q", correlation_id="abc", flags=1, timeout=4, parameters={"a": 1, "b": "x"}
+    )
+    assert [tensor.name() for tensor in made.inputs()] == ["X"]
+    assert made.request_id() == "q"
+    assert made.correlation_id() == "abc"
+    assert made.flags() == 1
+    made.set_flags(2)
+    assert made.flags() == 2
+    assert made.timeout() == 4
+    assert json.loads(made.parameters()) == {"a": 1, "b": "x"}
+    assert set(made.requested_output_names()) == {"Y"}
+    assert made.trace().get_context() is None
+    assert not made.is_cancelled()
+
+
+def test_what_a_request_may_be_made_of_besides() -> None:
+    memory = pb.PreferredMemory(pb.TRITONSERVER_MEMORY_GPU, 1)
+    assert memory.preferred_memory_type is pb.TRITONSERVER_MEMORY_GPU
+    assert memory.preferred_device_id == 1
+    with pytest.raises(TypeError):
+        pb.PreferredMemory(1)
+    made = request(preferred_memory=memory, trace=pb.InferenceTrace("context"))
+    assert made.trace().get_context() == "context"
+    assert (pb.TRITONSERVER_MEMORY_GPU, pb.TRITONSERVER_MEMORY_CPU) == (0, 1)
+
+
+def test_a_plain_request_has_defaults() -> None:
+    made = request()
+    assert (made.request_id(), made.correlation_id(), made.flags()) == ("", 0, 0)
+    assert (made.timeout(), made.parameters()) == (0, "{}")
+
+
+@pytest.mark.parametrize(
+    ("about", "error"),
+    [
+        ({"inputs": [1]}, TypeError),
+        ({"request_id": 3}, TypeError),
+        ({"correlation_id": 1.5}, pb.TritonModelException),
+        ({"parameters": {"a": [1]}}, pb.TritonModelException),
+        ({"parameters": {3: 1}}, pb.TritonModelException),
+        ({"parameters": 3}, TypeError),
+        ({"inputs": None}, TypeError),
+        ({"requested_output_names": None}, TypeError),
+        ({"model_name": None}, TypeError),
+    ],
+)
+def test_a_request_made_wrongly(about: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        request(**about)
+
+
+def test_a_request_of_the_models_own_has_no_sender() -> None:
+    with pytest.raises(pb.TritonModelException, match="Response factory does not exist"):
+        request().get_response_sender()
+
+
+def test_release_flags() -> None:
+    for flags in (pb.TRITONSERVER_REQUEST_RELEASE_ALL, pb.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
+        # Of a request that the model makes itself nothing comes of it.
+        assert request().set_release_flags(flags) is None
+    with pytest.raises(TypeError):
+        request().set_release_flags("all")
+
+
+def test_responses() -> None:
+    tensor = pb.Tensor("Y", np.zeros(1))
+    response = pb.InferenceResponse([tensor], parameters={"a": True})
+    assert response.output_tensors() == [tensor]
+    assert not response.has_error()
+    assert response.error() is None
+    assert json.loads(response.parameters()) == {"a": True}
+    failed = pb.InferenceResponse(error=pb.TritonError("m", pb.TritonError.NOT_FOUND))
+    assert failed.output_tensors() == []
+    assert failed.has_error()
+    assert (failed.error().message(), int(failed.error().code())) == ("m", 2)
+    assert pb.InferenceResponse([], pb.TritonError("e")).error().code() == pb.TritonError.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pb.InferenceResponse([3]),
+        lambda: pb.InferenceResponse(error="x"),
+        lambda: pb.InferenceResponse(parameters=3),
+        lambda: pb.TritonError("m", 99),
+        lambda: pb.TritonError(3),
+    ],
+)
+def test_responses_made_wrongly(make: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError):
+        make()
+
+
+def test_tensors_by_name() -> None:
+    tensor = pb.Tensor("X", np.zeros(1))
+    assert pb.get_input_tensor_by_name(request(inputs=[tensor]), "X") is tensor
+    assert pb.get_input_tensor_by_name(request(), "Z") is None
+    response = pb.InferenceResponse([tensor])
+    assert pb.get_output_tensor_by_name(response, "X") is tensor
+    assert pb.get_output_tensor_by_name(response, "Z") is None
+
+
+# ---- datatypes
+
+
+def test_datatypes_by_number_and_name() -> None:
+    for name, dtype in pb.TRITON_STRING_TO_NUMPY.items():
+        assert pb.triton_string_to_numpy(name) is dtype
+        number = pb.numpy_to_triton_type(np.dtype(dtype))
+        assert np.dtype(pb.triton_to_numpy_type(number)) == np.dtype(dtype)
+    assert pb.triton_string_to_numpy("TYPE_STRING") is np.object_
+    assert pb.triton_string_to_numpy("TYPE_FP32") is np.float32
+    with pytest.raises(KeyError):
+        pb.triton_string_to_numpy("TYPE_NONE")
+
+
+def test_strings_framed_and_back() -> None:
+    strings = np.array([[b"a", b""], [b"\x00", "é".encode()]], np.object_)
+    framed = pb.serialize_byte_tensor(strings)
+    assert pb.deserialize_bytes_tensor(framed).tolist() == strings.ravel().tolist()
+    assert pb.serialize_byte_tensor(np.zeros(0, np.object_)) == ()
+    assert pb.serialize_byte_tensor(np.zeros(2)) is None
+    for cut in (framed[:2], framed[:-1]):
+        with pytest.raises(ValueError, match="ends inside"):
+            pb.deserialize_bytes_tensor(cut)
