@@ -19,6 +19,7 @@ from nereid.core.classification import (
 from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, Unimplemented
+from nereid.core.shapes import shape_fits
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.ensembles.graph import Plan, steps_of
 
@@ -314,14 +315,8 @@ def fit_batch_dimension(
     shape: tuple[int, ...], dims: Sequence[int], *, batched: bool
 ) -> tuple[int, ...]:
     """A shape with a batch dimension added or removed, where the model and the tensor differ."""
-    if batched and _matches(shape, dims):
+    if batched and shape_fits(shape, dims):
         return (1, *shape)
-    if not batched and shape[:1] == (1,) and _matches(shape[1:], dims):
+    if not batched and shape[:1] == (1,) and shape_fits(shape[1:], dims):
         return shape[1:]
     return shape
-
-
-def _matches(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    return len(shape) == len(dims) and all(
-        want in (_VARIABLE, got) for got, want in zip(shape, dims, strict=True)
-    )

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import format_shape
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nereid.pb.model_config_pb2 import ModelConfig, ModelEnsembling, ModelInput, ModelOutput
 
@@ -114,8 +115,8 @@ def _check_consistent(
     # A model without batching may declare the batch dimension as one of its own, or not at all.
     if not (_compatible(first.dims, seen.dims) or _compatible(first.full_dims, seen.full_dims)):
         raise InvalidArgument(
-            f"{start} shape: {_dims_text(first.full_dims)} is inferred from model {first.model}"
-            f" while {_dims_text(seen.full_dims)} is inferred from model {seen.model}"
+            f"{start} shape: {format_shape(first.full_dims)} is inferred from model {first.model}"
+            f" while {format_shape(seen.full_dims)} is inferred from model {seen.model}"
         )
 
 
@@ -123,10 +124,6 @@ def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and all(
         _ANY in (a, b) or a == b for a, b in zip(one, other, strict=True)
     )
-
-
-def _dims_text(dims: Iterable[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"
 
 
 def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:

@@ -14,6 +14,7 @@ from nereid.core import datatypes
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.messages import CLASSIFICATION, SharedMemory
+from nereid.core.shapes import format_shape, shape_fits
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.batching.queues import request_prefix
 from nereid.services.scheduler.requests.entry import Entry, ValidHead
@@ -271,7 +272,7 @@ class _HeadReader:
         dims = tuple(tensor.shape[1:] if batched else tensor.shape)
         if len(dims) == len(spec.dims) and min(dims, default=0) < 0:
             raise InvalidArgument(prefix + self._unspecified_text(tensor))
-        if not _fits(dims, spec.dims):
+        if not shape_fits(dims, spec.dims):
             raise InvalidArgument(prefix + self._shape_text(tensor, spec))
         # Without zeros, so that no dimension can hide behind one. Like Triton, a batch of 0 is
         # sized as a tensor without a batch dimension.
@@ -280,14 +281,14 @@ class _HeadReader:
         if datatypes.element_count([dim for dim in full if dim]) * width > _MAX_TENSOR_BYTES:
             raise InvalidArgument(
                 f"{prefix}input '{tensor.name}' for model '{self._name}' is too large: "
-                f"{_dims_text(tensor.shape)}"
+                f"{format_shape(tensor.shape)}"
             )
         return dims, datatypes.byte_size(spec.datatype, full)
 
     def _unspecified_text(self, tensor: Input) -> str:
         return (
             f"All input dimensions should be specified for input '{tensor.name}' for model "
-            f"'{self._name}', got {_dims_text(tensor.shape)}"
+            f"'{self._name}', got {format_shape(tensor.shape)}"
         )
 
     def _shape_text(self, tensor: Input, spec: InputSpec) -> str:
@@ -295,7 +296,7 @@ class _HeadReader:
         expected = (_VARIABLE, *spec.dims) if batched else spec.dims
         return (
             f"unexpected shape for input '{tensor.name}' for model '{self._name}'. "
-            f"Expected {_dims_text(expected)}, got {_dims_text(tensor.shape)}. "
+            f"Expected {format_shape(expected)}, got {format_shape(tensor.shape)}. "
             f"{_BATCH_NOTE if batched else ''}"
         )
 
@@ -311,16 +312,6 @@ class _HeadReader:
             elif any_optional:
                 key.append(name)
         return tuple(key)
-
-
-def _fits(dims: tuple[int, ...], expected: Sequence[int]) -> bool:
-    return len(dims) == len(expected) and all(
-        want in (_VARIABLE, got) for want, got in zip(expected, dims, strict=True)
-    )
-
-
-def _dims_text(dims: Iterable[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"
 
 
 def _quoted(names: Iterable[str]) -> str:
