@@ -55,8 +55,11 @@ _FORMS = {
     )
 }
 _PHRASES = ("under way", "is gone", "nobody's", "no taker", "in passing", "hears of")
+_ROOTS = ("nereid", "services", "tests", "benchmarks", "examples", "scripts")
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _SKIPPED = ("_pb2.py", "_pb2.pyi")
+# Models as users write them; those of the conformance table run on Triton as well.
+_USER_CODE = "python_models"
 
 
 def words_of(name: str) -> list[str]:
@@ -126,13 +129,13 @@ def prose_count(paths: list[Path]) -> Counter[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", action="store_true", help="count the words in prose, too")
-    parser.add_argument("paths", nargs="*", type=Path, default=[Path("nereid"), Path("services")])
+    parser.add_argument("paths", nargs="*", type=Path, default=list(map(Path, _ROOTS)))
     arguments = parser.parse_args()
     paths = sorted(
         path
         for root in arguments.paths
         for path in (root.rglob("*.py") if root.is_dir() else [root])
-        if not path.name.endswith(_SKIPPED)
+        if not path.name.endswith(_SKIPPED) and _USER_CODE not in path.parts[:-1]
     )
     found = [line for path in paths for line in findings(path)]
     print(*found, sep="\n", end="\n" if found else "")

@@ -45,12 +45,12 @@ class World:
         self.running = asyncio.create_task(service.run())
         self.path = str(python_models.save(root, "talk") / "1")
         self.numbers = iter(range(1, 100))
-        self.stay: JoinStream
+        self.session: JoinStream
 
     async def load(self, more: str = "") -> InstanceStream:
         written = f'name: "m" {python_models.TALK} {more}'
         config = text_format.Parse(written, model_config_pb2.ModelConfig())
-        self.stay.load(7, config, self.path)
+        self.session.load(7, config, self.path)
         return await self.scheduler.accept_stream()
 
     def send(self, stream: InstanceStream, text: str) -> int:
@@ -80,7 +80,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with scheduler.serving(tmp_path / "socket") as address:
         settings = ExecutorSettings(scheduler_address=address, name="one", gpus="none")
         world = World(scheduler, ExecutorService(settings, BackendRegistry()), tmp_path / "models")
-        world.stay, _ = await scheduler.accept_session()
+        world.session, _ = await scheduler.accept_session()
         try:
             yield world
         finally:
@@ -94,9 +94,9 @@ async def test_a_worker_serves_its_stream_until_it_is_unloaded(world: World) -> 
     assert stream.call.get("nereid-crash-reports") == "1"
     assert [await world.say(stream, f"echo {n}") for n in range(3)] == ["0", "1", "2"]
     assert int(await world.say(stream, "pid")) != os.getpid()
-    world.stay.unload(7)
+    world.session.unload(7)
     await stream.wait()
-    assert (await world.stay.event()).instance_unloaded.instance == 7
+    assert (await world.session.event()).instance_unloaded.instance == 7
 
 
 async def test_a_batch_in_flight_is_responded_to_before_the_unload(
@@ -104,22 +104,22 @@ async def test_a_batch_in_flight_is_responded_to_before_the_unload(
 ) -> None:
     stream = await world.load()
     process = await world.busy(stream, tmp_path)
-    world.stay.unload(7)
+    world.session.unload(7)
     # Commands are handled in order, so by now the executor has handled the unload.
-    world.stay.unload(99)
-    assert (await world.stay.event()).instance_unloaded.instance == 99
+    world.session.unload(99)
+    assert (await world.session.event()).instance_unloaded.instance == 99
     assert not stream.ended.is_set()
     (tmp_path / "enough").touch()
     assert reply(await stream.responses()) == str(process)
     await stream.wait()
-    assert (await world.stay.event()).instance_unloaded.instance == 7
+    assert (await world.session.event()).instance_unloaded.instance == 7
 
 
 async def test_a_lost_worker_is_reported_with_the_batch_that_it_had_begun(world: World) -> None:
     stream = await world.load()
     assert await world.say(stream, "echo well") == "well"
     number = world.send(stream, "die SIGKILL")
-    lost = (await world.stay.event()).instance_lost
+    lost = (await world.session.event()).instance_lost
     assert (lost.instance, lost.begun) == (7, number)
     assert (lost.error.code, lost.error.message, lost.error.accepted) == (Internal.code, LOST, True)
     await stream.wait()
@@ -131,7 +131,7 @@ async def test_a_lost_idle_worker_is_reported_as_well(world: World) -> None:
     stream = await world.load()
     process = int(await world.say(stream, "pid"))
     os.kill(process, signal.SIGKILL)
-    lost = (await world.stay.event()).instance_lost
+    lost = (await world.session.event()).instance_lost
     assert (lost.instance, lost.begun) == (7, 1)
     again = await world.scheduler.accept_stream()
     # Its first batch is not mistaken for one that the other had begun.
@@ -153,24 +153,24 @@ async def test_a_stream_that_ends_in_good_order_is_not_opened_again(world: World
     stream = await world.load()
     assert await world.say(stream, "echo x") == "x"
     stream.call.finish()
-    world.stay.unload(7)
-    assert (await world.stay.event()).instance_unloaded.instance == 7
+    world.session.unload(7)
+    assert (await world.session.event()).instance_unloaded.instance == 7
     assert world.scheduler.streams_waiting == 0
 
 
 async def test_a_refused_instance_ends(world: World) -> None:
     world.scheduler.refused.add("7")
     config = text_format.Parse(f'name: "m" {python_models.TALK}', model_config_pb2.ModelConfig())
-    world.stay.load(7, config, world.path)
-    failed = await world.stay.failure()
+    world.session.load(7, config, world.path)
+    failed = await world.session.failure()
     assert failed.instance == 7
     assert "never heard of it" in failed.error.message
 
 
 async def test_when_the_scheduler_is_lost_workers_end_at_once(world: World, tmp_path: Path) -> None:
     process = await world.busy(await world.load(), tmp_path)
-    world.stay.call.fail(Status.UNAVAILABLE, "restarting")
-    world.stay, _ = await world.scheduler.accept_session()
+    world.session.call.fail(Status.UNAVAILABLE, "restarting")
+    world.session, _ = await world.scheduler.accept_session()
     async with asyncio.timeout(WAIT_S):
         while Path(f"/proc/{process}").exists():
             await asyncio.sleep(0.01)
@@ -189,9 +189,9 @@ async def test_requests_may_be_responded_to_after_execution(world: World, config
     assert (executed.id, executed.partial) == (number, True)
     assert [(one.id, response_of(one)[0][3][4:]) for one in executed.responses] == [(1, b"that")]
     # An unload waits for those that are open.
-    world.stay.unload(7)
-    world.stay.unload(99)
-    assert (await world.stay.event()).instance_unloaded.instance == 99
+    world.session.unload(7)
+    world.session.unload(99)
+    assert (await world.session.event()).instance_unloaded.instance == 99
     last = world.send(stream, "release")
     responses: dict[tuple[int, int], bytes] = {}
     while len(responses) < 3:
@@ -200,7 +200,7 @@ async def test_requests_may_be_responded_to_after_execution(world: World, config
             responses[executed.id, one.id] = response_of(one)[0][3][4:]
     assert responses == {(held, 0): b"me", (number, 0): b"this", (last, 0): b"2"}
     await stream.wait()
-    assert (await world.stay.event()).instance_unloaded.instance == 7
+    assert (await world.session.event()).instance_unloaded.instance == 7
 
 
 @pytest.mark.parametrize("size", [2, 100_000])

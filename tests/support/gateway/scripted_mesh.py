@@ -16,7 +16,7 @@ class ScriptedMesh:
     """
 
     def __init__(self) -> None:
-        self.told: list[InferResponse] = []
+        self.delivered: list[InferResponse] = []
         # The last request's; to be called with its responses.
         self.on_response: Callable[[InferResponse], None] = _nobody
         self.cancelled = 0

@@ -223,7 +223,7 @@ def test_a_name_that_the_graph_does_not_have_is_not_filled_in() -> None:
     )
 
 
-def test_optional_inputs_and_the_sequence_batchers_tensors_stay_hidden() -> None:
+def test_optional_inputs_and_the_sequence_batchers_tensors_are_hidden() -> None:
     description = graph(
         {"x": (-1, 4), "w": (4,), "START": (-1, 1), "s_in": (-1, 2)},
         {"y": (-1, 2), "s_out": (-1, 2)},

@@ -54,7 +54,7 @@ class Mesh(ScriptedMesh):
     def infer_into(self, *ranges: tuple[str, RegionRange]) -> RequestHandle:
         request = InferRequest(1, b"", [])
         self.regions.resolve_ranges(request, RegionRanges((), ranges))
-        return self.outputs.infer(request, self.told.append)
+        return self.outputs.infer(request, self.delivered.append)
 
     @property
     def users(self) -> int:
@@ -67,7 +67,7 @@ def test_outputs_are_written_to_their_ranges() -> None:
     assert mesh.users == 2
     response = InferResponse(1, HEAD, [b"aa", b"bbb"])
     mesh.on_response(response)
-    assert (mesh.told[0].head, mesh.told[0].payloads) == (HEAD, [b"aa", b""])
+    assert (mesh.delivered[0].head, mesh.delivered[0].payloads) == (HEAD, [b"aa", b""])
     assert mesh.memory.data == bytearray(b"\0\0\0\0bbb\0")
     # The original response, which other requests may share, keeps its payloads.
     assert response.payloads == [b"aa", b"bbb"]
@@ -78,7 +78,7 @@ def test_an_output_that_does_not_fit_is_an_error() -> None:
     mesh = Mesh()
     mesh.infer_into(("A", RegionRange("r", 0, 1)))
     mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
-    assert mesh.told[0].error == ErrorStatus(
+    assert mesh.delivered[0].error == ErrorStatus(
         13,
         "shared memory size specified with the request for output 'A' (1 bytes) should be at least"
         " 2 bytes to hold the results",
@@ -93,7 +93,7 @@ def test_errors_pass_unchanged() -> None:
     mesh.infer_into(("A", RegionRange("r", 0, 8)))
     failure = InferResponse(1, error=ErrorStatus(14, "no"))
     mesh.on_response(failure)
-    assert mesh.told == [failure]
+    assert mesh.delivered == [failure]
     assert mesh.users == 0
 
 
@@ -120,7 +120,7 @@ def test_each_of_several_responses_overwrites_the_one_before() -> None:
     assert mesh.flows == [True]
     mesh.on_response(InferResponse(1))
     assert mesh.users == 0
-    assert [(response.more, response.error is None) for response in mesh.told] == [
+    assert [(response.more, response.error is None) for response in mesh.delivered] == [
         (True, True),
         (True, False),
         (True, True),
@@ -130,9 +130,9 @@ def test_each_of_several_responses_overwrites_the_one_before() -> None:
 
 def test_requests_without_regions_go_straight_through() -> None:
     mesh = Mesh()
-    assert mesh.outputs.infer(InferRequest(1, b"", []), mesh.told.append) is mesh
+    assert mesh.outputs.infer(InferRequest(1, b"", []), mesh.delivered.append) is mesh
     mesh.on_response(InferResponse(1, HEAD, [b"aa", b"bbb"]))
-    assert mesh.told[0].payloads == [b"aa", b"bbb"]
+    assert mesh.delivered[0].payloads == [b"aa", b"bbb"]
 
 
 def test_the_table_of_heads_is_bounded() -> None:

@@ -55,7 +55,7 @@ class Mesh(ScriptedMesh):
 
     def ask(self, request: InferRequest, protocol: str = "grpc") -> RequestHandle:
         request.arrival = Arrival(protocol, monotonic_ns())
-        return self.tracing.infer(request, self.told.append)
+        return self.tracing.infer(request, self.delivered.append)
 
     def response(self, head: bytes = b"", **more: object) -> None:
         self.on_response(InferResponse(1, head, **more))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_the_settings_alone_say_which_are_traced() -> None:
     it = Mesh(ALL._replace(rate=2))
     passed, chosen = request(SAMPLED), request(SAMPLED)
     it.ask(passed)
-    assert it.on_response == it.told.append
+    assert it.on_response == it.delivered.append
     # No service collects times that no file is for.
     assert passed.trace_context == SAMPLED[:25] + b"\2"
     it.ask(chosen)
@@ -111,7 +111,7 @@ def test_a_trace_has_the_gateways_times_and_the_models(protocol: str, seen: list
     it.ask(request(), protocol)
     model = part()
     it.response(b"head", trace=(model,))
-    assert len(it.told) == 1
+    assert len(it.delivered) == 1
     assert it.trace().models == (model,)
     shown = names(it.trace().moments)
     assert [name for name in shown if name != RESPONDED[0]] == seen
@@ -130,7 +130,7 @@ def test_each_response_is_shown_but_the_first_empty_one() -> None:
         it.response(b"two", more=True)
     assert it.sink.traces == []
     it.response(trace=(part(),))
-    assert len(it.told) == 503
+    assert len(it.delivered) == 503
     shown = names(it.trace().moments)
     assert shown[:8] == GRPC + 2 * RESPONDED
     assert len(shown) < 400

@@ -30,7 +30,7 @@ class Mesh(ScriptedMesh):
 
     def ask(self, request: InferRequest) -> RequestHandle:
         request.arrival = Arrival("grpc", monotonic_ns())
-        return self.tracing.infer(request, self.told.append)
+        return self.tracing.infer(request, self.delivered.append)
 
 
 def request(context: bytes = b"", head: bytes = HEAD) -> InferRequest:
@@ -51,7 +51,7 @@ def test_an_unsampled_request_passes_as_it_came(context: bytes) -> None:
     it = Mesh(TraceConfig(mode="opentelemetry"))
     asked = request(context)
     handle = it.ask(asked)
-    assert it.on_response == it.told.append
+    assert it.on_response == it.delivered.append
     handle.cancel()
     assert it.cancelled == 1
     assert asked.trace_context == context
@@ -64,7 +64,7 @@ def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
     it.ask(asked)
     response = InferResponse(1)
     it.on_response(response)
-    assert it.told == [response]
+    assert it.delivered == [response]
     root = it.tracer.one("InferRequest")
     assert root.parent == SAMPLED
     assert root.context == asked.trace_context != SAMPLED
@@ -112,7 +112,7 @@ def test_a_request_with_several_responses_is_traced_to_the_last() -> None:
     assert it.flows == [True]
     assert it.tracer.spans == []
     it.on_response(InferResponse(1))
-    assert [response.head for response in it.told] == [b"one", b""]
+    assert [response.head for response in it.delivered] == [b"one", b""]
     assert len(it.tracer.named("InferRequest")) == len(it.tracer.named("send")) == 1
 
 

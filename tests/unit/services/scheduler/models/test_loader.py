@@ -104,7 +104,7 @@ async def test_an_executor_that_lacks_the_backend_affects_no_other() -> None:
     assert not instances[0].finished
 
 
-async def test_a_version_stays_ready_when_its_only_executor_is_lost() -> None:
+async def test_a_version_is_ready_after_its_only_executor_is_lost() -> None:
     it = World()
     session, stream = it.join("good")
     it.open(stream)

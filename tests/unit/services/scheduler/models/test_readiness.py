@@ -101,7 +101,7 @@ async def test_a_model_without_a_readiness_check_is_not_queried() -> None:
     assert asked.questions == []
 
 
-async def test_no_response_in_time_is_not_ready_and_the_query_stays_pending() -> None:
+async def test_no_response_in_time_is_not_ready_and_the_query_remains_pending() -> None:
     asked = MeshRequest()
     assert not await asked.is_ready(0.001)
     assert not await asked.is_ready(0.001)

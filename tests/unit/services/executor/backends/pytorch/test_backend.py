@@ -197,7 +197,7 @@ def test_the_description_is_empty_but_the_file_must_exist(tmp_path: Path) -> Non
     assert pytorch.describe(one.config, one.version_path) is EMPTY_DESCRIPTION
 
 
-def test_parts_stay_where_the_file_puts_them_for_kind_model(tmp_path: Path) -> None:
+def test_kind_model_leaves_parts_where_the_file_puts_them(tmp_path: Path) -> None:
     text = "max_batch_size: 8 instance_group { kind: KIND_MODEL }"
     model = pytorch.load(spec(save(tmp_path / "1", SUB), ["a", "b"], text=text))
     assert model._device is None
