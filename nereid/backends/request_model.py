@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from threading import Event
 
     from nereid.core.classification import Classification
-    from nereid.core.messages import ErrorStatus, Parameter, SharedMemory
+    from nereid.core.messages import ErrorStatus, Parameter
+    from nereid.shm.reference import SharedMemory
 
 
 @dataclass(frozen=True, slots=True, eq=False)

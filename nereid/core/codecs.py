@@ -19,13 +19,13 @@ from nereid.core.messages import (
     InferResponse,
     LogRules,
     Release,
-    SharedMemory,
     TracedModel,
     TracedTensor,
     TraceRule,
     TraceRules,
 )
 from nereid.pb import nereid_pb2 as pb
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.shm.reference import SharedMemory
+
 if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.shm.segments import Lease
@@ -21,14 +23,6 @@ CLASSIFICATION: Final = "classification"
 
 # Why a decoupled model refuses a request for a single response; the fronts name the protocol.
 DECOUPLED: Final = "doesn't support models with decoupled transaction policy"
-
-
-class SharedMemory(NamedTuple):
-    """A range of a segment (nereid.shm.segments) that both ends of a hop can map."""
-
-    segment_name: str
-    offset: int
-    size_bytes: int
 
 
 # A memoryview only inside the gateway, once it has mapped a response's tensors.

@@ -1,6 +1,6 @@
 """The reader's side of shared memory: other processes' segments, mapped into this one.
 
-A reference (nereid.core.messages.SharedMemory) may be stale or forged: what it names is checked
+A reference (nereid.shm.reference.SharedMemory) may be stale or forged: what it names is checked
 before it is mapped. Knows no service.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.shm.segments import SIZE_SEALS
 
 if TYPE_CHECKING:
-    from nereid.core.messages import SharedMemory
+    from nereid.shm.reference import SharedMemory
 
 # Mappings that a reader keeps; a writer uses the same few segments again and again.
 _MAX_MAPPINGS: Final = 64

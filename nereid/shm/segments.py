@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from nereid.core.messages import SharedMemory
+from nereid.shm.reference import SharedMemory
 
 # Tensors of at least this size go through a segment: cheaper than inline (docs/decisions/).
 SHM_THRESHOLD_BYTES: Final = 1 << 16

@@ -14,9 +14,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
-from nereid.core.messages import InferResponse, SharedMemory, error_status_of
+from nereid.core.messages import InferResponse, error_status_of
 from nereid.mesh_client import MeshClient, call_scheduler, dial_scheduler
 from nereid.shm.mappings import SegmentLostError, exists, read
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import SharedMemory
 from nereid.shm.mappings import SegmentLostError, SegmentMappings
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import (
     IDLE_S,
     SHM_THRESHOLD_BYTES,

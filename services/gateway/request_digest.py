@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.digest import Layout, digest, layout_of
-from nereid.core.messages import SharedMemory
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.tensor_memory import tensor_bytes
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

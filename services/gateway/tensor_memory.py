@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import InferResponse, SharedMemory, error_status_of
+from nereid.core.messages import InferResponse, error_status_of
 from nereid.shm.mappings import SegmentMappings, part
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import (
     IDLE_S,
     SHM_THRESHOLD_BYTES,

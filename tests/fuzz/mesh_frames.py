@@ -12,17 +12,11 @@ from nereid.backends import ModelDescription
 from nereid.core.cache_messages import CacheReplyCodec, CacheRequestCodec
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import NereidError
-from nereid.core.messages import (
-    CachedModels,
-    Cancel,
-    ErrorStatus,
-    InferRequest,
-    InferResponse,
-    SharedMemory,
-)
+from nereid.core.messages import CachedModels, Cancel, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
+from nereid.shm.reference import SharedMemory
 from tests.support.models.onnx_models import config, head, member
 
 LONGEST_BYTES = 4096

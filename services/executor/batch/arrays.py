@@ -17,7 +17,7 @@ import numpy as np
 from nereid.core import datatypes
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unimplemented
-from nereid.core.messages import ErrorStatus, SharedMemory, error_status_of
+from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.shapes import format_shape, shape_fits
 from nereid.core.tensors import NUMPY_TYPE, Array, split_bytes, to_raw
 from nereid.services.executor.batch.classification import classify
@@ -29,6 +29,7 @@ from nereid.services.executor.batch.responses import (
     prefixes,
     response_head,
 )
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:

@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 
     from nereid.backends import Request, Response
     from nereid.core.classification import Classification
-    from nereid.core.messages import ErrorStatus, SharedMemory
+    from nereid.core.messages import ErrorStatus
     from nereid.pb import model_config_pb2
     from nereid.services.executor.batch.arrays import Piece
+    from nereid.shm.reference import SharedMemory
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from nereid.core.bounded_cache import BoundedCache
 from nereid.core.classification import requested_classifications
 from nereid.core.codecs import read_parameters
 from nereid.core.errors import Internal
-from nereid.core.messages import SharedMemory
 from nereid.pb import kserve_pb2
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb

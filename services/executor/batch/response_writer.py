@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.backends import Response
-    from nereid.core.messages import SharedMemory
     from nereid.services.executor.batch.arrays import Piece
     from nereid.services.executor.batch.output_buffers import OutputBuffers
+    from nereid.shm.reference import SharedMemory
 
 # Responses differ by batch size and shape.
 _MOST_HEADS: Final = 1024

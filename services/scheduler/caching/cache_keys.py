@@ -13,9 +13,10 @@ import xxhash
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.digest import Layout, digest, layout_of
-from nereid.core.messages import SharedMemory, payload_bytes
+from nereid.core.messages import payload_bytes
 from nereid.pb import kserve_pb2
 from nereid.shm.mappings import SegmentLostError, view
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

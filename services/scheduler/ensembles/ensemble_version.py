@@ -23,7 +23,7 @@ from nereid.core.errors import (
     Unavailable,
     error_from_code,
 )
-from nereid.core.messages import InferRequest, InferResponse, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse
 from nereid.observability.metrics import CANCELED, OTHER
 from nereid.services.scheduler.batching.queues import request_prefix
 from nereid.services.scheduler.ensembles.ensemble_run import EnsembleRun
@@ -39,6 +39,7 @@ from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.entry import about
 from nereid.services.scheduler.requests.segment_owners import inline
 from nereid.shm.mappings import SegmentLostError, exists
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -16,10 +16,10 @@ from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.segment_owners import inline_if_there
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Container, Iterable
 
     from nereid.core.messages import ErrorStatus
-    from nereid.services.scheduler.models.readiness import ReadinessQuestion
     from nereid.services.scheduler.requests.entry import Batch, Entry
 
 
@@ -31,6 +31,15 @@ class BatchStream(Protocol):
 
     def finish(self) -> None:
         """End the stream."""
+
+
+@dataclass(slots=True, eq=False)
+class ReadinessQuestion:
+    """A query to an instance. A new stream needs a new one: the model's process may be another."""
+
+    number: int
+    stream: BatchStream
+    response: asyncio.Future[bool]
 
 
 def _nothing() -> None:

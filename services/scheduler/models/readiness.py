@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.instance import ReadinessQuestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 
 # Triton's limit for the same.
 LIMIT_S: Final = 5.0
-
-
-@dataclass(slots=True, eq=False)
-class ReadinessQuestion:
-    """A query to an instance. A new stream needs a new one: the model's process may be another."""
-
-    number: int
-    stream: BatchStream
-    response: asyncio.Future[bool]
 
 
 class Readiness:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.messages import SharedMemory, TracedModel, payload_bytes
+from nereid.core.messages import TracedModel, payload_bytes
 from nereid.observability.tracing import (
     MAX_TRACED_TENSOR_BYTES,
     child_context,
@@ -22,6 +22,7 @@ from nereid.observability.tracing import (
     traced_outputs,
 )
 from nereid.shm.mappings import SegmentLostError, read
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

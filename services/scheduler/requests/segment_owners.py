@@ -11,9 +11,10 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import InferResponse, SharedMemory, error_status_of
+from nereid.core.messages import InferResponse, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.mappings import SegmentLostError, read
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import segment_owner
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from google.protobuf.message import DecodeError
 from nereid.core import datatypes
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal, InvalidArgument
-from nereid.core.messages import CLASSIFICATION, SharedMemory
+from nereid.core.messages import CLASSIFICATION
 from nereid.core.shapes import format_shape, shape_fits
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.batching.queues import request_prefix
 from nereid.services.scheduler.requests.entry import Entry, ValidHead
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Sequence

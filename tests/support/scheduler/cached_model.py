@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from nereid.core.messages import InferRequest, InferResponse, Payload, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse, Payload
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
 from nereid.services.scheduler.executors.instance import Instance
@@ -11,6 +11,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion, Version
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
+from nereid.shm.reference import SharedMemory
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.cache_site import FakeLink
 from tests.support.scheduler.fake_executors import Stream

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
-    from nereid.core.messages import SharedMemory
     from nereid.services.executor.backends.direct_serving import StreamContext
+    from nereid.shm.reference import SharedMemory
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from nereid.core.messages import SharedMemory
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,10 +14,11 @@ from nereid.core.bounded_cache import BoundedCache
 from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES, NAMES, byte_size
 from nereid.core.errors import Internal, NereidError
-from nereid.core.messages import ErrorStatus, SharedMemory
+from nereid.core.messages import ErrorStatus
 from nereid.core.messages import error_status_of as error_of_error
 from nereid.pb import kserve_pb2
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,6 @@ from nereid.core.messages import (
     Parameter,
     Payload,
     Release,
-    SharedMemory,
     ToScheduler,
     TracedModel,
     TracedTensor,
@@ -26,6 +25,7 @@ from nereid.core.messages import (
     TraceRules,
 )
 from nereid.pb import kserve_pb2
+from nereid.shm.reference import SharedMemory
 
 ids = st.integers(0, 2**64 - 1)
 payloads = st.lists(

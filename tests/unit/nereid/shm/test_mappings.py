@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import SharedMemory
 from nereid.shm.mappings import SegmentLostError, SegmentMappings, read
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import Segment, SegmentPool
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ def test_one_process_reads_in_place_what_another_has_written() -> None:
     segment_name, offset, size_bytes = segment.range(100, 5)
     program = (
         "import sys;"
-        "from nereid.core.messages import SharedMemory;"
+        "from nereid.shm.reference import SharedMemory;"
         "from nereid.shm.mappings import SegmentMappings;"
         f"view = SegmentMappings().view(SharedMemory({segment_name!r}, {offset}, {size_bytes}));"
         "sys.stdout.buffer.write(view); assert view.readonly"

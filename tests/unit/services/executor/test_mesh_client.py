@@ -18,12 +18,12 @@ from nereid.core.messages import (
     InferResponse,
     Parameter,
     Release,
-    SharedMemory,
     ToScheduler,
 )
 from nereid.core.methods import INFER_PATH
 from nereid.rpc import Call, Handlers, Link, LocalChannel, accept_link
 from nereid.services.executor.mesh_client import Mesh
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 
 LIMIT_S = 10.0

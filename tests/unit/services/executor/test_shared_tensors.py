@@ -11,11 +11,11 @@ import pytest
 
 from nereid.backends import InstanceSpec
 from nereid.core.errors import Internal, Unavailable
-from nereid.core.messages import SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from nereid.shm.mappings import read
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from tests.support.executor.doubler import Doubler
 from tests.support.models.onnx_models import head, identity_config, member

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import ErrorStatus, InferRequest, SharedMemory
+from nereid.core.messages import ErrorStatus, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.request_digest import Digester
+from nereid.shm.reference import SharedMemory
 
 
 def head(*shape: int) -> bytes:

@@ -15,11 +15,11 @@ from nereid.core.messages import (
     InferRequest,
     InferResponse,
     Release,
-    SharedMemory,
 )
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
 from nereid.services.gateway.upstream import Limits, Upstream
 from nereid.shm.mappings import read
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 
 MIB = 1 << 20

@@ -18,7 +18,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.bounded_cache import BoundedCache
-from nereid.core.messages import SharedMemory
 from nereid.core.methods import EXECUTE_PATH
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -41,6 +40,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.
 )
 from nereid.services.executor.batch.open_batches import COMPLETE, EXECUTING, OpenBatches
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SHM_THRESHOLD_BYTES, aligned
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import pytest
 
 from nereid.backends import BatchUpdate, ModelLostError, Response
 from nereid.core.errors import Unavailable
-from nereid.core.messages import SharedMemory
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from nereid.shm.mappings import SegmentMappings
+from nereid.shm.reference import SharedMemory
 from tests.support.executor.scripted_model import (
     SPEC,
     Model,

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import Internal
-from nereid.core.messages import SharedMemory
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.requests import RequestReader
+from nereid.shm.reference import SharedMemory
 
 PLACE = SharedMemory("1.2.3", 64, 8)
 

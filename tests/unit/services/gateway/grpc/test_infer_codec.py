@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from nereid.core.datatypes import NAMES
 from nereid.core.errors import Internal
-from nereid.core.messages import InferRequest, InferResponse, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse
 from nereid.core.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.grpc import wire_format
 from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
 from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
+from nereid.shm.reference import SharedMemory
 
 P = kserve_pb2.InferParameter
 C = kserve_pb2.InferTensorContents

@@ -2,9 +2,10 @@
 
 import pytest
 
-from nereid.core.messages import CLASSIFICATION, InferRequest, SharedMemory
+from nereid.core.messages import CLASSIFICATION, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.caching.cache_keys import CacheKeys
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.samples import head_of
 

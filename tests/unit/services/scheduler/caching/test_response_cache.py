@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import InferRequest, InferResponse, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.response_cache import cache_scope_of
 from nereid.services.scheduler.executors.instance import Instance
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
 from tests.support.scheduler.fake_executors import Stream

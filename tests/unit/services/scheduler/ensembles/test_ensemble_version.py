@@ -13,7 +13,7 @@ from nereid.core.classification import (
 )
 from nereid.core.codecs import write_response
 from nereid.core.errors import Unavailable
-from nereid.core.messages import ErrorStatus, InferRequest, InferResponse, SharedMemory
+from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -25,6 +25,7 @@ from nereid.services.scheduler.models.model_version import ModelVersion, Version
 from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.shm.mappings import read
+from nereid.shm.reference import SharedMemory
 from tests.support.scheduler.cache_site import FakeLink
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config
 from tests.support.scheduler.fake_executors import Executor, Stream, turn

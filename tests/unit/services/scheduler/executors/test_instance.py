@@ -1,9 +1,10 @@
 """A batch on the wire."""
 
-from nereid.core.messages import InferRequest, SharedMemory
+from nereid.core.messages import InferRequest
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import batch_message
 from nereid.services.scheduler.requests.entry import Batch
+from nereid.shm.reference import SharedMemory
 from tests.support.scheduler.samples import entry_of
 
 

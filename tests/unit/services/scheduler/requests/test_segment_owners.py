@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import InferRequest, InferResponse, Release, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse, Release
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.instance import batch_message
 from nereid.services.scheduler.models.catalogue import Catalogue
@@ -15,6 +15,7 @@ from nereid.services.scheduler.requests.entry import Batch
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.fake_executors import MIB, Executor
 from tests.support.scheduler.samples import entry_of

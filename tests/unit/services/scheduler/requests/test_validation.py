@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.core.messages import InferRequest, InferResponse, Payload, SharedMemory
+from nereid.core.messages import InferRequest, InferResponse, Payload
 from nereid.services.scheduler.requests.entry import Entry, RequestState
 from nereid.services.scheduler.requests.validation import Validator
+from nereid.shm.reference import SharedMemory
 from tests.support.scheduler.samples import NoOwner, Tensor, head_of, model_of, no_response
 
 NOTE = (

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import NereidError, NotFound, Unavailable
-from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse, SharedMemory
+from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.shm.reference import SharedMemory
 
 # ---- calls
 

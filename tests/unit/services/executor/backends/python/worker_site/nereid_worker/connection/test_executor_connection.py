@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nereid.core.messages import SharedMemory
 from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
     executor_connection,
     request_segments,
@@ -24,6 +23,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol
     Channel,
 )
 from nereid.shm.mappings import SegmentMappings, exists
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import Segment as ExecutorsSegment
 from nereid.shm.segments import SegmentPool as ExecutorsSegments
 

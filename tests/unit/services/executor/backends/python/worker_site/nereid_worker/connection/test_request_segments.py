@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nereid.core.messages import SharedMemory
 from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
     request_segments,
 )
 from nereid.shm.mappings import SegmentLostError, SegmentMappings, exists
+from nereid.shm.reference import SharedMemory
 
 RequestSegmentPool = request_segments.RequestSegmentPool
 SegmentLease = request_segments.SegmentLease

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from nereid.core.messages import SharedMemory
 from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
     shared_tensors,
 )
@@ -14,6 +13,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.pb_utils
     TritonModelException,
 )
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import Segment, SegmentPool
 
 MIB = 1 << 20
