@@ -46,7 +46,7 @@ def through_identity(array, model="identity"):
 
 
 def mappings():
-    return Path("/proc/self/maps").read_text().count("memfd:nereid-slab")
+    return Path("/proc/self/maps").read_text().count("memfd:nereid-segment")
 
 
 class TritonPythonModel:
