@@ -97,7 +97,7 @@ class BlockingStream:
         return self._socket.fileno()
 
     @property
-    def holds(self) -> bool:
+    def has_input(self) -> bool:
         """Whether take() would find something without the socket having anything to read."""
         return bool(self._messages) or self._ended or self._closed
 
@@ -107,7 +107,7 @@ class BlockingStream:
         ended_well = self._ended and self._error is None
         return (ended_well or self._closed) and not self._messages
 
-    def take(self) -> list[bytes]:
+    def read_messages(self) -> list[bytes]:
         """The messages that are there, without waiting; for owners that poll the socket."""
         with self._lock:
             if not (self._ended or self._closed):

@@ -25,8 +25,8 @@ from nereid.services.executor.batch.request_plan import substitute
 from nereid.services.executor.batch.responses import (
     ResponseLayout,
     encode_response,
-    failure,
-    prefixes,
+    error_response,
+    payload_prefixes,
     response_head,
 )
 from nereid.shm.reference import SharedMemory
@@ -218,7 +218,7 @@ def split_outputs(
     row = 0
     for plan in gathered.outcomes:
         if isinstance(plan, ErrorStatus):
-            append(failure(plan))
+            append(error_response(plan))
             continue
         layout = plan.layouts.get(key) or _make_layout(signature, plan, key)
         end = row + plan.rows
@@ -323,5 +323,5 @@ def _make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLa
     fixed = [size for size in sizes if size is not None]
     parts = None
     if sizes and len(fixed) == len(sizes):
-        parts = tuple(zip(prefixes(head, fixed), indices, strict=True))
+        parts = tuple(zip(payload_prefixes(head, fixed), indices, strict=True))
     return plan.layouts.remember(key, ResponseLayout(head, indices, parts, sum(fixed)))

@@ -16,7 +16,7 @@ from nereid.observability.logging import request_log_extra
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
-from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, failure
+from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
 from nereid.services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
@@ -124,5 +124,6 @@ class BatchRunner:
         error_status = ErrorStatus(error.code, error.message, accepted=True)
         outcomes = gathered.outcomes if gathered else [error_status] * len(members)
         return [
-            failure(each if isinstance(each, ErrorStatus) else error_status) for each in outcomes
+            error_response(each if isinstance(each, ErrorStatus) else error_status)
+            for each in outcomes
         ]

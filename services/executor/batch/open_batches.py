@@ -30,7 +30,7 @@ from nereid.services.executor.batch.classification import Classes
 from nereid.services.executor.batch.output_buffers import OutputBuffers
 from nereid.services.executor.batch.requests import RequestReader
 from nereid.services.executor.batch.response_writer import ResponseWriter
-from nereid.services.executor.batch.responses import failure, put
+from nereid.services.executor.batch.responses import append_response, error_response
 from nereid.services.executor.tracing import sampled
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class OpenBatch:
 
     def reject_request(self, place: int, error_status: ErrorStatus) -> None:
         """Respond to a malformed request, which the model does not get."""
-        self._unsent.append((place, False, (failure(error_status),)))
+        self._unsent.append((place, False, (error_response(error_status),)))
 
     def is_open(self, member: int) -> bool:
         """Whether the member has no final response."""
@@ -136,7 +136,7 @@ class OpenBatch:
             unsent.append((places[member], False, pieces))
 
     def fail_open_members(self, error_status: ErrorStatus) -> None:
-        pieces = (failure(error_status),)
+        pieces = (error_response(error_status),)
         self.add_final_responses([(member, pieces) for member in self.open_members()])
 
     def next_frame(self, responded_ns: int = 0, *, executed: bool = False) -> bytes | None:
@@ -173,7 +173,7 @@ class OpenBatch:
         frame.partial, frame.busy = True, self.state is EXECUTING
         unsent, self._unsent = self._unsent, []
         for place, more, response in unsent:
-            put(frame, place, response)
+            append_response(frame, place, response)
             if more:
                 frame.responses[-1].more = True
         return frame.SerializeToString()

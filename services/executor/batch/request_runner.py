@@ -88,10 +88,10 @@ class RequestRunner:
         try:
             self._cancel_batches()
             while self.busy or not stopping():
-                wait_ms = 0 if stream.holds else self._wait_ms()
+                wait_ms = 0 if stream.has_input else self._wait_ms()
                 ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
                 # Not asking idle descriptors saves a system call for each.
-                arrived = source in ready or stream.holds
+                arrived = source in ready or stream.has_input
                 ready.discard(source)
                 executing = self._executing
                 for reply in self._collect_frames(ready) if ready else ():
@@ -124,7 +124,7 @@ class RequestRunner:
                 self._model.control_request(number, member, pb.MemberControl.CANCEL)
 
     def _begin_batches(self, stream: BlockingStream) -> None:
-        for message in stream.take():
+        for message in stream.read_messages():
             for reply in self._begin_batch(message):
                 stream.send(reply)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.responses import prefixes
+from nereid.services.executor.batch.responses import payload_prefixes
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ResponseWriter:
             return self._write_message(response, None)
         known = self._prefixes.get(head)
         if known is None or known[0] != sizes:
-            known = self._prefixes.remember(head, (sizes, prefixes(head, sizes)))
+            known = self._prefixes.remember(head, (sizes, payload_prefixes(head, sizes)))
         pieces: list[Any] = []
         for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of equal length
             pieces += (prefix, tensor)

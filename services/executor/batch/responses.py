@@ -57,7 +57,7 @@ def response_head(
     return response.SerializeToString()
 
 
-def prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
+def payload_prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
     """The bytes before each of a response's outputs, one or more, in an Executed message."""
     payloads = []
     length = len(_field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head))) + len(head)
@@ -79,13 +79,13 @@ def encode_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
     return executed.SerializeToString()
 
 
-def put(executed: pb.Executed, place: int, pieces: Iterable[Piece]) -> None:
+def append_response(executed: pb.Executed, place: int, pieces: Iterable[Piece]) -> None:
     """Add the response of the member at this index to a partial Executed message."""
     executed.MergeFromString(b"".join(pieces))
     executed.responses[-1].id = place
 
 
-def failure(error_status: ErrorStatus) -> bytes:
+def error_response(error_status: ErrorStatus) -> bytes:
     """An Executed message with one response, an error."""
     executed = pb.Executed()
     write_error(error_status, executed.responses.add().error)

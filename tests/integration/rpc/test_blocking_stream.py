@@ -56,7 +56,7 @@ async def test_blocking_while_polling_other_sources(address: str) -> None:
 
     def work() -> None:
         stream = BlockingStream(address, "/test/Chat", timeout_s=10, background_keepalive=False)
-        assert stream.take() == []
+        assert stream.read_messages() == []
         for message in (b"a", BIG, b"", b"b"):
             stream.send(message)
             assert poll_messages(stream) == [message]
@@ -69,7 +69,7 @@ async def test_blocking_while_polling_other_sources(address: str) -> None:
         assert not stream.ended
         stream.close()
         assert stream.ended
-        assert stream.take() == []
+        assert stream.read_messages() == []
         failing = BlockingStream(address, "/test/Count", timeout_s=10, background_keepalive=False)
         failing.send(b"1")
         assert poll_messages(failing) == [b"0"]

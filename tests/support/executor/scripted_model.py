@@ -96,13 +96,13 @@ class Stream:
         self.ended = False
 
     @property
-    def holds(self) -> bool:
+    def has_input(self) -> bool:
         return bool(self.incoming)
 
     def fileno(self) -> int:
         return self.event
 
-    def take(self) -> list[bytes]:
+    def read_messages(self) -> list[bytes]:
         messages, self.incoming = self.incoming, []
         return messages
 

@@ -154,7 +154,7 @@ def poll_messages(stream: BlockingStream) -> list[bytes]:
     poll.register(stream, select.POLLIN)
     messages: list[bytes] = []
     while not messages and not stream.ended:
-        if not stream.holds:
+        if not stream.has_input:
             assert poll.poll(10_000)
-        messages = stream.take()
+        messages = stream.read_messages()
     return messages

@@ -11,7 +11,7 @@ from nereid.core.messages import ErrorStatus
 from nereid.core.tensors import join_bytes
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.responses import encode_response, failure
+from nereid.services.executor.batch.responses import encode_response, error_response
 from nereid.services.executor.warmup import warm_up
 from tests.support.models.onnx_models import config
 
@@ -25,7 +25,7 @@ class Executed:
 
     def __call__(self, frame: bytes) -> bytes:
         self.batches.append(pb.Batch.FromString(frame))
-        return failure(self.error_status) if self.error_status else encode_response(b"", [])
+        return error_response(self.error_status) if self.error_status else encode_response(b"", [])
 
 
 def sample(inputs: str, more: str = "batch_size: 1", batching: str = "max_batch_size: 4") -> object:

@@ -91,7 +91,7 @@ class ResponseQueue:
 
     def wait_for(self, stream: BlockingStream) -> None:
         """Until there is something to deliver, or to read from the stream."""
-        if stream.holds:
+        if stream.has_input:
             return
         poll = select.poll()
         poll.register(stream, select.POLLIN)

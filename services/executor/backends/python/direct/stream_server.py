@@ -142,7 +142,7 @@ class DirectServer:
         while self._open.batches and not self._read_ahead and not stream.ended:
             self._queue.wait_for(stream)
             self._queue.deliver_all()
-            self._read_ahead += stream.take()
+            self._read_ahead += stream.read_messages()
 
     def _on_frame(self, frame: bytes, stream: BlockingStream) -> None:
         """Execute a batch and send its responses, or pass controls on."""

@@ -261,17 +261,17 @@ def test_stopping_waits_for_open_batches(model: Model) -> None:
     stopping = Event()
 
     class Slow(Stream):
-        def take(self) -> list[bytes]:
+        def read_messages(self) -> list[bytes]:
             stopping.set()
             model.send_update(BatchUpdate(1, [response(0)], ready_for_next=True))
-            return super().take()
+            return super().read_messages()
 
     slow = Slow(batch(member()))
     runner.serve(slow, stopping.is_set, int)  # type: ignore[arg-type]
     assert len(slow.sent) == 1
     # Nothing is read any more.
     runner.serve(stream, stopping.is_set, int)  # type: ignore[arg-type]
-    assert stream.holds
+    assert stream.has_input
 
 
 def test_batches_of_an_earlier_stream_are_cancelled(model: Model) -> None:

@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.responses import encode_response, failure, prefixes
+from nereid.services.executor.batch.responses import (
+    encode_response,
+    error_response,
+    payload_prefixes,
+)
 
 # Lengths around the places where a varint grows.
 RAW = st.sampled_from([0, 1, 126, 127, 128, 129, 16382, 16383, 16384, 70000]).map(bytes)
@@ -19,7 +23,7 @@ def test_prefixes_and_outputs_are_the_message(
 ) -> None:
     pieces = []
     for head, raws in wire_responses:
-        for prefix, raw in zip(prefixes(head, [*map(len, raws)]), raws, strict=True):
+        for prefix, raw in zip(payload_prefixes(head, [*map(len, raws)]), raws, strict=True):
             pieces += [prefix, raw]
     executed = pb.Executed.FromString(b"".join(pieces) + pb.Executed(id=7).SerializeToString())
     assert executed.id == 7
@@ -38,7 +42,7 @@ def test_prefixes_and_outputs_are_the_message(
 def test_responses_and_errors_join_in_order() -> None:
     joined = (
         encode_response(b"h", [b"", b"ab"])
-        + failure(ErrorStatus(13, "no", accepted=True))
+        + error_response(ErrorStatus(13, "no", accepted=True))
         + encode_response(b"i", [])
     )
     first, second, third = pb.Executed.FromString(joined).responses
