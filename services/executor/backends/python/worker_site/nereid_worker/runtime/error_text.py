@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-# The worker's own files; and the bottom of every stack, below the worker's frames.
-_OWN = str(Path(__file__).parents[1])
+# The Python backend's own files; and the bottom of every stack, below the worker's frames.
+_OWN = str(Path(__file__).parents[3])
 _BOTTOM = "<frozen runpy>"
 _UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
