@@ -118,12 +118,3 @@ def join_bytes(elements: Iterable[bytes | str]) -> bytes:
         parts.append(_LENGTH.pack(len(data)))
         parts.append(data)
     return b"".join(parts)
-
-
-def stack(raws: Sequence[Buffer], datatype: str, shape: Sequence[int]) -> Array:
-    """One array of this shape out of the raw tensors of a batch's members, in their order.
-
-    A single member is viewed in place; several are joined by one copy.
-    """
-    raw = raws[0] if len(raws) == 1 else b"".join(raws)
-    return from_raw(raw, datatype, shape)

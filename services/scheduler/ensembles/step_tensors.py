@@ -19,7 +19,7 @@ from nereid.core.classification import (
 from nereid.core.codecs import write_parameters
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, Unimplemented
-from nereid.core.shapes import shape_fits
+from nereid.core.shapes import VARIABLE, shape_fits
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.ensembles.graph import Plan, steps_of
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 # Of each table; clients could send new heads without end.
 MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
-_VARIABLE: Final = -1
 
 # A tensor in a head: name, datatype, shape.
 _Described = tuple[str, str, tuple[int, ...]]
@@ -194,7 +193,7 @@ class EnsembleHeads:
         for (name, is_classes), tensor in zip(parsed.response_names(), tensors, strict=True):
             # Classes have one dimension for each request of a batch.
             shape = fit_batch_dimension(
-                tensor.shape, (_VARIABLE,) if is_classes else dims[name], batched=batched
+                tensor.shape, (VARIABLE,) if is_classes else dims[name], batched=batched
             )
             response.outputs.add(name=name, datatype=tensor.datatype, shape=shape)
         return response.SerializeToString()

@@ -14,7 +14,7 @@ from nereid.core import datatypes
 from nereid.core.bounded_cache import BoundedCache
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.messages import CLASSIFICATION
-from nereid.core.shapes import format_shape, shape_fits
+from nereid.core.shapes import VARIABLE, format_shape, shape_fits
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.batching.queues import request_prefix
 from nereid.services.scheduler.requests.entry import Entry, ValidHead
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
     Output = kserve_pb2.ModelInferRequest.InferRequestedOutputTensor
 
-_VARIABLE = -1
 _MAX_HEADS = 1024
 _MAX_HEAD_BYTES = 4096
 # Sizes in bytes must fit the int64 that clients and backends compute them in.
@@ -294,7 +293,7 @@ class _HeadReader:
 
     def _shape_text(self, tensor: Input, spec: InputSpec) -> str:
         batched = self._max_batch_size > 0
-        expected = (_VARIABLE, *spec.dims) if batched else spec.dims
+        expected = (VARIABLE, *spec.dims) if batched else spec.dims
         return (
             f"unexpected shape for input '{tensor.name}' for model '{self._name}'. "
             f"Expected {format_shape(expected)}, got {format_shape(tensor.shape)}. "
@@ -308,7 +307,7 @@ class _HeadReader:
         for name, spec in self._inputs.items():
             if name not in shapes:
                 continue
-            if spec.is_shape_tensor or (_VARIABLE in spec.dims and not spec.allow_ragged):
+            if spec.is_shape_tensor or (VARIABLE in spec.dims and not spec.allow_ragged):
                 key.append((name, shapes[name]))
             elif any_optional:
                 key.append(name)

@@ -61,15 +61,6 @@ def test_a_wrong_element_count_is_refused() -> None:
         tensors.from_raw(bytes(7), "FP32", [1])
 
 
-def test_a_single_member_is_viewed_in_place() -> None:
-    raw = np.arange(4, dtype=np.float32).tobytes()
-    array = tensors.stack([raw], "FP32", [1, 4])
-    assert array.base is not None
-    assert not array.flags.writeable
-    joined = tensors.stack([raw, raw], "FP32", [2, 4])
-    assert joined[1].tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("dtype", "name"),
     [("float32", "FP32"), (">i8", "INT64"), ("bool", "BOOL"), ("O", "BYTES"), ("U3", "BYTES")],
