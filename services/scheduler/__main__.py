@@ -27,8 +27,7 @@ _log = logging.getLogger(__name__)
 
 async def serve(settings: Settings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested or the start failed; the exit code."""
-    service = SchedulerService(settings)
-    service.on_failed_start = shutdown.request
+    service = SchedulerService(settings, on_failed_start=shutdown.request)
     with listening_for("--scheduler-address"):
         await service.start()
     try:

@@ -69,15 +69,18 @@ _LAST_WRITES_S: Final = 1.0
 FAILED_START_CODE: Final = 3
 
 
-def _nothing() -> None:
-    pass
-
-
 class SchedulerService:
     """One scheduler. Create it inside the event loop that it shall run in."""
 
-    def __init__(self, settings: Settings, cache_link: CacheLink | None = None) -> None:
-        """cache_link: to a cache in this process; else settings say where one is, if any."""
+    def __init__(
+        self,
+        settings: Settings,
+        cache_link: CacheLink | None = None,
+        on_failed_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        """cache_link: to a cache in this process; else settings say where one is, if any.
+        on_failed_start: with --exit-on-error, a model could not be loaded at start.
+        """
         self._settings = settings
         self._segment_owners = SegmentOwners(shm_namespace(settings.shm_limit_bytes))
         self._traces = open_traces(settings)
@@ -86,7 +89,10 @@ class SchedulerService:
         self._cache_channel: SocketChannel | None = None
         self._cache = self._open_cache(cache_link)
         rules = self._load_rules(metrics_config)
-        self._loader = Loader(rules, self._models_changed, self._catalogue)
+        self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)
+        self._loader = Loader(
+            rules, self._models_changed, self._catalogue, self._mesh_settings.commands
+        )
         self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._admission = Admission(
             self._catalogue, self._load_queue, self._traces, self._loader.nested_calls
@@ -104,11 +110,8 @@ class SchedulerService:
             self._load_queue,
             self._links.keys(),
             metrics_config,
+            cache_usage=self._cache_usage,
         )
-        if self._cache is not None:
-            self.metrics.cache_usage = self._cache.usage_message
-        self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)
-        self._loader.greeting = self._mesh_settings.commands
         self._control = Control(
             self._catalogue,
             self.metrics,
@@ -119,7 +122,7 @@ class SchedulerService:
         self._server: Server | None = None
         # With --exit-on-error: whether a model to begin with could not be loaded.
         self.failed_start = False
-        self.on_failed_start: Callable[[], None] = _nothing
+        self._on_failed_start = on_failed_start
         self._first_loads: asyncio.Task[None] | None = None
         # Where it listens, once started: port 0 is replaced by the one that the system chose.
         self.addresses: list[str] = []
@@ -166,7 +169,7 @@ class SchedulerService:
         if not await self._repository.first_loads():
             _log.error("failed to load all models; the scheduler ends, as --exit-on-error asks")
             self.failed_start = True
-            self.on_failed_start()
+            self._on_failed_start()
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, finish accepted ones, fail those that take longer; then end."""
@@ -271,6 +274,9 @@ class SchedulerService:
     def _send_command(self, command: pb.ExecutorCommand) -> None:
         for session in self._loader.sessions:
             session.send(command)
+
+    def _cache_usage(self) -> pb.CacheUsage | None:
+        return None if self._cache is None else self._cache.usage_message()
 
     def _gateway_lost(self, session: GatewaySession) -> None:
         self._links.pop(session, None)

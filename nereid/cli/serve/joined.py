@@ -46,8 +46,7 @@ async def serve(
             make_store(cache_settings.store_config()), open_tracer(cache_settings, "cache")
         )
         cache.attach(scheduler_side)
-    scheduler = SchedulerService(scheduler_settings, cache_link)
-    scheduler.on_failed_start = shutdown.request
+    scheduler = SchedulerService(scheduler_settings, cache_link, shutdown.request)
     gateway_end: rpc.Link[ToScheduler]
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()

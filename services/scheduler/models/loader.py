@@ -50,9 +50,15 @@ class Loader:
     """The owner of all versions' lives. on_change: called when a version's state has changed."""
 
     def __init__(
-        self, rules: LoadRules, on_change: Callable[[], None], catalogue: Catalogue | None = None
+        self,
+        rules: LoadRules,
+        on_change: Callable[[], None],
+        catalogue: Catalogue | None = None,
+        first_commands: Callable[[], Iterable[pb.ExecutorCommand]] = tuple,
     ) -> None:
-        """catalogue: where ensembles find the models of their steps."""
+        """catalogue: where ensembles find the models of their steps. first_commands: for an
+        executor that joins.
+        """
         self._rules = rules
         self._on_change = on_change
         # Those in service or being loaded, and those that still finish requests they accepted.
@@ -60,8 +66,7 @@ class Loader:
         self._revision_tasks: set[asyncio.Task[None]] = set()
         self._sessions: dict[str, Session] = {}
         self._stopped = False
-        # The first commands for an executor that joins.
-        self.greeting: Callable[[], Iterable[pb.ExecutorCommand]] = tuple
+        self._first_commands = first_commands
         # Random, so that an instance from before a restart of the scheduler matches no new number.
         self._numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
         self.instances = InstanceTable(rules, self._numbers)
@@ -158,7 +163,7 @@ class Loader:
             self.executor_left(old)
             old.stream.finish()
         self._sessions[session.name] = session
-        for command in self.greeting():
+        for command in self._first_commands():
             session.send(command)
         self._rules.segment_owners.add_owner(session)
         backends = ", ".join(session.hello.backends)
