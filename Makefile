@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 MODELS ?= models
 PYTEST := $(BIN)/python -m pytest
-# Three files at a time: much of a test's time is spent waiting for other processes.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+# Two files at a time: much of a test's time is spent waiting for other processes.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # ONNX Runtime's builds send data to their maker unless told not to.
 export ORT_DISABLE_TELEMETRY ?= 1
 
