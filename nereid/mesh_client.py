@@ -395,7 +395,7 @@ class _LinkCodec:
 def dial_scheduler(channel: rpc.Channel, domain: str = "") -> OpenLink:
     """A link over a channel, which is dialled again for as long as it is open.
 
-    domain: of the memory that this process shares (nereid.shm.segments.memory_domain).
+    domain: of the memory that this process shares (nereid.shm.segments.shm_namespace).
     """
 
     def open_link(**callbacks: Any) -> SchedulerLink:

@@ -165,7 +165,7 @@ class InferResponse:
 
 class CachedModels(NamedTuple):
     """The models whose requests need a digest, and the scheduler's memory domain
-    (nereid.shm.segments.memory_domain). Replaces the previous notice.
+    (nereid.shm.segments.shm_namespace). Replaces the previous notice.
     """
 
     names: tuple[str, ...]

@@ -13,6 +13,7 @@ import orjson
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, error_from_code
 from nereid.core.messages import InferRequest
+from nereid.core.shapes import VARIABLE
 from nereid.services.gateway import request_head, string_elements
 from nereid.services.gateway.http.endpoints.infer_request import custom_parameter
 from nereid.services.gateway.http.json import parser, tensor_data
@@ -30,7 +31,6 @@ NOT_ONE_RESPONSE: Final = (
     " generates various number of responses"
 )
 _PARAMETERS: Final = "parameters"
-_VARIABLE: Final = -1
 
 
 def decode_request(
@@ -111,14 +111,14 @@ def _fit_shape(name: str, shape: Any, count: int) -> list[int]:
     """The shape of count elements: the innermost variable dimension gets what the rest leaves."""
     rest = count
     for size in shape:
-        if size == _VARIABLE:
+        if size == VARIABLE:
             continue
         if not size or rest % size:
             _refuse_shape(name)
         rest //= size
     dims = list(shape)
     for axis in reversed(range(len(dims))):
-        if dims[axis] == _VARIABLE:
+        if dims[axis] == VARIABLE:
             dims[axis], rest = rest, 1
     if rest != 1:
         _refuse_shape(name)

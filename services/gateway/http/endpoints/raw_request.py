@@ -6,17 +6,16 @@ Name, datatype and shape follow from the model's configuration, as Triton deduce
 from __future__ import annotations
 
 from struct import pack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER, SIZE_BYTES
 from nereid.core.errors import InvalidArgument
+from nereid.core.shapes import VARIABLE
 from nereid.services.gateway.request_head import HeadInput
 from nereid.services.gateway.string_elements import prefix
 
 if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
-
-_VARIABLE: Final = -1
 
 
 def deduce_input(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[HeadInput, bytes]:
@@ -35,7 +34,7 @@ def deduce_input(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[Hea
     shape = [1] if config.max_batch_size else []
     first = len(shape)
     shape += tensor.dims
-    variable = [axis for axis in range(first, len(shape)) if shape[axis] == _VARIABLE]
+    variable = [axis for axis in range(first, len(shape)) if shape[axis] == VARIABLE]
     if len(variable) > 1:
         raise InvalidArgument(
             f"{prefix('')}The shape of the raw input '{tensor.name}' can not be deduced because"
@@ -43,7 +42,7 @@ def deduce_input(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[Hea
         )
     elements = 1
     for size in shape[first:]:
-        elements *= 1 if size == _VARIABLE else size
+        elements *= 1 if size == VARIABLE else size
     if datatype == BYTES:
         if variable or elements != 1:
             raise InvalidArgument(
