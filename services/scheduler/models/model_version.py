@@ -17,6 +17,7 @@ from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavaila
 from nereid.core.messages import DECOUPLED, InferResponse, error_status_of
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.batching.batcher import make_batcher
+from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
 from nereid.services.scheduler.caching.response_cache import ResponseCache, cache_scope_of
 from nereid.services.scheduler.executors.executor_wait import ExecutorWait
 from nereid.services.scheduler.executors.instance import cancel_member
@@ -80,9 +81,11 @@ class ModelVersion:
         self._traces = context.traces
         self._validator = Validator(config)
         self._deferred = DeferredResponses(self.statistics, self._on_response)
-        self._batcher = make_batcher(config, max_pending=limits.max_queue_size)
         self._router: Router[Instance] = Router()
-        keeps_order = config.batching is not None and config.batching.preserve_ordering
+        self._batcher = make_batcher(config, self._router, max_pending=limits.max_queue_size)
+        self._sequences = self._batcher if isinstance(self._batcher, SequenceBatcher) else None
+        batching = config.batching if config.sequences is None else config.sequences.oldest
+        keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
         self._open: dict[Entry, None] = {}  # without their last response, in order of arrival
         self._idle: asyncio.Future[None] | None = None
@@ -198,18 +201,28 @@ class ModelVersion:
     def add_instance(self, instance: Instance) -> None:
         """It is ready for a batch."""
         self._router.add_instance(instance)
+        if self._sequences is not None:
+            self._sequences.add_instance(instance)
         self._executor_wait.stop_timer()
         self.wake()
 
     def retire_instance(self, instance: Instance) -> None:
         """No more batches for it; it may finish the one that it has."""
-        if self._router.remove_instance(instance) and not self._router.count:
+        self._remove_instance(instance, f"instance '{instance.name}' was unloaded", lost=False)
+
+    def _remove_instance(self, instance: Instance, cause: str, *, lost: bool) -> None:
+        if not self._router.remove_instance(instance):
+            return
+        if self._sequences is not None:
+            self._sequences.remove_instance(instance, cause, lost=lost)
+            self.wake()
+        if not self._router.count:
             self._executor_wait.restart_clock()
             self._await_instance()
 
     def lose_instance(self, instance: Instance, cause: str) -> None:
         """It is lost. Its batch runs again elsewhere, ahead of the queue."""
-        self.retire_instance(instance)
+        self._remove_instance(instance, cause, lost=True)
         running, instance.running = instance.running, None
         entries = drop_deferred(instance)
         now_ns = _now_ns()
@@ -240,6 +253,11 @@ class ModelVersion:
         for entry in entries:
             if entry.state is RequestState.RESPONDED:
                 continue
+            if self._sequences is not None:
+                error = self._sequences.retry_error(entry)
+                if error is not None:
+                    self._fail(entry, error, now_ns)
+                    continue
             if entry.retries < self._limits.max_retries:
                 entry.retries += 1
                 self.statistics.retries += 1
@@ -350,7 +368,11 @@ class ModelVersion:
         self._timer.arm(batcher.wake_at_ns(now_ns), now_ns)
 
     def _start(self, batch: Batch, now_ns: int) -> Instance:
-        instance = self._router.acquire_instance()
+        instance: Instance | None = batch.instance
+        if instance is None:
+            instance = self._router.acquire_instance()
+        else:
+            self._router.acquire(instance)
         assert instance is not None, "a batch without a free instance"
         self.statistics.batches_closed[batch.reason] += 1
         try:
@@ -412,6 +434,9 @@ class ModelVersion:
         """Send an entry's last response; None: it was cancelled."""
         entry.state = RequestState.RESPONDED
         del self._open[entry]
+        if self._sequences is not None:
+            self._sequences.end_entry(entry)
+            self.wake()
         if entry.trace is not None:
             entry.trace.end(entry, (self.name, self.number), response, _now_ns())
         if self._order is not None:
