@@ -208,7 +208,7 @@ class ModelVersion:
 
     def retire_instance(self, instance: Instance) -> None:
         """No more batches for it; it may finish the one that it has."""
-        self._remove_instance(instance, f"instance '{instance.name}' was unloaded", lost=False)
+        self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
 
     def _remove_instance(self, instance: Instance, cause: str, *, lost: bool) -> None:
         if not self._router.remove_instance(instance):

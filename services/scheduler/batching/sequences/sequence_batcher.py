@@ -204,6 +204,8 @@ class SequenceBatcher(ABC):
                 # Its first request may run again, and the others behind it.
                 sequence.lost = cause
             elif sequence.executing or sequence.begun or sequence.idle:
+                # What executes is not to run again either.
+                sequence.begun = True
                 sequence.lost = cause
                 failed = sequence.clear()
                 self._drop_entries(failed, sequence_lost(sequence, self._model_name))

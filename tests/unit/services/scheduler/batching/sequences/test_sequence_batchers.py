@@ -130,7 +130,7 @@ class TestBoth:
         site.enqueue(-1, "s")
         site.enqueue((1 << 64) - 1)
 
-    def test_a_sequence_stays_with_its_instance(self, strategy: str) -> None:
+    def test_a_sequence_keeps_its_instance(self, strategy: str) -> None:
         site = Site(strategy, max_batch_size=1, instances=2)
         first, second = site.enqueue(1, "s"), site.enqueue(2, "s")
         homes = {}
@@ -229,17 +229,17 @@ class TestBoth:
         site = Site(strategy)
         for which in (1, 2):
             site.enqueue(which, "s")
-        late = site.enqueue(3, "s")
+        third = site.enqueue(3, "s")
         assert site.batcher.sequences.backlog == 1
         rows = site.rows()
-        assert late not in rows
+        assert third not in rows
         site.finish(*(row for row in rows if row))
         end = site.enqueue(1, "e")
         rows = site.rows()
         assert end in rows
         site.finish(*(row for row in rows if row))
         # With "oldest" as soon as the END may be in a batch, else in the next one.
-        assert late in rows or late in site.rows()
+        assert third in rows or third in site.rows()
 
 
 # --- direct
