@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
+from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
 from nereid.services.scheduler.requests.entry import executing_batch
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class DirectBatcher(SequenceBatcher):
         assert sequence is not None, "a ready slot without a sequence"
         self._set_unready(slot)
         entry = sequence.pop()
+        member_of(entry).slot_number = slot.index + 1
         self._begin(entry, sequence)
         return entry
 
     def _go_on(self, slot: Slot, taken: Entry) -> None:
         """The slot's next request may be in its next batch."""
-        assert taken.member is not None, "an entry that is in no sequence"
-        if taken.member.end:
+        if member_of(taken).end:
             self._next_in_slot(slot)
         elif slot.sequence is not None:
             self._offer(slot.sequence)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nereid.model_config import DynamicBatching
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher
-from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
+from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -69,8 +69,9 @@ class OldestBatcher(SequenceBatcher):
         batcher.enqueue(entry, entry.enqueued_ns)
         sequence.offered = entry
         self._offers.setdefault(row, {})[entry] = sequence
-        assert entry.member is not None, "an entry that is in no sequence"
-        if entry.member.end:
+        member = member_of(entry)
+        member.slot_number = slot.index + 1
+        if member.end:
             self._next_in_slot(slot)
 
     def _withdraw(self, sequence: Sequence) -> Entry | None:

@@ -120,9 +120,15 @@ class Sequence:
         return self.waiting is None and self.offered is None and not self.executing
 
 
-class SequenceMember(NamedTuple):
+class SequenceMember:
     """An entry's place in its sequence."""
 
-    sequence: Sequence
-    start: bool
-    end: bool
+    __slots__ = ("end", "sequence", "slot_number", "start")
+
+    def __init__(self, sequence: Sequence, *, start: bool, end: bool) -> None:
+        self.sequence = sequence
+        self.start = start
+        self.end = end
+        # Of the slot that it runs in, from 1; 0: it has not been offered yet. The sequence itself
+        # leaves the slot when its END is offered.
+        self.slot_number = 0

@@ -58,7 +58,7 @@ class SequenceBatcher(ABC):
         # Entries that instances have.
         self._executing: dict[Entry, Sequence] = {}
         # Entries whose sequence has ended without them, to be failed in the next turn.
-        self._dropped: list[tuple[Entry, NereidError]] = []
+        self._dropped: dict[Entry, NereidError] = {}
 
     # ---- for the strategies
 
@@ -97,7 +97,7 @@ class SequenceBatcher(ABC):
         flags = sequence_flags(request.parameters)
         self._controls.check(flags.id)
         sequence = self.sequences.admit(flags, now_ns)
-        entry.member = SequenceMember(sequence, flags.start, flags.end)
+        entry.member = SequenceMember(sequence, start=flags.start, end=flags.end)
         self._controls.add_to(request, flags.id, start=flags.start, end=flags.end)
         entry.enqueued_ns = now_ns
         entry.state = RequestState.QUEUED
@@ -124,15 +124,17 @@ class SequenceBatcher(ABC):
 
     def retry_error(self, entry: Entry) -> NereidError | None:
         """Why an entry of a lost instance cannot run again; None: it can, as the first."""
-        member = _member(entry)
+        member = member_of(entry)
         if member.start and not member.sequence.begun:
             return None
         return sequence_lost(member.sequence, self._model_name)
 
     def remove_entry(self, entry: Entry) -> bool:
+        if self._dropped.pop(entry, None) is not None:
+            return True
         if entry.holder is None:
             return False
-        sequence = _member(entry).sequence
+        sequence = member_of(entry).sequence
         self._take_out(entry, sequence)
         self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True))
         return True
@@ -156,7 +158,7 @@ class SequenceBatcher(ABC):
         for entry in self._expiries.due(now_ns):
             if entry.holder is None:
                 continue  # ended with another of its sequence
-            sequence = _member(entry).sequence
+            sequence = member_of(entry).sequence
             error: NereidError
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
                 error = deadline_passed(self._model_name)
@@ -169,8 +171,8 @@ class SequenceBatcher(ABC):
             self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True))
         for sequence in self.sequences.expired(now_ns):
             self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True))
-        expired += self._dropped
-        self._dropped = []
+        expired += self._dropped.items()
+        self._dropped = {}
         return expired
 
     def wake_at_ns(self, now_ns: int) -> int | None:
@@ -218,7 +220,7 @@ class SequenceBatcher(ABC):
     # ---- inside
 
     def _begin(self, entry: Entry, sequence: Sequence) -> None:
-        """An entry leaves for an instance."""
+        """An entry leaves for the instance of its slot."""
         sequence.executing += 1
         self._executing[entry] = sequence
 
@@ -256,9 +258,10 @@ class SequenceBatcher(ABC):
         for entry in entries:
             entry.holder = None
             self.pending -= 1
-            self._dropped.append((entry, error))
+            self._dropped[entry] = error
 
 
-def _member(entry: Entry) -> SequenceMember:
+def member_of(entry: Entry) -> SequenceMember:
+    """The place of an entry that was enqueued here."""
     assert entry.member is not None, "an entry that is in no sequence"
     return entry.member
