@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from nereid.core.digest import digest, layout_of
+from nereid.core.digest import DIGEST_BYTES, digest, layout_of
 from nereid.pb import kserve_pb2
 
 Input = tuple[str, str, list[int]]
 
+KEY = b"k" * 32
 FIRST, SECOND = ("I", "FP32", [1, 4]), ("J", "UINT8", [2])
 
 
@@ -19,13 +20,14 @@ def digest_of(
     outputs: tuple[str, ...] = (),
     name: str = "m",
     version: str = "",
+    key: bytes = KEY,
 ) -> bytes:
     message = kserve_pb2.ModelInferRequest(model_name=name, model_version=version)
     for tensor, datatype, shape in inputs:
         message.inputs.add(name=tensor, datatype=datatype, shape=shape)
     for tensor in outputs:
         message.outputs.add(name=tensor)
-    return digest(layout_of(message), parameters, payloads)
+    return digest(layout_of(message, key), parameters, payloads)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def digest_of(
     ],
 )
 def test_what_affects_the_response_changes_the_digest(more: dict[str, Any]) -> None:
-    assert len(digest_of(**more)) == 16
+    assert len(digest_of(**more)) == DIGEST_BYTES
     assert digest_of(**more) != digest_of()
 
 
@@ -70,5 +72,5 @@ def test_the_order_of_parameters_does_not_count() -> None:
 
 
 def test_views_count_as_their_bytes() -> None:
-    layout = layout_of(kserve_pb2.ModelInferRequest(inputs=[{"name": "I"}]))
+    layout = layout_of(kserve_pb2.ModelInferRequest(inputs=[{"name": "I"}]), KEY)
     assert digest(layout, None, [memoryview(b"abc")]) == digest(layout, None, [b"abc"])

@@ -6,9 +6,14 @@ import pytest
 
 from nereid.core.cache_messages import CacheLookup, CacheStore, CacheUsage, LookupResult
 from nereid.services.scheduler.caching.cache_client import CacheClient
-from tests.support.scheduler.cache_site import FakeLink
+from tests.support.scheduler.cache_site import SECRETS, FakeLink
 
 LIMIT_S = 20
+
+
+def client_of(link: FakeLink, timeout_s: float) -> CacheClient:
+    """Of a cache in this process: values have no tags."""
+    return CacheClient(link, SECRETS, timeout_s, in_this_process=True)
 
 
 async def look_up(client: CacheClient, key: bytes = b"k") -> asyncio.Future[bytes | None]:
@@ -19,7 +24,7 @@ async def look_up(client: CacheClient, key: bytes = b"k") -> asyncio.Future[byte
 
 async def test_results_reach_their_lookups_in_any_order() -> None:
     link = FakeLink()
-    client = CacheClient(link, LIMIT_S)
+    client = client_of(link, LIMIT_S)
     one, two = await look_up(client, b"1"), await look_up(client, b"2")
     first, second = link.lookups()
     assert (first.key, second.key) == (b"1", b"2")
@@ -34,7 +39,7 @@ async def test_results_reach_their_lookups_in_any_order() -> None:
 
 async def test_a_lookup_times_out_as_a_miss_and_a_later_result_is_ignored() -> None:
     link = FakeLink()
-    client = CacheClient(link, 0.02)
+    client = client_of(link, 0.02)
     started = asyncio.get_running_loop().time()
     found = await look_up(client)
     assert await asyncio.wait_for(found, LIMIT_S) is None
@@ -46,7 +51,7 @@ async def test_a_lookup_times_out_as_a_miss_and_a_later_result_is_ignored() -> N
 
 @pytest.mark.slow
 async def test_a_later_lookup_does_not_time_out_with_the_first() -> None:
-    client = CacheClient(FakeLink(), 0.5)
+    client = client_of(FakeLink(), 0.5)
     lookups = [await look_up(client)]
     await asyncio.sleep(0.4)
     lookups.append(await look_up(client))
@@ -58,7 +63,7 @@ async def test_a_later_lookup_does_not_time_out_with_the_first() -> None:
 
 async def test_a_link_that_goes_down_is_a_miss_for_all() -> None:
     link = FakeLink()
-    client = CacheClient(link, LIMIT_S)
+    client = client_of(link, LIMIT_S)
     found = [await look_up(client) for _ in range(3)]
     link.up = False
     link.on_down()
@@ -75,14 +80,14 @@ async def test_a_link_that_goes_down_is_a_miss_for_all() -> None:
 
 async def test_without_a_timeout_nothing_is_looked_up() -> None:
     link = FakeLink()
-    client = CacheClient(link, 0)
+    client = client_of(link, 0)
     assert not client.lookup(b"k", lambda _: None)
     assert link.sent == []
 
 
 async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
     link = FakeLink()
-    client = CacheClient(link, LIMIT_S)
+    client = client_of(link, LIMIT_S)
 
     def fail(value: bytes | None) -> None:
         raise RuntimeError(value)
@@ -99,7 +104,7 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
 
 async def test_unsent_bytes_are_bounded() -> None:
     link = FakeLink()
-    client = CacheClient(link, LIMIT_S)
+    client = client_of(link, LIMIT_S)
     value = bytes(30 << 20)
     for _ in range(3):
         client.store(b"k", value)

@@ -2,11 +2,13 @@
 
 import pytest
 
+from nereid.core.digest import DIGEST_BYTES
 from nereid.core.messages import CLASSIFICATION, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.caching.cache_keys import CacheKeys
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
+from tests.support.scheduler.cache_site import SECRETS
 from tests.support.scheduler.samples import head_of
 
 INPUTS = [("I", "UINT8", [3])]
@@ -20,7 +22,7 @@ def request(*outputs: str, **classes: int) -> InferRequest:
     return InferRequest(1, message.SerializeToString(), [b"abc"])
 
 
-KEYS = CacheKeys(["O", "P"])
+KEYS = CacheKeys(["O", "P"], SECRETS)
 
 
 @pytest.mark.parametrize("outputs", [("O", "P"), ("P", "O"), ("O", "P", "O")])
@@ -45,7 +47,7 @@ def test_other_outputs_or_classes_have_other_keys() -> None:
 def test_a_digest_from_the_gateway_equals_the_one_made_here() -> None:
     first = request("O")
     key = KEYS.key(first)
-    assert len(first.digest) == 16
+    assert len(first.digest) == DIGEST_BYTES
     again = request("O")
     again.digest, again.payloads = first.digest, []
     assert KEYS.key(again) == key
@@ -67,7 +69,7 @@ def test_tensors_in_shared_memory_are_digested_by_their_bytes() -> None:
 
 
 def test_the_table_of_heads_is_bounded() -> None:
-    keys = CacheKeys(["O"], max_heads=2)
+    keys = CacheKeys(["O"], SECRETS, max_heads=2)
     for size in range(5):
         head = head_of([("I", "UINT8", [size])])
         assert keys.key(InferRequest(1, head, [b"a" * size]))
