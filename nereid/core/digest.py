@@ -68,12 +68,13 @@ def digest(
     text = b""
     if parameters:
         text = repr(sorted(parameters.items())).encode(errors="surrogatepass")
-    sizes = lengths.pack(len(text), *map(len, payloads))
+    sizes = [*map(len, payloads)]
+    frame = lengths.pack(len(text), *sizes)
     hasher = base.copy()
-    if sum(map(len, payloads)) <= _JOINED_BYTES:
-        hasher.update(b"".join((sizes, text, *payloads)))
+    if sum(sizes) <= _JOINED_BYTES:
+        hasher.update(b"".join((frame, text, *payloads)))
     else:
-        hasher.update(sizes + text)
+        hasher.update(frame + text)
         for payload in payloads:
             hasher.update(payload)
     return hasher.digest()

@@ -6,7 +6,7 @@ event loop: where a digest is missing, the scheduler has a thread compute it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -54,11 +54,11 @@ class Digester:
             return b""
         if layout.inputs != len(request.payloads):
             return b""
-        if request.lease is None and any(
-            isinstance(payload, SharedMemory) for payload in request.payloads
-        ):
+        payloads: list[Any] = request.payloads
+        if request.lease is not None:
+            payloads = [tensor_bytes(request, payload) for payload in payloads]
+        elif SharedMemory in map(type, payloads):
             return b""
-        payloads = [tensor_bytes(request, payload) for payload in request.payloads]
         if sum(map(len, payloads)) > self._max_bytes:
             return b""
         return digest(layout, request.parameters, payloads)

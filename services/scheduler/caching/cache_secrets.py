@@ -33,15 +33,17 @@ class CacheSecrets:
     value_key: bytes
 
 
-def cache_key(mesh_token: str) -> bytes:
-    """The seed that schedulers with this token share; random without one."""
-    if not mesh_token:
+def cache_seed(scheduler_key: bytes) -> bytes:
+    """The seed that schedulers share which have this key, from the mesh's token; empty: without a
+    token, a random one.
+    """
+    if not scheduler_key:
         return secrets.token_bytes(KEY_BYTES)
-    return _derive(mesh_token.encode(), _SEED_CONTEXT)
+    return _derive(scheduler_key, _SEED_CONTEXT)
 
 
 def cache_secrets(seed: bytes) -> CacheSecrets:
-    """The keys that derive from a seed (see cache_key)."""
+    """The keys that derive from a seed (see cache_seed)."""
     return CacheSecrets(
         request_key=_derive(seed, _REQUEST_CONTEXT),
         name_key=_derive(seed, _NAME_CONTEXT),

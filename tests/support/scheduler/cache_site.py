@@ -9,10 +9,10 @@ from nereid.core.cache_messages import (
     CacheStore,
     LookupResult,
 )
-from nereid.services.scheduler.caching.cache_secrets import cache_key, cache_secrets
+from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.caching.cached_values import ValueSeal
 
-SECRETS = cache_secrets(cache_key("a token of these tests"))
+SECRETS = cache_secrets(cache_seed(b"the key of these tests"))
 
 
 class FakeLink:

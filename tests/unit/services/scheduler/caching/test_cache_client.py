@@ -1,6 +1,7 @@
 """Lookups on a link that responds, is silent, goes down or is full."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -114,3 +115,56 @@ async def test_unsent_bytes_are_bounded() -> None:
     client.store(b"k", value)
     assert len(link.sent) == 3
     client.close()
+
+
+async def test_only_values_that_this_mesh_stored_are_hits(caplog: pytest.LogCaptureFixture) -> None:
+    link = FakeLink()
+    client = CacheClient(link, SECRETS, LIMIT_S)
+    client.store(b"k", b"v")
+    (stored,) = link.stores()
+    assert stored.value != b"v"
+    found = await look_up(client)
+    link.send_results(stored.value)
+    assert await found == b"v"
+    for forged in (b"v", b"", stored.value[:-1] + b"w", b"\0" * 17):
+        found = await look_up(client)
+        link.send_results(forged)
+        assert await found is None
+    found = await look_up(client, b"another key")
+    link.send_results(stored.value)
+    assert await found is None
+    assert (client.hits, client.failures) == (1, 5)
+    # Once per interval, however many there are.
+    assert caplog.text.count("that this mesh did not store") == 1
+    client.close()
+
+
+async def test_large_values_are_tagged_and_checked_in_threads() -> None:
+    link = FakeLink()
+    client = CacheClient(link, SECRETS, LIMIT_S)
+    large = b"v" * (1 << 20)
+    client.store(b"k", large)
+    assert link.stores() == []
+    async with asyncio.timeout(LIMIT_S):
+        while not link.stores():
+            await asyncio.sleep(0.001)
+    for value, expected in ((link.stores()[0].value, large), (b"w" + large, None)):
+        found = await look_up(client)
+        link.send_results(value)
+        assert not found.done()
+        assert await asyncio.wait_for(found, LIMIT_S) == expected
+    assert (client.hits, client.failures) == (1, 1)
+    client.close()
+
+
+async def test_a_large_value_that_cannot_be_checked_any_more_is_a_miss() -> None:
+    link = FakeLink()
+    client = CacheClient(link, SECRETS, LIMIT_S)
+    gate = threading.Event()
+    busy = [client.threads.submit(gate.wait, LIMIT_S) for _ in range(2)]
+    found = await look_up(client)
+    link.send_results(bytes(1 << 20))
+    client.close()
+    assert await asyncio.wait_for(found, LIMIT_S) is None
+    gate.set()
+    assert all(each.result() for each in busy)

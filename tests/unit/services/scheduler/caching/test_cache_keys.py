@@ -44,6 +44,24 @@ def test_other_outputs_or_classes_have_other_keys() -> None:
     assert KEYS.key(request("O")) == KEYS.key(request("O", "O"))
 
 
+def test_the_scope_names_model_version_and_revision() -> None:
+    scopes = [("m", 1, b"r"), ("m", 11, b"r"), ("m1", 1, b"r"), ("m", 1, b"1r"), ("n", 1, b"r")]
+    assert len({KEYS.scope(*scope) for scope in scopes}) == len(scopes)
+    assert KEYS.scope("m", 1, b"r") == CacheKeys([], SECRETS).scope("m", 1, b"r")
+
+
+def test_keys_are_of_digests_alone() -> None:
+    key = KEYS.scope("name", 1, b"r") + KEYS.key(request("O"))
+    assert len(key) == 3 * DIGEST_BYTES
+    assert b"name" not in key
+
+
+def test_a_digest_of_another_length_is_made_anew() -> None:
+    first = request()
+    first.digest = b"x" * 16
+    assert KEYS.key(first) == KEYS.key(request())
+
+
 def test_a_digest_from_the_gateway_equals_the_one_made_here() -> None:
     first = request("O")
     key = KEYS.key(first)
