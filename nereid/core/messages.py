@@ -164,12 +164,14 @@ class InferResponse:
 
 
 class CachedModels(NamedTuple):
-    """The models whose requests need a digest, and the scheduler's memory domain
+    """The models whose requests need a digest, the key for it, and the scheduler's memory domain
     (nereid.shm.segments.shm_namespace). Replaces the previous notice.
     """
 
     names: tuple[str, ...]
     shm_namespace: str = ""
+    # Secret. Empty: the scheduler computes the digests.
+    digest_key: bytes = b""
     # An id that no request has: code that looks responses up by id needs no extra test.
     id: int = 0
 

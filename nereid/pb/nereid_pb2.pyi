@@ -53,6 +53,14 @@ class CacheStore(_message.Message):
     trace_context: bytes
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., time_to_live_ms: _Optional[int] = ..., trace_context: _Optional[bytes] = ...) -> None: ...
 
+class CachedResponse(_message.Message):
+    __slots__ = ("head", "payloads")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    head: bytes
+    payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class LookupResultFrame(_message.Message):
     __slots__ = ("results", "usage")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -240,12 +248,14 @@ class Moment(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ns: _Optional[int] = ...) -> None: ...
 
 class CachedModels(_message.Message):
-    __slots__ = ("names", "shm_namespace")
+    __slots__ = ("names", "shm_namespace", "digest_key")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_KEY_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     shm_namespace: str
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ...) -> None: ...
+    digest_key: bytes
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., digest_key: _Optional[bytes] = ...) -> None: ...
 
 class TraceRules(_message.Message):
     __slots__ = ("default_rule", "models")

@@ -25,6 +25,7 @@ from nereid.rpc import (
     accept_link,
 )
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
+from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
 from nereid.services.scheduler.executors.executor_streams import accept_execute, accept_join
 from nereid.services.scheduler.models.catalogue import Catalogue
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
+    from nereid.services.scheduler.caching.cache_secrets import CacheSecrets
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
 
@@ -77,8 +79,14 @@ class SchedulerService:
         settings: Settings,
         cache_link: CacheLink | None = None,
         on_failed_start: Callable[[], None] = lambda: None,
+        *,
+        cache_in_memory: bool = False,
+        mesh_key: bytes = b"",
     ) -> None:
         """cache_link: to a cache in this process; else settings say where one is, if any.
+        cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
+        mesh_key: a secret of the mesh's schedulers: those that have it share what is in a cache
+        outside of them. Empty: there is none.
         on_failed_start: with --exit-on-error, a model could not be loaded at start.
         """
         self._settings = settings
@@ -87,7 +95,8 @@ class SchedulerService:
         self._catalogue = Catalogue()
         metrics_config = parse_metrics_config(settings.metrics_config)
         self._cache_channel: SocketChannel | None = None
-        self._cache = self._open_cache(cache_link)
+        secrets = cache_secrets(cache_seed(mesh_key))
+        self._cache = self._open_cache(cache_link, secrets, in_memory=cache_in_memory)
         rules = self._load_rules(metrics_config)
         self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)
         self._loader = Loader(
@@ -229,7 +238,9 @@ class SchedulerService:
             self._segment_owners,
         )
 
-    def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
+    def _open_cache(
+        self, link: CacheLink | None, secrets: CacheSecrets, *, in_memory: bool
+    ) -> CacheClient | None:
         address = self._settings.cache_address
         if link is None and address is not None:
             options = replace(_CACHE_OPTIONS, tls=self._settings.mesh_tls_client(address))
@@ -237,12 +248,15 @@ class SchedulerService:
             link = dial_cache(self._cache_channel)
         if link is None:
             return None
-        return CacheClient(link, self._settings.cache_timeout_ms / 1000)
+        timeout_s = self._settings.cache_timeout_ms / 1000
+        return CacheClient(link, secrets, timeout_s, in_this_process=in_memory)
 
     def _cached_models(self) -> CachedModels:
+        domain = self._segment_owners.domain
         if self._cache is None:
-            return CachedModels((), self._segment_owners.domain)
-        return CachedModels(self._catalogue.cached_models(), self._segment_owners.domain)
+            return CachedModels((), domain)
+        key = self._cache.secrets.request_key
+        return CachedModels(self._catalogue.cached_models(), domain, key)
 
     def _models_changed(self) -> None:
         self._admission.models_changed()

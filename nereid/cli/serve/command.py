@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # One package that each service needs.
-_REQUIRED = ("httptools", "numpy", "xxhash")
+_REQUIRED = ("blake3", "httptools", "numpy")
 
 
 @dataclass(frozen=True)

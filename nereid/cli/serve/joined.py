@@ -15,6 +15,7 @@ from nereid import rpc
 from nereid.config.settings_reader import read_shared_settings
 from nereid.observability.tracing import open_tracer
 from nereid.service_process import StartError, freeze_started_objects, run_service
+from nereid.services.cache.cache_config import LocalConfig
 from nereid.services.cache.service import CacheService, make_store
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.gateway.service import GatewayService, joined
@@ -39,14 +40,18 @@ async def serve(
     """Serve until shutdown is requested or the start failed; the exit code."""
     cache: CacheService | None = None
     cache_link: rpc.Link[CacheRequest] | None = None
+    store_config = cache_settings.store_config()
     if cache_settings.cache_config:
         scheduler_side: rpc.Link[CacheReply]
         cache_link, scheduler_side = rpc.memory_links()
-        cache = CacheService(
-            make_store(cache_settings.store_config()), open_tracer(cache_settings, "cache")
-        )
+        cache = CacheService(make_store(store_config), open_tracer(cache_settings, "cache"))
         cache.attach(scheduler_side)
-    scheduler = SchedulerService(scheduler_settings, cache_link, shutdown.request)
+    scheduler = SchedulerService(
+        scheduler_settings,
+        cache_link,
+        shutdown.request,
+        cache_in_memory=isinstance(store_config, LocalConfig),
+    )
     gateway_end: rpc.Link[ToScheduler]
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()

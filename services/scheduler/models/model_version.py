@@ -17,7 +17,7 @@ from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavaila
 from nereid.core.messages import DECOUPLED, InferResponse, error_status_of
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.batching.batcher import make_batcher
-from nereid.services.scheduler.caching.response_cache import ResponseCache, cache_scope_of
+from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.executors.executor_wait import ExecutorWait
 from nereid.services.scheduler.executors.instance import cancel_member
 from nereid.services.scheduler.executors.router import Router
@@ -114,9 +114,7 @@ class ModelVersion:
         self.revision = revision
         if self.cache is not None:
             # A sequence of responses cannot be cached.
-            decoupled = self.config.decoupled
-            scope = None if decoupled else cache_scope_of(self.name, self.number, revision)
-            self.cache.set_scope(scope)
+            self.cache.set_revision(self.number, None if self.config.decoupled else revision)
 
     # ---- requests
 
