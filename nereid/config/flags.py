@@ -38,7 +38,7 @@ class Topic(enum.Enum):
     LOGGING = "Logging"
     CACHE = "Response cache"
     SHARED_MEMORY = "Shared memory"
-    MESH = "TLS between services"
+    MESH = "Access and TLS between services"
     TRITON = "Triton's flags without an equivalent"
 
 

@@ -30,8 +30,7 @@ async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
     service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
     try:
         with listening_for("--cache-listen"):
-            tls = settings.mesh_tls_server(settings.cache_listen)
-            await service.listen(settings.cache_listen, tls)
+            await service.listen(settings)
         async with metrics_port(settings, partial(metrics.write, service)):
             freeze_started_objects()
             await shutdown.wait()

@@ -32,7 +32,7 @@ from nereid.services.executor.shared_tensors import OutputLender
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
@@ -100,6 +100,8 @@ class InstanceContext:
     # Held while a model is loaded, to bound how many load at the same time.
     load_slots: threading.Semaphore
     shared_tensors: SharedTensors
+    # Metadata that proves to the scheduler whose a stream is, each for one stream; None: none.
+    credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
     # Records the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
 
@@ -354,8 +356,11 @@ class Instance:
             tracer=self._context.tracer,
         )
 
-    def _metadata(self) -> list[tuple[str, str]]:
-        metadata = [(INSTANCE_KEY, str(self.spec.number))]
+    def _metadata(self) -> list[tuple[str, str | bytes]]:
+        """Of one stream: it may have a credential that is good for one."""
+        metadata: list[tuple[str, str | bytes]] = [(INSTANCE_KEY, str(self.spec.number))]
+        if self._context.credentials is not None:
+            metadata += self._context.credentials(EXECUTE_PATH)
         if self._requests is not None:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid.config import flags
 from nereid.config.flags import Topic, flag
-from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.settings_reader import read_settings
+from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
@@ -205,7 +206,7 @@ class GatewaySettings(
     ClientShmSettings,
     MeshMetricsSettings,
     LimitSettings,
-    MeshTlsSettings,
+    MeshAccessSettings,
     TraceSettings,
     SegmentSettings,
     LogSettings,
@@ -213,6 +214,7 @@ class GatewaySettings(
     """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
 
     TOPIC: ClassVar = Topic.PROCESSES
+    MESH_ROLES: ClassVar = frozenset({Role.GATEWAY})
 
     scheduler_address: str = flag(
         "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
@@ -279,7 +281,7 @@ class GatewaySettings(
             )
         for protocol in _ALPN:
             found += self._tls_errors(protocol)
-        return found + self.mesh_tls_errors()
+        return found + self.mesh_errors()
 
     def _tls_errors(self, protocol: str) -> list[str]:
         mutual = getattr(self, f"{protocol}_use_ssl_mutual")

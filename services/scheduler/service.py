@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,8 @@ from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels
 from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SHM_NAMESPACE_KEY
+from nereid.mesh_auth.guard import guarded
+from nereid.mesh_auth.roles import Role
 from nereid.rpc import (
     ChannelOptions,
     Handlers,
@@ -166,10 +167,13 @@ class SchedulerService:
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
         await self._repository.start()
-        self._server = Server(self.handlers(), _SERVER_OPTIONS)
-        for address in self._settings.scheduler_address:
-            tls = self._settings.mesh_tls_server(address)
-            self.addresses.append(await self._server.listen(address, tls))
+        settings = self._settings
+        rules = settings.mesh_guard(executor_control=settings.allow_executor_control)
+        self._server = Server(guarded(self.handlers(), rules), _SERVER_OPTIONS)
+        for address in settings.scheduler_address:
+            tls = settings.mesh_tls_server(address)
+            real = await self._server.listen(address, tls, private=settings.mesh_private)
+            self.addresses.append(real)
         _log.info("listening at %s", ", ".join(self.addresses))
         if self._settings.exit_on_error:
             self._first_loads = asyncio.ensure_future(self._watch_first_loads())
@@ -243,7 +247,7 @@ class SchedulerService:
     ) -> CacheClient | None:
         address = self._settings.cache_address
         if link is None and address is not None:
-            options = replace(_CACHE_OPTIONS, tls=self._settings.mesh_tls_client(address))
+            options = self._settings.mesh_channel(address, Role.SCHEDULER, _CACHE_OPTIONS)
             self._cache_channel = SocketChannel(address, options)
             link = dial_cache(self._cache_channel)
         if link is None:

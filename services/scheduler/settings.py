@@ -20,7 +20,7 @@ from nereid.config.flags import (
     own_port,
     seconds,
 )
-from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.config.mesh_access import MeshAccessSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.services.scheduler.observability.latencies import setting
@@ -136,6 +136,10 @@ class ModelControlSettings:
         False, "take model configurations as they are written", boolean,
         aliases=("--strict-model-config",), bare="true",
     )  # fmt: skip
+    allow_executor_control: bool = flag(
+        False, "where services need a token or certificate, let executors load and unload models,"
+        " as Python models may ask of them", boolean, bare="true",
+    )  # fmt: skip
     exit_on_error: bool = flag(
         False, "whether the scheduler ends when a model that it begins with cannot be loaded",
         boolean, bare="true",
@@ -149,7 +153,7 @@ class Settings(
     QueueSettings,
     CacheClientSettings,
     MetricsSettings,
-    MeshTlsSettings,
+    MeshAccessSettings,
     TraceSettings,
     SegmentPoolSettings,
     LogSettings,
@@ -159,7 +163,7 @@ class Settings(
     TOPIC: ClassVar = Topic.PROCESSES
 
     scheduler_address: tuple[str, ...] = flag(
-        ("0.0.0.0:8003",),
+        ("127.0.0.1:8003",),
         "where gateways and executors find the scheduler, host:port or unix:/path; may be given"
         " several times",
         address,
@@ -183,7 +187,7 @@ class Settings(
             errors.append("--load-model requires --model-control-mode=explicit as well")
         if "*" in self.load_model and len(self.load_model) > 1:
             errors.append("--load-model: '*' must be the only one, if it is given at all")
-        return errors + self.mesh_tls_errors(self.scheduler_address)
+        return errors + self.mesh_errors(self.scheduler_address)
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """What --backend-config says for this backend; its own settings win over those for all."""
