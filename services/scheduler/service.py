@@ -28,7 +28,7 @@ from nereid.rpc import (
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
 from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
-from nereid.services.scheduler.executors.executor_streams import accept_execute, accept_join
+from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.load_rules import LoadRules
@@ -103,6 +103,7 @@ class SchedulerService:
         self._loader = Loader(
             rules, self._models_changed, self._catalogue, self._mesh_settings.commands
         )
+        self._executor_streams = ExecutorStreams(self._loader)
         self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._admission = Admission(
             self._catalogue, self._load_queue, self._traces, self._loader.nested_calls
@@ -147,8 +148,8 @@ class SchedulerService:
             },
             stream={
                 INFER_PATH: self._accept_gateway,
-                JOIN_PATH: partial(accept_join, self._loader),
-                EXECUTE_PATH: partial(accept_execute, self._loader),
+                JOIN_PATH: self._executor_streams.accept_join,
+                EXECUTE_PATH: self._executor_streams.accept_execute,
             },
         )
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,7 +186,7 @@ async def test_an_executors_token_opens_neither_control_nor_the_gateways_part(
 
 async def test_models_may_load_models_where_executors_are_allowed_to(repository: Path) -> None:
     ours = token_of(Role.EXECUTOR)
-    settings = {"mesh_token": TOKEN, "allow_executor_control": True}
+    settings: dict[str, Any] = {"mesh_token": TOKEN, "allow_executor_control": True}
     async with scheduler(repository, **settings) as address:
         error = await outcome(address, LOAD, ours, Role.EXECUTOR)
         # Let in, and refused for what it asks.

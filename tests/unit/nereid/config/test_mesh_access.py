@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_others_need_a_token_or_certificates(address: str, tmp_path: Path) -> No
     assert MeshAccessSettings(mesh_token=TOKEN).mesh_errors([address]) == []
     ours = Authority(tmp_path)
     identity = ours.identity()
-    files = {"mesh_tls_cert": identity.cert, "mesh_tls_key": identity.key}
+    files: dict[str, Any] = {"mesh_tls_cert": identity.cert, "mesh_tls_key": identity.key}
     # A certificate of our own says who we are, not who connects.
     assert len(MeshAccessSettings(**files).mesh_errors([address])) == 1
     mutual = MeshAccessSettings(**files, mesh_tls_root=ours.root)
@@ -85,7 +86,9 @@ def test_flag_and_file_exclude_each_other(tmp_path: Path) -> None:
 def test_which_roles_token_each_service_takes(
     settings: type[MeshAccessSettings], suffices: set[Role], tmp_path: Path
 ) -> None:
-    required = {"model_repository": (str(tmp_path),)} if settings is SchedulerSettings else {}
+    required: dict[str, Any] = (
+        {"model_repository": (str(tmp_path),)} if settings is SchedulerSettings else {}
+    )
     for role in Role:
         given = settings(mesh_token=MeshToken(TOKEN).role_token(role), **required)
         errors = given.mesh_errors()
