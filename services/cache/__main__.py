@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings
 from nereid.observability.tracing import open_tracer
 from nereid.service_process import (
@@ -41,7 +41,7 @@ async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
 
 def main() -> int:
     """Run the process."""
-    settings = read_settings(CacheSettings, sys.argv[1:], os.environ, _PROGRAM)
+    settings = read_settings(CacheSettings, sys.argv[1:], read_environ(), _PROGRAM)
     return run_service(settings, serve, name="cache", program=_PROGRAM)
 
 

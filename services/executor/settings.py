@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from nereid.config import flags
 from nereid.config.flags import Topic, flag
+from nereid.config.inherited_secrets import read_environ
 from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
@@ -129,7 +130,7 @@ def read(
     return read_settings(
         ExecutorSettings,
         sys.argv[1:] if argv is None else argv,
-        os.environ if environ is None else environ,
+        read_environ() if environ is None else environ,
         PROGRAM,
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid.config import flags
 from nereid.config.flags import Topic, flag
+from nereid.config.inherited_secrets import read_environ
 from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
@@ -64,6 +64,7 @@ class HttpSettings:
         "<api>,<api>:<header>=<value>: APIs restricted to HTTP requests with this header",
         restricted_apis.checked,
         repeated=True,
+        secret=True,
     )
 
     http_use_ssl: bool = flag(False, "serve HTTP over TLS", flags.boolean, bare="true")
@@ -109,6 +110,7 @@ class GrpcSettings:
         " triton-grpc-protocol-<key>",
         restricted_apis.checked,
         repeated=True,
+        secret=True,
     )
     grpc_max_connection_age_grace: int = flag(
         0,
@@ -306,6 +308,6 @@ def read(
     return read_settings(
         GatewaySettings,
         sys.argv[1:] if argv is None else argv,
-        os.environ if environ is None else environ,
+        read_environ() if environ is None else environ,
         PROGRAM,
     )
