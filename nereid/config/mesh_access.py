@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from nereid.config.flags import Topic, boolean, flag
+from nereid.config.hardened import HardenedSettings
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.mesh_auth.credentials import Credentials
 from nereid.mesh_auth.guard import GuardRules
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshAccessSettings(MeshTlsSettings):
+class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     """The flags of access between services; every service's settings have them."""
 
     TOPIC: ClassVar = Topic.MESH
@@ -63,14 +64,23 @@ class MeshAccessSettings(MeshTlsSettings):
                 f" {wanted}"
             )
         if token is None and not self.mesh_tls_root:
-            errors += [
-                f"{address} can be reached from other machines, and whoever connects there could"
-                " load models and forge responses: set --mesh-token-file (`nereid mesh-token`"
-                " makes a token), or mTLS by --mesh-tls-root, or listen on 127.0.0.1"
-                for address in listening
-                if not is_private(address)
-            ]
+            errors += filter(None, map(self._open_port_error, listening))
         return errors
+
+    def _open_port_error(self, address: str) -> str:
+        remedy = "set --mesh-token-file (`nereid mesh-token` makes a token) or --mesh-tls-root"
+        harm = "whoever connects there could load models and forge responses"
+        if not is_private(address):
+            return (
+                f"{address} can be reached from other machines, and {harm}: {remedy}, or listen on"
+                " 127.0.0.1"
+            )
+        if self.hardened and unix_path(address) is None:
+            return (
+                f"{address} can be reached by all users of this machine, and {harm}: {remedy}, or"
+                " listen on a unix socket"
+            )
+        return ""
 
     def read_mesh_token(self) -> MeshToken | None:
         """The token, if there is one. Raises ValueError."""

@@ -39,7 +39,9 @@ class CacheSettings(MeshAccessSettings, TraceSettings, LogSettings):
     )
 
     metrics_port: int = flag(-1, "a port for the cache's own /metrics; -1: none", own_port)
-    metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
+    metrics_address: str = flag(
+        "0.0.0.0", "the interface of the metrics port", hardened="127.0.0.1"
+    )
 
     def errors(self) -> list[str]:
         """What is wrong with these settings, a line each."""

@@ -94,7 +94,9 @@ class ExecutorSettings(MeshAccessSettings, TraceSettings, SegmentSettings, LogSe
     metrics_port: int = flag(
         -1, "a port for this executor's own /metrics; -1: none", flags.own_port
     )
-    metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
+    metrics_address: str = flag(
+        "0.0.0.0", "the interface of the metrics port", hardened="127.0.0.1"
+    )
 
     def errors(self) -> list[str]:
         """What is wrong with these settings, one line each."""

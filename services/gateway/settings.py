@@ -168,7 +168,9 @@ class MeshMetricsSettings:
 
     allow_metrics: bool = flag(True, "serve metrics", flags.boolean, bare="true")
     metrics_address: str = flag(
-        "", "the interface of the metrics port, or unix:/path; default: HTTP's, or the loopback's"
+        "",
+        "the interface of the metrics port, or unix:/path; default: HTTP's, or the loopback's",
+        hardened="127.0.0.1",
     )
     metrics_port: int = flag(8002, "the metrics port; 0 takes a free one", flags.own_port)
     allow_cpu_metrics: bool = flag(

@@ -241,6 +241,7 @@ class SchedulerService:
             self._traces,
             self._cache,
             self._segment_owners,
+            settings.backends,
         )
 
     def _open_cache(
@@ -318,4 +319,5 @@ def _control_rules(settings: Settings) -> ModelControlRules:
         settings.repository_poll_secs,
         settings.model_load_retry_count,
         settings.no_executor_timeout_secs,
+        allow_model_files=settings.allow_model_files,
     )

@@ -23,6 +23,7 @@ from nereid.config.flags import (
 from nereid.config.mesh_access import MeshAccessSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
+from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.observability.latencies import setting
 from nereid.shm.settings import SegmentPoolSettings
 
@@ -104,7 +105,9 @@ class MetricsSettings:
         repeated=True,
     )
     metrics_port: int = flag(-1, "a port for the scheduler's own /metrics; -1: none", own_port)
-    metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
+    metrics_address: str = flag(
+        "0.0.0.0", "the interface of the metrics port", hardened="127.0.0.1"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +128,14 @@ class ModelControlSettings:
     repository_poll_secs: float = flag(
         15.0, "how often to look for changes, with --model-control-mode=poll; 0: never", seconds
     )
+    backends: AllowedBackends = flag(  # noqa: RUF009 - as every flag
+        ALL_BACKENDS, "the backends that models may use, such as onnxruntime,openvino, or -python"
+        " for all but that; default: all", AllowedBackends.parse, hardened="-python",
+    )  # fmt: skip
+    allow_model_files: bool = flag(
+        True, "whether clients may send a model's files with the request to load it (file:...)",
+        boolean, bare="true", hardened="false",
+    )  # fmt: skip
     model_load_retry_count: int = flag(
         0, "how often to try again to load a model that failed to load", integer(0)
     )

@@ -89,6 +89,11 @@ class Loader:
         """Load a version on every executor, those that join later included."""
         self._versions[served] = None
         self._apply_event(served, served.life.await_executor)
+        try:
+            self._rules.check_draft(served.draft)
+        except NereidError as error:
+            self._refuse(served, error)
+            return
         if is_ensemble(served.draft):
             self._create_runtime(served, None)
             self._ensembles.add_ensemble(served)
@@ -331,8 +336,11 @@ class Loader:
                 served, described, self._ensembles.find_model, self.nested_calls
             )
         except NereidError as error:
-            reason = reason_of(error.code, error.message)
-            self._apply_event(served, partial(served.life.refuse, reason))
+            self._refuse(served, error)
+
+    def _refuse(self, served: ServedVersion, error: NereidError) -> None:
+        reason = reason_of(error.code, error.message)
+        self._apply_event(served, partial(served.life.refuse, reason))
 
     def _place_instances(self, served: ServedVersion, session: Session) -> None:
         try:
