@@ -104,6 +104,11 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
 
+    def mesh_secret(self, purpose: str) -> bytes:
+        """A secret for one purpose of all who have the mesh's token; empty: there is none."""
+        token = self.read_mesh_token()
+        return b"" if token is None else token.secret(purpose)
+
     def mesh_credentials(self, role: Role) -> Credentials | None:
         """For the calls of a service of this role; None: there is no token."""
         token = self.read_mesh_token()

@@ -20,6 +20,7 @@ _NEW_BYTES: Final = 32
 _KEY_BYTES: Final = 32
 _ROLE_PREFIX: Final = "nereid-role-"
 _LABEL: Final = b"nereid mesh role v1 "
+_SECRET_LABEL: Final = b"nereid mesh secret v1 "
 
 
 class MeshToken:
@@ -45,6 +46,12 @@ class MeshToken:
         if self.only is not None:
             return self._only_key if role is self.only else None
         return hmac.digest(self._master, _LABEL + role.value.encode(), "sha256")
+
+    def secret(self, purpose: str) -> bytes:
+        """A secret of those who have the mesh's own token, for one purpose; empty: this is not it."""
+        if self.only is not None:
+            return b""
+        return hmac.digest(self._master, _SECRET_LABEL + purpose.encode(), "sha256")
 
     def role_token(self, role: Role) -> str:
         """The token of one role. Raises ValueError if this is another role's."""

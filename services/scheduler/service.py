@@ -82,12 +82,9 @@ class SchedulerService:
         on_failed_start: Callable[[], None] = lambda: None,
         *,
         cache_in_memory: bool = False,
-        mesh_key: bytes = b"",
     ) -> None:
         """cache_link: to a cache in this process; else settings say where one is, if any.
         cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
-        mesh_key: a secret of the mesh's schedulers: those that have it share what is in a cache
-        outside of them. Empty: there is none.
         on_failed_start: with --exit-on-error, a model could not be loaded at start.
         """
         self._settings = settings
@@ -96,7 +93,7 @@ class SchedulerService:
         self._catalogue = Catalogue()
         metrics_config = parse_metrics_config(settings.metrics_config)
         self._cache_channel: SocketChannel | None = None
-        secrets = cache_secrets(cache_seed(mesh_key))
+        secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
         self._cache = self._open_cache(cache_link, secrets, in_memory=cache_in_memory)
         rules = self._load_rules(metrics_config)
         self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)

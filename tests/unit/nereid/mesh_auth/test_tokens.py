@@ -26,6 +26,13 @@ def test_each_role_has_a_key_of_its_own_which_does_not_show_the_token() -> None:
     assert all(SECRET not in master.role_token(role) for role in Role)
 
 
+def test_secrets_of_the_mesh_are_for_one_purpose_and_for_no_role() -> None:
+    master = MeshToken(SECRET)
+    assert master.secret("one") == MeshToken(SECRET).secret("one")
+    assert master.secret("one") not in {master.secret("two"), *map(master.key, Role)}
+    assert MeshToken(master.role_token(Role.SCHEDULER)).secret("one") == b""
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
