@@ -133,11 +133,12 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             return None
         return GuardRules(token, self.mesh_tls_any_role, executor_control)
 
-    @property
-    def mesh_users(self) -> str:
-        """Whom a TCP mesh port is open to, for a log."""
+    def mesh_users(self, address: str) -> str:
+        """Whom a mesh port at this address is open to, for a log."""
         if not self.mesh_private:
             return "services with the mesh token"
+        if unix_path(address) is not None:
+            return "processes of this user"
         if self.mesh_tls_root:
             return "services with a certificate of --mesh-tls-root"
         return "any process of this machine"

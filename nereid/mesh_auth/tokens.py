@@ -48,7 +48,7 @@ class MeshToken:
         return hmac.digest(self._master, _LABEL + role.value.encode(), "sha256")
 
     def secret(self, purpose: str) -> bytes:
-        """A secret of those who have the mesh's own token, for one purpose; empty: this is not it."""
+        """A secret of who has the mesh's own token, for one purpose; empty: this is a role's."""
         if self.only is not None:
             return b""
         return hmac.digest(self._master, _SECRET_LABEL + purpose.encode(), "sha256")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from nereid.services.cache.settings import CacheSettings
 if TYPE_CHECKING:
     from nereid.service_process import Shutdown
 
+_log = logging.getLogger(__name__)
+
 _PROGRAM = "nereid.services.cache"
 
 
@@ -30,7 +33,8 @@ async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
     service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
     try:
         with listening_for("--cache-listen"):
-            await service.listen(settings)
+            address = await service.listen(settings)
+        _log.info("open to %s at %s: the cache", settings.mesh_users(address), address)
         async with metrics_port(settings, partial(metrics.write, service)):
             freeze_started_objects()
             await shutdown.wait()

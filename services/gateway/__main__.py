@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from nereid.shm.segments import shm_namespace
 if TYPE_CHECKING:
     from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings
+
+_log = logging.getLogger(__name__)
 
 
 async def serve(settings: GatewaySettings, shutdown: Shutdown) -> int:
@@ -40,6 +43,7 @@ async def _start(service: GatewayService) -> None:
         await service.start()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
+    _log.info("open %s", service.exposure())
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
+from nereid.services.gateway.policy.control_apis import CONTROL_APIS
 from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:
@@ -147,6 +148,22 @@ class GrpcSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ControlApiSettings:
+    """The flag of the APIs that change the server."""
+
+    TOPIC: ClassVar = Topic.MODELS
+
+    open_control_apis: bool = flag(
+        True,
+        "whether clients without credentials may load and unload models, change trace and log"
+        " settings and register shared memory; false: only where these APIs are restricted",
+        flags.boolean,
+        bare="true",
+        hardened="false",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientShmSettings:
     """The flags of clients' shared memory."""
 
@@ -207,6 +224,7 @@ class LimitSettings:
 class GatewaySettings(
     HttpSettings,
     GrpcSettings,
+    ControlApiSettings,
     ClientShmSettings,
     MeshMetricsSettings,
     LimitSettings,
@@ -250,6 +268,17 @@ class GatewaySettings(
         private = self.http_address.startswith("unix:")
         interface = self.metrics_address or ("127.0.0.1" if private else self.http_address)
         return flags.listening_address(interface, self.metrics_port)
+
+    def restricted_apis(self, protocol: str) -> frozenset[str]:
+        """The APIs of the "http" or "grpc" port that require a header."""
+        texts = self.http_restricted_api if protocol == "http" else self.grpc_restricted_protocol
+        return frozenset(restricted_apis.gather(texts))
+
+    def closed_apis(self, protocol: str) -> frozenset[str]:
+        """The APIs of the "http" or "grpc" port that are closed, as nothing else guards them."""
+        if self.open_control_apis:
+            return frozenset()
+        return CONTROL_APIS - self.restricted_apis(protocol)
 
     def tls(self, protocol: str) -> Tls | None:
         """The TLS side of the "http" or "grpc" port; None where it speaks clear text.

@@ -30,6 +30,7 @@ async def serve(settings: Settings, shutdown: Shutdown) -> int:
     service = SchedulerService(settings, on_failed_start=shutdown.request)
     with listening_for("--scheduler-address"):
         await service.start()
+    _log.info("open %s", service.exposure())
     try:
         async with metrics_port(settings, service.metrics.write):
             freeze_started_objects()

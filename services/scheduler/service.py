@@ -176,6 +176,14 @@ class SchedulerService:
         if self._settings.exit_on_error:
             self._first_loads = asyncio.ensure_future(self._watch_first_loads())
 
+    def exposure(self) -> str:
+        """What its ports are open for, and to whom."""
+        settings = self._settings
+        return "; ".join(
+            f"to {settings.mesh_users(address)} at {address}: the mesh"
+            for address in self.addresses
+        )
+
     async def _watch_first_loads(self) -> None:
         if not await self._repository.first_loads():
             _log.error("failed to load all models; the scheduler ends, as --exit-on-error asks")

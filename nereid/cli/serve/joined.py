@@ -6,6 +6,7 @@ With nereid.cli.serve.plan the only module that may know several services.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nereid.service_process import Shutdown
 
 _PROGRAM = "nereid.cli.serve.joined"
+_log = logging.getLogger(__name__)
 
 
 async def serve(
@@ -65,6 +67,7 @@ async def serve(
         scheduler.announce()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
+    _log.info("open %s; %s", gateway.exposure(), scheduler.exposure())
     freeze_started_objects()
     await shutdown.wait()
     loop = asyncio.get_running_loop()

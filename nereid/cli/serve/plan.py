@@ -95,7 +95,21 @@ class ServeSettings:
     )
 
 
-_SETTINGS = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Scheduler(SchedulerSettings):
+    """Of the mesh: its own socket is a unix socket, which comes to those that are asked for."""
+
+    scheduler_address: tuple[str, ...] = flag((), "", flags.address, repeated=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Cache(CacheSettings):
+    """Of the mesh: on a unix socket, whatever is asked for."""
+
+    cache_listen: str = flag("unix:cache.sock", "accepted and ignored: nereid serve chooses it")
+
+
+_SETTINGS = (ServeSettings, GatewaySettings, ExecutorSettings, _Scheduler, _Cache)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +143,9 @@ class _Mesh:
         if joined:
             # Of two flags of one name, the scheduler's counts: it comes last.
             argv = _merged(settings_argv(gateway), settings_argv(scheduler))
+            argv = _merged(settings_argv(self.cache), argv)
             members: tuple[Any, ...] = (gateway, scheduler)
             if has_cache:
-                argv = _merged(settings_argv(self.cache), argv)
                 members = (self.cache, *members)
             children = [_child("nereid.cli.serve.joined", argv, 0, members)]
         else:
