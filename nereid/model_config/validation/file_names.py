@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def validate_file_names(config: ModelConfig) -> None:
     """Raise InvalidArgument for the first name that leads out of the model's folder."""
     for field, name in _file_names(config):
-        if not stays_inside(name):
+        if not is_inside(name):
             raise InvalidArgument(
                 f"{field} '{name}' of model '{config.name}' must stay within the model's directory"
             )
 
 
-def stays_inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
     """Whether a path relative to a folder stays in it, as far as the path alone says."""
     return not ("\0" in name or name.startswith("/") or ".." in PurePosixPath(name).parts)
 

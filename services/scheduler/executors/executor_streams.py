@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.loader import Loader
 
 _log = logging.getLogger(__name__)
+
+# Of an executor's name, in characters.
+_LONGEST_NAME: Final = 256
 
 
 class ExecutorStreams:
@@ -100,10 +103,11 @@ class _JoinStream:
             return
         kind = event.WhichOneof("event")
         if self._session is None:
-            if kind == "hello" and event.hello.name:
+            if kind == "hello" and 0 < len(event.hello.name) <= _LONGEST_NAME:
                 self._join(event.hello)
             else:
-                self._refuse("the first message must be a hello with a name")
+                text = f"a hello with a name of 1 to {_LONGEST_NAME} characters"
+                self._refuse(f"the first message must be {text}")
             return
         self._on_event(self._session, kind, event)
 
@@ -144,7 +148,7 @@ class _JoinStream:
             _log.warning("executor '%s' sent an unknown event; ignoring it", session.name)
 
     def _refuse(self, why: str, status: Status = Status.INVALID_ARGUMENT) -> None:
-        self._refusals.report(self._call.peer, why, "executor at %s refused: %s", why)
+        self._refusals.report(self._call.peer, status.name, "executor at %s refused: %s", why)
         self._call.fail(status, why)
         self._end()
 

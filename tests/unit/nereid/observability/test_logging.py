@@ -129,7 +129,7 @@ def test_a_tracebacks_lines_are_no_lines_of_the_log(log_format: str) -> None:
     assert all(line.isprintable() for line in others)
 
 
-def test_ordinary_text_stays_as_it_is() -> None:
+def test_ordinary_text_is_not_changed() -> None:
     stream = io.StringIO()
     set_up_logging(LogSettings(), "gateway", stream)
     logging.getLogger("some.where").info("modèle 'été' 模型\tready")
