@@ -42,8 +42,8 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     mesh_token_file: str = flag("", "a file whose first line is the --mesh-token")
     mesh_tls_any_role: bool = flag(
         False,
-        "where a service listens with --mesh-tls-root, accept certificates that name no role"
-        " (gateway, executor, scheduler, operator) for all of them",
+        "where a service listens with --mesh-tls-root and no token, accept every certificate for"
+        " every role, whatever it names",
         boolean,
         bare="true",
     )

@@ -2,7 +2,7 @@
 headers are there.
 
     configured      a caller's role
-    token           its credential's; a certificate that names roles must name it as well
+    token           its credential's, whatever its certificate says
     mTLS alone      those that its certificate names; callers on unix sockets may do everything
     neither         there is no guard: only loopback and unix sockets may be listened at
 """
@@ -40,7 +40,7 @@ class GuardRules:
     """What a mesh port requires. token None: certificates alone."""
 
     token: MeshToken | None
-    # A certificate without a role's name may do everything, as far as no token says otherwise.
+    # Without a token, every certificate may do everything, whatever it names.
     any_certificate: bool = False
     # See roles.method_roles.
     executor_control: bool = False
@@ -74,18 +74,14 @@ class Guard:
             raise
 
     def _roles_of(self, call: Call) -> frozenset[Role]:
+        if self._verifier is not None:
+            return frozenset({self._proven_role(self._verifier, call)})
+        if self._any_certificate or call.peer.startswith("unix:"):
+            return _ALL
         named = roles_of_names(call.peer_names)
-        if self._verifier is None:
-            if named or call.peer.startswith("unix:"):
-                return named or _ALL
-            if self._any_certificate:
-                return _ALL
+        if not named:
             raise RpcError(Status.PERMISSION_DENIED, _NAMELESS)
-        role = self._proven_role(self._verifier, call)
-        if named and role not in named:
-            text = f"its certificate is not for the role {role.value} of its token"
-            raise RpcError(Status.PERMISSION_DENIED, text)
-        return frozenset({role})
+        return named
 
     def _proven_role(self, verifier: CredentialVerifier, call: Call) -> Role:
         credential = call.get(AUTH_KEY)
