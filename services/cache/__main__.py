@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings
 from nereid.observability.tracing import open_tracer
 from nereid.service_process import (
@@ -22,6 +23,8 @@ from nereid.services.cache.settings import CacheSettings
 if TYPE_CHECKING:
     from nereid.service_process import Shutdown
 
+_log = logging.getLogger(__name__)
+
 _PROGRAM = "nereid.services.cache"
 
 
@@ -30,8 +33,8 @@ async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
     service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
     try:
         with listening_for("--cache-listen"):
-            tls = settings.mesh_tls_server(settings.cache_listen)
-            await service.listen(settings.cache_listen, tls)
+            address = await service.listen(settings)
+        _log.info("open to %s at %s: the cache", settings.mesh_users(address), address)
         async with metrics_port(settings, partial(metrics.write, service)):
             freeze_started_objects()
             await shutdown.wait()
@@ -42,7 +45,7 @@ async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
 
 def main() -> int:
     """Run the process."""
-    settings = read_settings(CacheSettings, sys.argv[1:], os.environ, _PROGRAM)
+    settings = read_settings(CacheSettings, sys.argv[1:], read_environ(), _PROGRAM)
     return run_service(settings, serve, name="cache", program=_PROGRAM)
 
 

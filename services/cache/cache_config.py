@@ -20,6 +20,7 @@ _OPTION: Final = re.compile(r"[a-z_]+=")
 _DEFAULT_BYTES: Final = 256 << 20
 USER_VARIABLE: Final = "TRITONCACHE_REDIS_USERNAME"
 PASSWORD_VARIABLE: Final = "TRITONCACHE_REDIS_PASSWORD"  # noqa: S105 - the variable's name
+CACHE_VARIABLES: Final = (USER_VARIABLE, PASSWORD_VARIABLE)
 _SCHEMES: Final = ("redis", "rediss", "unix")
 _SENTINELS: Final = frozenset({"sentinel_user", "sentinel_password"})
 _SECRET: Final = ("password", "sentinel_password")

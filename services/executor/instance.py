@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from nereid.core.methods import (
     CONTROLS_KEY,
     CRASH_REPORTS_KEY,
     EXECUTE_PATH,
+    EXECUTOR_KEY,
     INSTANCE_KEY,
     READINESS_KEY,
 )
@@ -32,7 +34,7 @@ from nereid.services.executor.shared_tensors import OutputLender
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
@@ -100,6 +102,10 @@ class InstanceContext:
     # Held while a model is loaded, to bound how many load at the same time.
     load_slots: threading.Semaphore
     shared_tensors: SharedTensors
+    # The EXECUTOR_KEY of this process's streams.
+    process: str = field(default_factory=lambda: secrets.token_hex(16))
+    # Metadata that proves to the scheduler whose a stream is, each for one stream; None: none.
+    credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
     # Records the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
 
@@ -354,8 +360,15 @@ class Instance:
             tracer=self._context.tracer,
         )
 
-    def _metadata(self) -> list[tuple[str, str]]:
-        metadata = [(INSTANCE_KEY, str(self.spec.number))]
+    def _metadata(self) -> list[tuple[str, str | bytes]]:
+        """Of one stream: it may have a credential that is good for one."""
+        context = self._context
+        metadata: list[tuple[str, str | bytes]] = [
+            (INSTANCE_KEY, str(self.spec.number)),
+            (EXECUTOR_KEY, context.process),
+        ]
+        if context.credentials is not None:
+            metadata += context.credentials(EXECUTE_PATH)
         if self._requests is not None:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:

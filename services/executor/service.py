@@ -11,9 +11,9 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from nereid.mesh_auth.roles import Role
 from nereid.observability.tracing import open_tracer
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
@@ -63,8 +63,8 @@ class ExecutorService:
         """Serve until leave(); False: a batch was still running after --exit-timeout-secs."""
         settings = self._settings
         address = settings.scheduler_address
-        tls = settings.mesh_tls_client(address)
-        channel = SocketChannel(address, replace(_CHANNEL, tls=tls))
+        options = settings.mesh_channel(address, Role.EXECUTOR, _CHANNEL)
+        channel = SocketChannel(address, options)
         # One thread: describing may read a whole large file into memory.
         describe_pool = ThreadPoolExecutor(1, "describe")
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
@@ -74,7 +74,8 @@ class ExecutorService:
         instances = InstanceContext(
             backends=self._backends,
             scheduler_address=address,
-            tls=tls,
+            tls=options.tls,
+            credentials=options.credentials,
             load_slots=threading.Semaphore(settings.model_load_thread_count),
             shared_tensors=shared_tensors,
             tracer=tracer,

@@ -21,7 +21,7 @@ from nereid.backends import InstanceSpec
 from nereid.core.codecs import read_log_rules, write_error
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.messages import error_status_of
-from nereid.core.methods import JOIN_PATH
+from nereid.core.methods import EXECUTOR_KEY, JOIN_PATH
 from nereid.model_config import write_description
 from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
@@ -75,7 +75,10 @@ class SchedulerSession:
         # The scheduler has sent a message: it has accepted this executor.
         self.accepted = False
         self._stream: StreamHandle = context.channel.stream(
-            JOIN_PATH, on_message=self._on_message, on_close=self._on_close
+            JOIN_PATH,
+            metadata=((EXECUTOR_KEY, context.instances.process),),
+            on_message=self._on_message,
+            on_close=self._on_close,
         )
         # When models' metrics were sent last, or will be.
         self._metrics_due_s = 0.0

@@ -13,6 +13,7 @@ from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.messages import LogRules, TraceRules
 from nereid.observability.logging import apply_log_rules
+from nereid.services.gateway import exposure
 from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.control import Control
@@ -24,6 +25,7 @@ from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from nereid.services.gateway.policy import restricted_apis
+from nereid.services.gateway.policy.control_apis import ClosedHttp, closed_grpc
 from nereid.services.gateway.policy.header_forwarding import (
     CasePreservingConnection,
     HeaderForwarding,
@@ -106,7 +108,9 @@ class GatewayService:
             CasePreservingConnection if settings.http_header_forward_pattern else HttpConnection
         )
         restricted = restricted_apis.gather(settings.http_restricted_api)
-        dispatch = RestrictedHttp(front, restricted) if restricted else front
+        closed = settings.closed_apis("http")
+        served = ClosedHttp(front, closed) if closed else front
+        dispatch = RestrictedHttp(served, restricted) if restricted else served
         return HttpServer(dispatch, _http_limits(settings), protocol, front.allocate_body)
 
     async def start(self) -> None:
@@ -134,6 +138,15 @@ class GatewayService:
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
 
+    def exposure(self) -> str:
+        """What its ports are open for, and to whom."""
+        addresses = {
+            "http": self.http_address,
+            "grpc": self.grpc_address,
+            "metrics": self.metrics_address,
+        }
+        return exposure.exposure(self._settings, addresses)
+
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, LogRules):
             apply_log_rules(notice)
@@ -144,6 +157,9 @@ class GatewayService:
         settings = self._settings
         front = self._grpc_front
         handlers = front.handlers()
+        closed = settings.closed_apis("grpc")
+        if closed:
+            handlers = closed_grpc(handlers, closed, front.statuses)
         restricted = restricted_apis.gather(settings.grpc_restricted_protocol)
         if restricted:
             handlers = restricted_grpc(handlers, restricted, front.statuses)

@@ -38,6 +38,8 @@ class Plan:
 
     children: tuple[ChildSpec, ...]
     exit_timeout_s: float
+    # Those of the environment that no child inherits.
+    secret_variables: frozenset[str]
     http_address: str | None
     grpc_address: str | None
     metrics_address: str | None
@@ -59,7 +61,9 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(number, _exit_early)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
         planned = subprocess.run(
-            [sys.executable, "-m", "nereid.cli.serve.plan", directory, *argv],
+            [sys.executable, "-m", "nereid.cli.serve.plan"],
+            # Not its argv: there may be secrets in it.
+            input=json.dumps([directory, *argv]).encode(),
             stdout=subprocess.PIPE,
             check=False,
         )
@@ -86,12 +90,13 @@ def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
 def _read_plan(text: bytes) -> Plan:
     plan = json.loads(text)
     children = tuple(
-        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"], child["environ"])
+        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"], child["secrets"])
         for child in plan["children"]
     )
     return Plan(
         children,
         plan["exit_timeout_s"],
+        frozenset(plan["secret_variables"]),
         plan["http_address"],
         plan["grpc_address"],
         plan["metrics_address"],
@@ -101,7 +106,7 @@ def _read_plan(text: bytes) -> Plan:
 
 
 async def _serve(plan: Plan) -> int:
-    supervisor = Supervisor(plan.children, plan.exit_timeout_s)
+    supervisor = Supervisor(plan.children, plan.exit_timeout_s, plan.secret_variables)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)

@@ -6,12 +6,13 @@ With nereid.cli.serve.plan the only module that may know several services.
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid import rpc
+from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
 from nereid.observability.tracing import open_tracer
 from nereid.service_process import StartError, freeze_started_objects, run_service
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nereid.service_process import Shutdown
 
 _PROGRAM = "nereid.cli.serve.joined"
+_log = logging.getLogger(__name__)
 
 
 async def serve(
@@ -65,6 +67,7 @@ async def serve(
         scheduler.announce()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
+    _log.info("open %s; %s", gateway.exposure(), scheduler.exposure())
     freeze_started_objects()
     await shutdown.wait()
     loop = asyncio.get_running_loop()
@@ -80,7 +83,7 @@ def main() -> int:
     """Run the process."""
     # The scheduler's come first: its --scheduler-address is the one that may be repeated.
     scheduler, gateway, cache = read_shared_settings(
-        (SchedulerSettings, GatewaySettings, CacheSettings), sys.argv[1:], os.environ, _PROGRAM
+        (SchedulerSettings, GatewaySettings, CacheSettings), sys.argv[1:], read_environ(), _PROGRAM
     )
     serve_all = partial(serve, scheduler, cache)
     return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)

@@ -16,8 +16,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nereid.config.inherited_secrets import SecretsFile
+
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Collection, Coroutine, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -40,15 +42,24 @@ class ChildSpec:
     name: str
     argv: tuple[str, ...]
     stage: int
-    # Added to the supervisor's own environment: secrets, which argv would show to everybody.
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Variables of its settings that nobody else may see.
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Supervisor:
     """Runs its children until stop() or until one ends with a final exit code (2 or 3)."""
 
-    def __init__(self, specs: Sequence[ChildSpec], exit_timeout_s: float) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        exit_timeout_s: float,
+        secret_variables: Collection[str] = (),
+    ) -> None:
+        """secret_variables: those of our environment that no child inherits."""
         self._specs = specs
+        self._environ = {
+            name: text for name, text in os.environ.items() if name not in secret_variables
+        }
         self._exit_timeout_s = exit_timeout_s
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
@@ -77,12 +88,14 @@ class Supervisor:
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             started = loop.time()
-            process = await asyncio.create_subprocess_exec(
-                *spec.argv,
-                env={**os.environ, **spec.environ},
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
+            with SecretsFile(spec.secrets) as secrets:
+                process = await asyncio.create_subprocess_exec(
+                    *spec.argv,
+                    env={**self._environ, **secrets.environ},
+                    pass_fds=secrets.descriptors,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
             self._processes[spec.name] = process
             if self._stopping.is_set():
                 # The drain began while this one was being started, and missed it.

@@ -23,7 +23,7 @@ class StreamContext:
     # The scheduler's.
     address: str
     # Identifies the instance to the scheduler.
-    metadata: Sequence[tuple[str, str]]
+    metadata: Sequence[tuple[str, str | bytes]]
     # Whether to end after the current batch, or, if abandoned, without waiting for it.
     is_stopping: Callable[[], bool]
     is_abandoned: Callable[[], bool]

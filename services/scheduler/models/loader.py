@@ -89,6 +89,11 @@ class Loader:
         """Load a version on every executor, those that join later included."""
         self._versions[served] = None
         self._apply_event(served, served.life.await_executor)
+        try:
+            self._rules.check_draft(served.draft)
+        except NereidError as error:
+            self._refuse(served, error)
+            return
         if is_ensemble(served.draft):
             self._create_runtime(served, None)
             self._ensembles.add_ensemble(served)
@@ -155,10 +160,12 @@ class Loader:
         """The executors that have joined."""
         return self._sessions.values()
 
-    def executor_joined(self, session: Session) -> None:
-        """An executor has joined: load all versions on it."""
-        old = self._sessions.pop(session.name, None)
+    def executor_joined(self, session: Session) -> bool:
+        """An executor has joined: load all versions on it. False: another one has its name."""
+        old = self._sessions.get(session.name)
         if old is not None:
+            if not old.is_same_process(session.process):
+                return False
             _log.warning("executor '%s' joined again; its old session ends", session.name)
             self.executor_left(old)
             old.stream.finish()
@@ -170,6 +177,7 @@ class Loader:
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
         for served in list(self._versions):
             self._load_on_executor(served, session)
+        return True
 
     def executor_leaving(self, session: Session) -> None:
         """An executor finishes the batches that it has and takes no new ones."""
@@ -222,10 +230,17 @@ class Loader:
 
     # ---- instances
 
-    def instance_opened(self, number: int, stream: BatchStream) -> PlacedInstance | None:
-        """An instance's stream is open: it is ready for batches. None: no such instance."""
+    def instance_opened(
+        self, number: int, stream: BatchStream, process: str = ""
+    ) -> PlacedInstance | None:
+        """An instance's stream is open: it is ready for batches. None: no such instance.
+
+        process: its executor's EXECUTOR_KEY; no other process has the instance.
+        """
         placed = self.instances.placed.get(number)
         if placed is None or placed.session.leaving:
+            return None
+        if placed.session.process and not placed.session.is_same_process(process):
             return None
         instance, served = placed.instance, placed.served
         old = instance.stream
@@ -321,8 +336,11 @@ class Loader:
                 served, described, self._ensembles.find_model, self.nested_calls
             )
         except NereidError as error:
-            reason = reason_of(error.code, error.message)
-            self._apply_event(served, partial(served.life.refuse, reason))
+            self._refuse(served, error)
+
+    def _refuse(self, served: ServedVersion, error: NereidError) -> None:
+        reason = reason_of(error.code, error.message)
+        self._apply_event(served, partial(served.life.refuse, reason))
 
     def _place_instances(self, served: ServedVersion, session: Session) -> None:
         try:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import nereid
 from nereid.backends import ModelLostError
+from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal
 from nereid.services.executor.backends.python import direct, worker_site
 from nereid.services.executor.backends.python.response_heads import well_formed
@@ -80,6 +81,7 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 [python, *program],
                 pass_fds=descriptors,
+                env=public_environ(),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
