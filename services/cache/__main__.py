@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nereid.config.settings_reader import read_settings
 from nereid.observability.tracing import open_tracer
+from nereid.rpc import ServerOptions
 from nereid.service_process import (
     freeze_started_objects,
     listening_for,
@@ -27,7 +28,11 @@ _PROGRAM = "nereid.services.cache"
 
 async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
-    service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
+    service = CacheService(
+        make_store(settings.store_config()),
+        open_tracer(settings, "cache"),
+        settings.with_keepalive(ServerOptions()),
+    )
     try:
         with listening_for("--cache-listen"):
             tls = settings.mesh_tls_server(settings.cache_listen)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # From the first change until the links are sent the store's usage.
 _USAGE_DELAY_S: Final = 0.25
 
@@ -69,9 +68,15 @@ def _run_timeout_s(config: RedisConfig) -> float | None:
 class CacheService:
     """One cache. Create it inside its event loop."""
 
-    def __init__(self, store: ResponseStore, tracer: Tracer | None = None) -> None:
-        """tracer: None: no traces. The service closes it."""
+    def __init__(
+        self,
+        store: ResponseStore,
+        tracer: Tracer | None = None,
+        options: ServerOptions = ServerOptions(),
+    ) -> None:
+        """tracer: None: no traces. The service closes it. options: of connections."""
         self._store = store
+        self._options = options
         self._tracer = tracer
         self._links: set[Link[CacheReply]] = set()
         self._server: Server | None = None
@@ -96,7 +101,7 @@ class CacheService:
     async def listen(self, address: str, tls: Tls | None = None) -> str:
         """Serve at an address; the address that was bound. Raises OSError."""
         if self._server is None:
-            self._server = Server(self.handlers(), _SERVER_OPTIONS)
+            self._server = Server(self.handlers(), self._options)
         real = await self._server.listen(address, tls)
         _log.info("listening at %s", real)
         return real

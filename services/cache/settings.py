@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from nereid.config.flags import Topic, address, flag, own_port
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheSettings(MeshTlsSettings, TraceSettings, LogSettings):
+class CacheSettings(MeshTlsSettings, MeshKeepaliveSettings, TraceSettings, LogSettings):
     """Keeps responses by digest, in memory or in Redis."""
 
     TOPIC: ClassVar = Topic.CACHE

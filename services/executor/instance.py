@@ -175,7 +175,7 @@ class Instance:
         if stream is not None and (abandon or not self._is_busy()):
             stream.close()
 
-    def query_readiness(self, on_response: Callable[[bool], None]) -> None:
+    def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Whether the model reports itself ready. From any thread; a model may not respond."""
         if self._readiness is None:
             on_response(False)

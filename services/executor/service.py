@@ -11,7 +11,6 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability.tracing import open_tracer
@@ -35,8 +34,6 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 # Services start in any order: a scheduler that is missing for longer is worth a warning.
 _WARN_AFTER_S: Final = 3.0
-# Detects a scheduler whose machine vanished, which ends the session and its instances' streams.
-_CHANNEL: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # A model that hangs must not keep the executor from the next session.
 _STOP_TIMEOUT_S: Final = 5.0
 
@@ -64,7 +61,8 @@ class ExecutorService:
         settings = self._settings
         address = settings.scheduler_address
         tls = settings.mesh_tls_client(address)
-        channel = SocketChannel(address, replace(_CHANNEL, tls=tls))
+        # A scheduler that does not reply ends the session, and with it its instances' streams.
+        channel = SocketChannel(address, settings.with_keepalive(ChannelOptions(tls=tls)))
         # One thread: describing may read a whole large file into memory.
         describe_pool = ThreadPoolExecutor(1, "describe")
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)

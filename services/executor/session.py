@@ -203,10 +203,9 @@ class SchedulerSession:
             instance.stop()
 
     def _on_readiness_query(self, query: pb.ReadinessQuery) -> None:
-        report = pb.ReadinessReport(question=query.question, instance=query.instance)
-
-        def on_response(ready: bool) -> None:
-            report.ready = ready
+        def on_response(ready: bool | None) -> None:
+            report = pb.ReadinessReport(question=query.question, instance=query.instance)
+            report.ready, report.asked = ready is True, ready is None
             self._run_on_loop(lambda: self._send_event(pb.ExecutorEvent(readiness_report=report)))
 
         instance = self._instances.get(query.instance)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from nereid.config import flags
 from nereid.config.flags import Topic, flag
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.config.settings_reader import read_settings
 from nereid.observability.logging import LogSettings
@@ -59,7 +60,9 @@ def _path_mapping(text: str) -> PathMapping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettings):
+class ExecutorSettings(
+    MeshTlsSettings, MeshKeepaliveSettings, TraceSettings, SegmentSettings, LogSettings
+):
     """Loads models and executes batches for the scheduler that it joins."""
 
     TOPIC: ClassVar = Topic.EXECUTORS

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 async def serve(settings: GatewaySettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
     tls = settings.mesh_tls_client(settings.scheduler_address)
-    channel = SocketChannel(settings.scheduler_address, ChannelOptions(tls=tls))
+    channel = SocketChannel(
+        settings.scheduler_address, settings.with_keepalive(ChannelOptions(tls=tls))
+    )
     open_link = dial_scheduler(channel, shm_namespace(settings.shm_limit_bytes))
     service = GatewayService(settings, open_link=open_link, channel=channel)
     try:

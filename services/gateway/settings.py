@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid.config import flags
 from nereid.config.flags import Topic, flag
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.config.settings_reader import read_settings
 from nereid.observability.logging import LogSettings
@@ -206,6 +207,7 @@ class GatewaySettings(
     MeshMetricsSettings,
     LimitSettings,
     MeshTlsSettings,
+    MeshKeepaliveSettings,
     TraceSettings,
     SegmentSettings,
     LogSettings,

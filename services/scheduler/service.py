@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -58,11 +57,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A peer that hangs with its connections open counts as lost after this. An executor that executes
-# a batch still replies to pings.
-_SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
-# Lookups in a cache that hangs time out by themselves; this only closes its connection.
-_CACHE_OPTIONS: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # For the responses that are still in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
 # The exit code after --exit-on-error: the process should not be restarted.
@@ -157,7 +151,7 @@ class SchedulerService:
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
         await self._repository.start()
-        self._server = Server(self.handlers(), _SERVER_OPTIONS)
+        self._server = Server(self.handlers(), self._settings.with_keepalive(ServerOptions()))
         for address in self._settings.scheduler_address:
             tls = self._settings.mesh_tls_server(address)
             self.addresses.append(await self._server.listen(address, tls))
@@ -232,8 +226,8 @@ class SchedulerService:
     def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
         address = self._settings.cache_address
         if link is None and address is not None:
-            options = replace(_CACHE_OPTIONS, tls=self._settings.mesh_tls_client(address))
-            self._cache_channel = SocketChannel(address, options)
+            options = ChannelOptions(tls=self._settings.mesh_tls_client(address))
+            self._cache_channel = SocketChannel(address, self._settings.with_keepalive(options))
             link = dial_cache(self._cache_channel)
         if link is None:
             return None

@@ -20,6 +20,7 @@ from nereid.config.flags import (
     own_port,
     seconds,
 )
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
@@ -150,6 +151,7 @@ class Settings(
     CacheClientSettings,
     MetricsSettings,
     MeshTlsSettings,
+    MeshKeepaliveSettings,
     TraceSettings,
     SegmentPoolSettings,
     LogSettings,

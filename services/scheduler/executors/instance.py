@@ -40,6 +40,8 @@ class ReadinessQuestion:
     number: int
     stream: BatchStream
     response: asyncio.Future[bool]
+    # The model is being asked.
+    asked: bool = False
 
 
 def _nothing() -> None:

@@ -252,7 +252,7 @@ class PythonModel:
     def reports_readiness(self) -> bool:
         return self._queries.enabled
 
-    def query_readiness(self, on_response: Callable[[bool], None]) -> None:
+    def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """From any thread."""
         self._queries.submit_query(on_response)
 

@@ -54,7 +54,7 @@ LOG = 25
 METRIC = 26
 # The model asks something of the mesh.
 CALL = 27
-# The query's number, and what is_ready() returned.
+# The query's number, and what is_ready() returned; null: it is being called.
 READY = 28
 FINALIZED = 29
 # The stream ended: null if in good order, else a status and a message; or a text, if it could not

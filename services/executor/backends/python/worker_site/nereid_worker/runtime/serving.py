@@ -199,8 +199,11 @@ class Serving:
             known.on_control(member, control)
 
     def _on_readiness_query(self, body: bytearray) -> None:
+        number = json.loads(bytes(body))
+        # Before the model is asked: this process is not the one that hangs.
+        self._connection.notify(wire.READY, [number, None])
         # In a thread of its own: is_ready() may take long, and batches must not wait for it.
-        report = partial(self._report_ready, json.loads(bytes(body)))
+        report = partial(self._report_ready, number)
         threading.Thread(target=report, name="is_ready", daemon=True).start()
 
     def _on_serve(self, body: bytearray) -> None:
