@@ -72,11 +72,11 @@ class CacheService:
         self,
         store: ResponseStore,
         tracer: Tracer | None = None,
-        options: ServerOptions = ServerOptions(),
+        options: ServerOptions | None = None,
     ) -> None:
         """tracer: None: no traces. The service closes it. options: of connections."""
         self._store = store
-        self._options = options
+        self._options = options or ServerOptions()
         self._tracer = tracer
         self._links: set[Link[CacheReply]] = set()
         self._server: Server | None = None

@@ -18,6 +18,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.services.executor import devices, metrics
 from nereid.services.executor.backends.python.supervisor import environments
+from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.instance import InstanceContext
 from nereid.services.executor.session import SchedulerSession, SessionContext
 from nereid.services.executor.settings import visible_gpus
@@ -80,11 +81,16 @@ class ExecutorService:
         context = SessionContext(
             settings, hello, channel, describe_pool, instances, self._ended_batches
         )
-        trimming = asyncio.ensure_future(_trim_memory(shared_tensors))
+        stopped_limit_s = settings.mesh_keepalive_timeout_secs
+        tasks = (
+            asyncio.ensure_future(_trim_memory(shared_tensors)),
+            asyncio.ensure_future(STOPPED_WORKERS.run(stopped_limit_s)),
+        )
         try:
             return await self._run_sessions(context)
         finally:
-            trimming.cancel()
+            for task in tasks:
+                task.cancel()
             describe_pool.shutdown(wait=False, cancel_futures=True)
             await asyncio.to_thread(environments.discard)
             await channel.close()

@@ -38,6 +38,7 @@ class Plan:
 
     children: tuple[ChildSpec, ...]
     exit_timeout_s: float
+    watchdog_timeout_s: float
     http_address: str | None
     grpc_address: str | None
     metrics_address: str | None
@@ -86,12 +87,19 @@ def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
 def _read_plan(text: bytes) -> Plan:
     plan = json.loads(text)
     children = tuple(
-        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"], child["environ"])
+        ChildSpec(
+            child["name"],
+            (sys.executable, *child["argv"]),
+            child["stage"],
+            child["environ"],
+            child["may_block"],
+        )
         for child in plan["children"]
     )
     return Plan(
         children,
         plan["exit_timeout_s"],
+        plan["watchdog_timeout_s"],
         plan["http_address"],
         plan["grpc_address"],
         plan["metrics_address"],
@@ -101,7 +109,7 @@ def _read_plan(text: bytes) -> Plan:
 
 
 async def _serve(plan: Plan) -> int:
-    supervisor = Supervisor(plan.children, plan.exit_timeout_s)
+    supervisor = Supervisor(plan.children, plan.exit_timeout_s, plan.watchdog_timeout_s)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PROGRAM = "nereid serve"
+_EXECUTOR = "nereid.services.executor"
 
 # What --help shows; --help-all shows all flags.
 COMMON_FLAGS = frozenset(
@@ -81,6 +82,12 @@ class ServeSettings:
     )
     exit_timeout_secs: float = flag(
         30.0, "how long pending requests may take to finish after SIGTERM", flags.seconds
+    )
+    watchdog_timeout_secs: float = flag(
+        10.0,
+        "when a process without a heartbeat is killed and started again; an executor that is not"
+        " stopped has 30 times as long, for models that load; 0: never",
+        flags.seconds,
     )
     scheduler_address: tuple[str, ...] = flag(
         (),
@@ -144,7 +151,9 @@ class _Mesh:
                 metrics_interval_ms=interval_ms,
                 gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
             )
-            children.append(_child("nereid.services.executor", settings_argv(executor), 2, number))
+            children.append(
+                _child(_EXECUTOR, settings_argv(executor), 2, number) | {"may_block": True}
+            )
         return children
 
     def edges(self) -> dict[str, str | None]:
@@ -176,6 +185,7 @@ def main() -> None:
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     limit_s = mesh.serve.exit_timeout_secs
     plan = {"children": children, "exit_timeout_s": limit_s, "log": log, **edges}
+    plan["watchdog_timeout_s"] = mesh.serve.watchdog_timeout_secs
     plan["https"] = (
         "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
     )
@@ -213,6 +223,7 @@ def _child(
         "argv": ["-m", module, *argv],
         "stage": stage,
         "environ": environ or {},
+        "may_block": False,
     }
 
 

@@ -25,6 +25,7 @@ from nereid.core.errors import Internal
 from nereid.services.executor.backends.python import direct, worker_site
 from nereid.services.executor.backends.python.response_heads import well_formed
 from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
     Channel,
@@ -98,6 +99,7 @@ class WorkerProcess:
         self._poll = select.poll()
         for descriptor in self.descriptors:
             self._poll.register(descriptor, select.POLLIN)
+        STOPPED_WORKERS.watch_worker(self._process.pid, self._model)
 
     @property
     def pid(self) -> int:
@@ -212,6 +214,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the process and free everything that belongs to it."""
+        STOPPED_WORKERS.forget_worker(self._process.pid)
         self.terminate()
         self._process.wait()
         self.channel.close()
