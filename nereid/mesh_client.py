@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid import rpc
@@ -147,7 +148,8 @@ class MeshClient:
         self.pending_bytes = 0
         # Those pending, by id.
         self.requests: dict[int, PendingRequest] = {}
-        self._last_id = 0
+        # Begins at random: a request's id is its own in the whole mesh, also when it is sent again.
+        self._last_id = int.from_bytes(os.urandom(5), "little") << 20
         self._link: SchedulerLink | None = None
         self._closed = False
         # The link has been down for longer than the limit, or is closed.
@@ -275,6 +277,8 @@ class MeshClient:
             self._fail_all(Unavailable(UNREACHABLE))
             return
         self._fail_begun()
+        for pending in self.requests.values():
+            pending.request.resent = True
         _log.warning("%s; %d requests wait to be sent again", _LINK_BROKE, len(self.requests))
         self._start_reconnect_timer()
 
@@ -378,6 +382,7 @@ class MeshClient:
         self.release_segments((response.segment_name,))
         self.requests[request.id] = pending
         self.pending_bytes += pending.size_bytes
+        request.resent = True
         if self.up and self._link is not None:
             self._link.send(request)
         return True

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +28,7 @@ from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.request_runner import RequestRunner
+from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.shared_tensors import OutputLender
 from nereid.services.executor.warmup import warm_up
 
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 10.0
+# How long a model whose scheduler was lost may go on with its batch, whose requests may be sent
+# again.
+_ABANDONED_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 
@@ -102,6 +106,7 @@ class InstanceContext:
     shared_tensors: SharedTensors
     # Records the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
+    recent_runs: RecentRuns = field(default_factory=RecentRuns)
 
 
 @dataclass(frozen=True)
@@ -163,8 +168,12 @@ class Instance:
 
     def stop(self, *, abandon: bool = False) -> None:
         """End after the current batch; abandon: its responses can no longer be delivered."""
-        if abandon:
+        if abandon and not self._abandoned.is_set():
             self._abandoned.set()
+            if self._lender is not None:
+                self._lender.close()
+            if self._direct is not None:
+                self._context.recent_runs.begin(self, self._direct.running_requests())
         self._stopping.set()
         if self._direct is not None:
             self._direct.wake()
@@ -208,6 +217,7 @@ class Instance:
                 error_status.message,
             )
         self._state = InstanceState.STOPPED
+        self._context.recent_runs.abandon(self)
         self._callbacks.on_ended(error_status)
 
     def _load_and_serve(self) -> None:
@@ -230,13 +240,20 @@ class Instance:
         self._warm_up(BatchRunner(self.spec, model).execute)
         context = self._context
         runner = BatchRunner(
-            self.spec, model, context.tracer, context.shared_tensors.view, self._lender
+            self.spec,
+            model,
+            context.tracer,
+            context.shared_tensors.view,
+            self._lender,
+            recent_runs=context.recent_runs,
         )
         self._serve_streams(lambda: self._serve_batch_stream(runner))
 
     def _serve_requests(self, model: RequestModel) -> None:
         """Like _serve_batches, for a model that may be lost and is restarted then."""
-        self._requests = runner = RequestRunner(self.spec, model, self._context.tracer)
+        self._requests = runner = RequestRunner(
+            self.spec, model, self._context.tracer, self._context.recent_runs
+        )
         if isinstance(model, ReadinessReporter):
             self._readiness = model
         try:
@@ -324,6 +341,8 @@ class Instance:
         stream = self._connect()
         try:
             runner.serve(stream, self._stopping.is_set, self._count_batch)
+            if self._abandoned.is_set() and not model.decoupled:
+                runner.finish_batches(_ABANDONED_S)
         finally:
             stream.close()
 
@@ -350,6 +369,8 @@ class Instance:
             is_stopping=self._stopping.is_set,
             is_abandoned=self._abandoned.is_set,
             on_lost=self._callbacks.on_model_lost,
+            on_kept=self._context.recent_runs.keep,
+            abandoned_s=_ABANDONED_S,
             lender=self._lender,
             tracer=self._context.tracer,
         )

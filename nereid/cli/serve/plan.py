@@ -84,7 +84,7 @@ class ServeSettings:
         30.0, "how long pending requests may take to finish after SIGTERM", flags.seconds
     )
     watchdog_timeout_secs: float = flag(
-        10.0,
+        8.0,
         "when a process without a heartbeat is killed and started again; an executor that is not"
         " stopped has 30 times as long, for models that load; 0: never",
         flags.seconds,

@@ -1,4 +1,4 @@
-"""Each process of the mesh is stopped (SIGSTOP) under light load, and nothing waits for it for ever.
+"""Each process of the mesh is stopped (SIGSTOP) under light load; nothing waits for it for ever.
 
 Requests with a deadline end at their deadline, others within the documented limit (30 s for a
 scheduler, by default), probes are answered meanwhile, and the mesh is ready again by itself.
@@ -176,7 +176,6 @@ def stop_and_await_restart(
             time.sleep(0.1)
             assert time.monotonic() - began < limit_s, "it was not killed"
         until(lambda: find() and is_ready(mesh), "the mesh to be ready again", limit_s)
-    print(f"ready again after {time.monotonic() - began:.1f} s")
     assert time.monotonic() - began < limit_s
 
 

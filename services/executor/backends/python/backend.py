@@ -5,6 +5,7 @@ A worker that ends unexpectedly takes only what it was executing with it; it is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import random
@@ -262,6 +263,14 @@ class PythonModel:
     def last_batch_begun(self) -> int:
         worker = self._worker
         return worker.last_batch if self._serves_stream and worker is not None else 0
+
+    def running_requests(self) -> Sequence[int]:
+        """From any thread."""
+        worker = self._worker
+        # A worker that is being removed has no memory any more.
+        with contextlib.suppress(ValueError):
+            return worker.running_requests if self._serves_stream and worker is not None else ()
+        return ()
 
     def serve_stream(self, context: StreamContext) -> None:
         self._serves_stream = True

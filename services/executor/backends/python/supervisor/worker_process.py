@@ -16,7 +16,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Any, Final
 
 import nereid
@@ -40,7 +40,9 @@ _DIRECT_WORKER: Final = direct.__path__[0]
 # The directory of the package `nereid`.
 _ROOT: Final = str(Path(nereid.__file__).parents[1])
 
+# What a worker leaves in the memory that it shares: its last batch, and the requests that it runs.
 _LAST_BATCH: Final = Struct("<Q")
+_RUNNING: Final = Struct("<Q")
 # A worker that reads nothing for this long while frames are waiting hangs.
 _SEND_TIMEOUT_S: Final = 60.0
 _FINALIZE_TIMEOUT_S: Final = 10.0
@@ -110,6 +112,15 @@ class WorkerProcess:
         """The number of the batch that it began last; also after its end."""
         number: int = _LAST_BATCH.unpack_from(self._last_batch, 0)[0]
         return number
+
+    @property
+    def running_requests(self) -> tuple[int, ...]:
+        """The ids of the requests that it executes now, of a stream that it serves itself."""
+        (count,) = _RUNNING.unpack_from(self._last_batch, _LAST_BATCH.size)
+        offset = _LAST_BATCH.size + _RUNNING.size
+        count = min(count, (len(self._last_batch) - offset) // _RUNNING.size)
+        ids: tuple[int, ...] = unpack_from(f"<{count}Q", self._last_batch, offset)
+        return ids
 
     @property
     def ended(self) -> bool:
