@@ -265,8 +265,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.digest = item.digest
     if item.caller:
         message.caller = item.caller
-    # Assigning False costs no byte.
-    message.accepts_many, message.resent = item.accepts_many, item.resent
+    if item.accepts_many or item.resent:
+        message.accepts_many, message.resent = item.accepts_many, item.resent
 
 
 def _read_request(message: pb.InferRequest, now: float) -> InferRequest:

@@ -264,11 +264,15 @@ class Instance:
         while True:
             try:
                 self._serve_streams(lambda: self._serve_request_stream(model, runner))
+                if self._abandoned.is_set() and not model.decoupled:
+                    runner.finish_batches(_ABANDONED_S)
                 return
             except ModelLostError:
                 # The stream is closed: the scheduler sends nothing until the model is back.
                 if not model.restart(self._stopping):
                     return
+            finally:
+                runner.forget_runs()
 
     def _warm_up(self, execute: Callable[[bytes], bytes]) -> None:
         warm_up(self.spec.config, self.spec.version_path.parent, execute)
@@ -341,8 +345,6 @@ class Instance:
         stream = self._connect()
         try:
             runner.serve(stream, self._stopping.is_set, self._count_batch)
-            if self._abandoned.is_set() and not model.decoupled:
-                runner.finish_batches(_ABANDONED_S)
         finally:
             stream.close()
 

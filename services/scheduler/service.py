@@ -89,7 +89,11 @@ class SchedulerService:
         )
         self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._admission = Admission(
-            self._catalogue, self._load_queue, self._traces, self._loader.nested_calls
+            self._catalogue,
+            self._load_queue,
+            self._traces,
+            self._loader.nested_calls,
+            first_runs=self._loader.first_runs,
         )
         repositories = Repositories(settings.model_repository, settings.model_config_name)
         self._repository = ModelControl(

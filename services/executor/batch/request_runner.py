@@ -127,6 +127,11 @@ class RequestRunner:
             for _ in self._fail_batches(str(error)):
                 pass
 
+    def forget_runs(self) -> None:
+        """The stream has ended, and nothing more is executed for it."""
+        for number in self._open.batches:
+            self._recent_runs.abandon((self, number))
+
     @property
     def _may_be_resent(self) -> bool:
         """Whether it executes requests whose senders may send them again."""
