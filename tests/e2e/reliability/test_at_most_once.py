@@ -125,11 +125,10 @@ def test_a_killed_executor_fails_a_request_that_may_have_run(tmp_path: Path, kin
 
 def test_a_killed_executor_has_ordinary_requests_run_again(tmp_path: Path) -> None:
     account = Account(tmp_path / "models", CHARGING)
-    with running(tmp_path / "models", tmp_path / "log", executors=2) as mesh:
+    with running(tmp_path / "models", tmp_path / "log") as mesh:
 
         def kill() -> None:
-            for pid in mesh.children("nereid.services.executor"):
-                os.kill(pid, signal.SIGKILL)
+            mesh.kill("nereid.services.executor")
 
         assert asyncio.run(charge_meanwhile(mesh, account, kill)) == "right"
         assert account.lines == ["begin a", "begin a", "end a"]

@@ -14,27 +14,27 @@ def executed(*heads: bytes) -> bytes:
 
 
 class Recall:
-    """Asks for one request, and has the answer once there is one."""
+    """Asks for one request, and has the response once there is one."""
 
     def __init__(self, runs: RecentRuns, request_id: int) -> None:
-        self.answers: list[bytes | None] = []
+        self.responses: list[bytes | None] = []
         runs.recall(request_id, self._on_recalled)
 
     def _on_recalled(self, response: pb.InferResponse | None) -> None:
-        self.answers.append(None if response is None else response.head)
+        self.responses.append(None if response is None else response.head)
 
 
-def test_a_request_that_runs_is_answered_when_it_has_run() -> None:
+def test_a_request_that_runs_gets_its_response_when_it_has_run() -> None:
     runs = RecentRuns()
     runs.begin("one", [7, 8])
     assert runs.begun_ids() == [7, 8]
     recall = Recall(runs, 8)
-    assert recall.answers == []
+    assert recall.responses == []
     runs.complete("one", [7, 8], executed(b"a", b"b"))
-    assert recall.answers == [b"b"]
+    assert recall.responses == [b"b"]
     # The response is kept.
-    assert Recall(runs, 7).answers == [b"a"]
-    assert Recall(runs, 9).answers == [None]
+    assert Recall(runs, 7).responses == [b"a"]
+    assert Recall(runs, 9).responses == [None]
 
 
 def test_a_run_that_is_given_up_has_no_response() -> None:
@@ -42,7 +42,7 @@ def test_a_run_that_is_given_up_has_no_response() -> None:
     runs.begin("one", [7])
     recall = Recall(runs, 7)
     runs.abandon("one")
-    assert recall.answers == [None]
+    assert recall.responses == [None]
     assert runs.begun_ids() == []
     runs.abandon("one")
 
@@ -52,10 +52,10 @@ def test_what_a_lost_worker_had_completed_is_known_once_it_says_so() -> None:
     runs.begin("worker", [7])
     recall = Recall(runs, 7)
     runs.keep([5], executed(b"e"))
-    assert recall.answers == []
+    assert recall.responses == []
     runs.keep([7], executed(b"g"))
     runs.abandon("worker")
-    assert recall.answers == [b"g"]
+    assert recall.responses == [b"g"]
     assert runs.begun_ids() == [7, 5]
 
 
@@ -64,7 +64,7 @@ def test_responses_in_shared_memory_are_lost() -> None:
     reply = pb.Executed()
     reply.responses.add().payloads.add().shared_memory.segment_name = "s"
     runs.complete("one", [7], reply.SerializeToString())
-    assert Recall(runs, 7).answers == [None]
+    assert Recall(runs, 7).responses == [None]
 
 
 def test_partial_and_malformed_messages_hold_no_response() -> None:
@@ -73,9 +73,9 @@ def test_partial_and_malformed_messages_hold_no_response() -> None:
     partial.responses.add()
     for request_id, message in enumerate((partial.SerializeToString(), b"\xff", executed()), 1):
         runs.complete("one", [request_id], message)
-        assert Recall(runs, request_id).answers == [None]
+        assert Recall(runs, request_id).responses == [None]
     runs.complete("one", [9], None)
-    assert Recall(runs, 9).answers == [None]
+    assert Recall(runs, 9).responses == [None]
 
 
 def test_what_is_kept_is_bounded_by_count_and_bytes() -> None:

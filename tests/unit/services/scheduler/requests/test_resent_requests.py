@@ -51,7 +51,7 @@ class World(AdmissionWorld):
         self.first_runs.executor_joined(session)
         return session, commands
 
-    def answer(self, request_id: int, head: bytes | None) -> None:
+    def report(self, request_id: int, head: bytes | None) -> None:
         response = None if head is None else pb.InferResponse(head=head)
         self.first_runs.on_recalled(pb.Recalled(request=request_id, response=response))
 
@@ -73,7 +73,7 @@ async def test_the_response_of_the_first_run_is_delivered(joins_first: bool) -> 
         _, commands = it.join(1, 2)
     assert commands.recalled == [1]
     assert it.gateway.pending == 1
-    it.answer(1, b"head")
+    it.report(1, b"head")
     assert it.responses() == [(1, b"head")]
     assert it.gateway.pending == 0
 
@@ -101,7 +101,7 @@ async def test_a_first_run_without_a_response_is_repeated(how: str) -> None:
     session, _ = it.join(1)
     it.resend()
     if how == "none":
-        it.answer(1, None)
+        it.report(1, None)
     else:
         it.first_runs.executor_left(session)
     assert model.pending == 1
@@ -114,7 +114,7 @@ async def test_but_not_for_a_model_that_runs_requests_at_most_once() -> None:
     model = it.ready()
     it.join(1)
     it.resend()
-    it.answer(1, None)
+    it.report(1, None)
     assert it.errors() == [(1, ABORTED)]
     assert model.pending == 0
     model.close()
@@ -136,7 +136,7 @@ async def test_a_request_that_waits_for_its_first_run_can_be_cancelled() -> None
     it.join(1)
     it.resend()
     it.gateway.on_items([Cancel(1)])
-    it.answer(1, b"head")
+    it.report(1, b"head")
     assert it.responses() == []
     assert it.gateway.pending == 0
 
@@ -149,7 +149,7 @@ async def test_and_fails_at_its_deadline() -> None:
         while not it.errors():
             await asyncio.sleep(0.001)
     assert it.errors() == [(1, "the deadline passed while the request was running")]
-    it.answer(1, b"head")
+    it.report(1, b"head")
     assert len(it.responses()) == 1
 
 

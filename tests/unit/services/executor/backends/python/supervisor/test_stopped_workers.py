@@ -9,7 +9,7 @@ import sys
 from nereid.services.executor.backends.python.supervisor.stopped_workers import StoppedWorkers
 
 
-def test_only_a_worker_that_stays_stopped_is_killed() -> None:
+def test_only_a_worker_that_is_stopped_for_long_is_killed() -> None:
     stopped: set[int] = set()
     watch = StoppedWorkers(stopped.__contains__)
     endless = [sys.executable, "-c", "import threading; threading.Event().wait()"]
