@@ -266,8 +266,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.digest = item.digest
     if item.caller:
         message.caller = item.caller
-    if item.accepts_many:
-        message.accepts_many = True
+    if item.accepts_many or item.resent:
+        message.accepts_many, message.resent = item.accepts_many, item.resent
 
 
 def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
@@ -284,6 +284,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.digest = message.digest
     request.caller = message.caller
     request.accepts_many = message.accepts_many
+    request.resent = message.resent
     return request
 
 

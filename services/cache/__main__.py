@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings
 from nereid.observability.tracing import open_tracer
+from nereid.rpc import ServerOptions
 from nereid.service_process import (
     freeze_started_objects,
     listening_for,
@@ -30,7 +31,11 @@ _PROGRAM = "nereid.services.cache"
 
 async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
-    service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
+    service = CacheService(
+        make_store(settings.store_config()),
+        open_tracer(settings, "cache"),
+        settings.with_keepalive(ServerOptions()),
+    )
     try:
         with listening_for("--cache-listen"):
             address = await service.listen(settings)

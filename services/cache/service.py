@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # From the first change until the links are sent the store's usage.
 _USAGE_DELAY_S: Final = 0.25
 
@@ -70,9 +69,15 @@ def _run_timeout_s(config: RedisConfig) -> float | None:
 class CacheService:
     """One cache. Create it inside its event loop."""
 
-    def __init__(self, store: ResponseStore, tracer: Tracer | None = None) -> None:
-        """tracer: None: no traces. The service closes it."""
+    def __init__(
+        self,
+        store: ResponseStore,
+        tracer: Tracer | None = None,
+        options: ServerOptions | None = None,
+    ) -> None:
+        """tracer: None: no traces. The service closes it. options: of connections."""
         self._store = store
+        self._options = options or ServerOptions()
         self._tracer = tracer
         self._links: set[Link[CacheReply]] = set()
         self._server: Server | None = None
@@ -97,7 +102,7 @@ class CacheService:
     async def listen(self, settings: CacheSettings) -> str:
         """Serve at --cache-listen; the address that was bound. Raises OSError."""
         handlers = guarded(self.handlers(), settings.mesh_guard())
-        self._server = Server(handlers, _SERVER_OPTIONS)
+        self._server = Server(handlers, settings.with_keepalive(ServerOptions()))
         address = settings.cache_listen
         tls = settings.mesh_tls_server(address)
         real = await self._server.listen(address, tls, private=settings.mesh_private)

@@ -15,6 +15,7 @@ from nereid.config import flags
 from nereid.config.flags import Topic, flag
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.mesh_access import MeshAccessSettings
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
@@ -61,7 +62,9 @@ def _path_mapping(text: str) -> PathMapping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings(MeshAccessSettings, TraceSettings, SegmentSettings, LogSettings):
+class ExecutorSettings(
+    MeshAccessSettings, MeshKeepaliveSettings, TraceSettings, SegmentSettings, LogSettings
+):
     """Loads models and executes batches for the scheduler that it joins."""
 
     TOPIC: ClassVar = Topic.EXECUTORS

@@ -24,7 +24,9 @@ _log = logging.getLogger(__name__)
 async def serve(settings: GatewaySettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
     address = settings.scheduler_address
-    options = settings.mesh_channel(address, Role.GATEWAY, ChannelOptions())
+    options = settings.mesh_channel(
+        address, Role.GATEWAY, settings.with_keepalive(ChannelOptions())
+    )
     channel = SocketChannel(address, options)
     open_link = dial_scheduler(channel, shm_namespace(settings.shm_limit_bytes))
     service = GatewayService(settings, open_link=open_link, channel=channel)

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 # The part of the drain time in which new HTTP requests are still accepted, as Triton does.
 _ACCEPTING_SHARE: Final = 0.2
-_SCRAPE_TIMEOUT_S: Final = 5.0
+_SCRAPE_TIMEOUT_S: Final = 2.0
 # Of one gRPC client that does not read its responses.
 _MAX_UNSENT_BYTES: Final = 64 << 20
 

@@ -10,6 +10,7 @@ from nereid.config import flags
 from nereid.config.flags import Topic, flag
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.mesh_access import MeshAccessSettings
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
@@ -229,6 +230,7 @@ class GatewaySettings(
     MeshMetricsSettings,
     LimitSettings,
     MeshAccessSettings,
+    MeshKeepaliveSettings,
     TraceSettings,
     SegmentSettings,
     LogSettings,

@@ -61,11 +61,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A peer that hangs with its connections open counts as lost after this. An executor that executes
-# a batch still replies to pings.
-_SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
-# Lookups in a cache that hangs time out by themselves; this only closes its connection.
-_CACHE_OPTIONS: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # For the responses that are still in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
 # The exit code after --exit-on-error: the process should not be restarted.
@@ -103,7 +98,11 @@ class SchedulerService:
         self._executor_streams = ExecutorStreams(self._loader)
         self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._admission = Admission(
-            self._catalogue, self._load_queue, self._traces, self._loader.nested_calls
+            self._catalogue,
+            self._load_queue,
+            self._traces,
+            self._loader.nested_calls,
+            first_runs=self._loader.first_runs,
         )
         repositories = Repositories(settings.model_repository, settings.model_config_name)
         self._repository = ModelControl(
@@ -167,7 +166,9 @@ class SchedulerService:
         await self._repository.start()
         settings = self._settings
         rules = settings.mesh_guard(executor_control=settings.allow_executor_control)
-        self._server = Server(guarded(self.handlers(), rules), _SERVER_OPTIONS)
+        self._server = Server(
+            guarded(self.handlers(), rules), settings.with_keepalive(ServerOptions())
+        )
         for address in settings.scheduler_address:
             tls = settings.mesh_tls_server(address)
             real = await self._server.listen(address, tls, private=settings.mesh_private)
@@ -254,7 +255,9 @@ class SchedulerService:
     ) -> CacheClient | None:
         address = self._settings.cache_address
         if link is None and address is not None:
-            options = self._settings.mesh_channel(address, Role.SCHEDULER, _CACHE_OPTIONS)
+            options = self._settings.mesh_channel(
+                address, Role.SCHEDULER, self._settings.with_keepalive(ChannelOptions())
+            )
             self._cache_channel = SocketChannel(address, options)
             link = dial_cache(self._cache_channel)
         if link is None:

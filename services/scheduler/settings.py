@@ -21,6 +21,7 @@ from nereid.config.flags import (
     seconds,
 )
 from nereid.config.mesh_access import MeshAccessSettings
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
@@ -165,6 +166,7 @@ class Settings(
     CacheClientSettings,
     MetricsSettings,
     MeshAccessSettings,
+    MeshKeepaliveSettings,
     TraceSettings,
     SegmentPoolSettings,
     LogSettings,

@@ -40,6 +40,7 @@ class Plan:
     exit_timeout_s: float
     # Those of the environment that no child inherits.
     secret_variables: frozenset[str]
+    watchdog_timeout_s: float
     http_address: str | None
     grpc_address: str | None
     metrics_address: str | None
@@ -90,13 +91,20 @@ def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
 def _read_plan(text: bytes) -> Plan:
     plan = json.loads(text)
     children = tuple(
-        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"], child["secrets"])
+        ChildSpec(
+            child["name"],
+            (sys.executable, *child["argv"]),
+            child["stage"],
+            child["secrets"],
+            child["may_block"],
+        )
         for child in plan["children"]
     )
     return Plan(
         children,
         plan["exit_timeout_s"],
         frozenset(plan["secret_variables"]),
+        plan["watchdog_timeout_s"],
         plan["http_address"],
         plan["grpc_address"],
         plan["metrics_address"],
@@ -106,7 +114,9 @@ def _read_plan(text: bytes) -> Plan:
 
 
 async def _serve(plan: Plan) -> int:
-    supervisor = Supervisor(plan.children, plan.exit_timeout_s, plan.secret_variables)
+    supervisor = Supervisor(
+        plan.children, plan.exit_timeout_s, plan.secret_variables, plan.watchdog_timeout_s
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)

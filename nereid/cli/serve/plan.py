@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PROGRAM = "nereid serve"
+_EXECUTOR = "nereid.services.executor"
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
 
 # What --help shows; --help-all shows all flags.
@@ -85,6 +86,12 @@ class ServeSettings:
     )
     exit_timeout_secs: float = flag(
         30.0, "how long pending requests may take to finish after SIGTERM", flags.seconds
+    )
+    watchdog_timeout_secs: float = flag(
+        8.0,
+        "when a process without a heartbeat is killed and started again; an executor that is not"
+        " stopped has 30 times as long, for models that load; 0: never",
+        flags.seconds,
     )
     scheduler_address: tuple[str, ...] = flag(
         (),
@@ -175,7 +182,7 @@ class _Mesh:
                 gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
             )
             argv = settings_argv(executor)
-            children.append(_child("nereid.services.executor", argv, 2, (executor,), number))
+            children.append(_child(_EXECUTOR, argv, 2, (executor,), number) | {"may_block": True})
         return children
 
     def edges(self) -> dict[str, str | None]:
@@ -208,6 +215,7 @@ def main() -> None:
     limit_s = mesh.serve.exit_timeout_secs
     plan: dict[str, Any] = {"children": children, "exit_timeout_s": limit_s, "log": log, **edges}
     plan["secret_variables"] = _secret_variables()
+    plan["watchdog_timeout_s"] = mesh.serve.watchdog_timeout_secs
     plan["https"] = (
         "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
     )
@@ -243,6 +251,7 @@ def _child(
         "argv": ["-m", module, *argv],
         "stage": stage,
         "secrets": secrets,
+        "may_block": False,
     }
 
 

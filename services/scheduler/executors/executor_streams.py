@@ -141,6 +141,8 @@ class _JoinStream:
         elif kind == "readiness_report":
             placed = self._loader.instances.placed.get(event.readiness_report.instance)
             on_readiness_report(placed, session, event.readiness_report)
+        elif kind == "recalled":
+            self._loader.first_runs.on_recalled(event.recalled)
         elif kind == "leaving":
             self._loader.executor_leaving(session)
         else:

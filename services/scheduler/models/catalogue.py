@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
+from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.pb import kserve_pb2
+from nereid.services.scheduler.models.dependencies import step_models
 from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
 
 if TYPE_CHECKING:
@@ -122,6 +124,20 @@ class Catalogue:
         chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
         states = {served.life.state for served in chosen if served is not None}
         return VersionState.LOADING in states and VersionState.READY not in states
+
+    def runs_at_most_once(self, name: str, version: str) -> bool:
+        """Whether a request must not run twice: by its model's configuration, or by that of any
+        model that it consists of.
+        """
+        number = parse_version(version)
+        model = self._models.get(name)
+        if model is None:
+            return False
+        chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
+        drafts = [served.draft for served in chosen if served is not None]
+        return any(map(runs_at_most_once, drafts)) or any(
+            self.runs_at_most_once(step, "") for draft in drafts for step in step_models(draft)
+        )
 
     def is_ready(self, name: str, version: str) -> bool:
         """Whether a request for this model would be executed now."""

@@ -30,6 +30,7 @@ from nereid.services.scheduler.models.lifecycle import LoadStatus, VersionState,
 from nereid.services.scheduler.models.load_rules import full_config_of
 from nereid.services.scheduler.models.load_waiters import LoadWaiters
 from nereid.services.scheduler.repository.revision import digest_files, revision_of
+from nereid.services.scheduler.requests.first_runs import FirstRuns
 from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Loader:
         # Pending Describe commands by their numbers.
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
         self.nested_calls = NestedCalls(self.instances.placed)
+        self.first_runs = FirstRuns()
         self._ensembles = Ensembles(catalogue or Catalogue(), self._apply_event)
 
     # ---- versions
@@ -175,6 +177,7 @@ class Loader:
         self._rules.segment_owners.add_owner(session)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
+        self.first_runs.executor_joined(session)
         for served in list(self._versions):
             self._load_on_executor(served, session)
         return True
@@ -199,6 +202,7 @@ class Loader:
         self._remove_session(session)
         session.gone = True
         self.crash_recovery.on_executor_left(session)
+        self.first_runs.executor_left(session)
         for hosted in session.hosted.values():
             for instance in list(hosted.instances.values()):
                 if not (session.leaving and instance.at_work and instance.stream is not None):
