@@ -9,11 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # File by extras.
 LOCKS = {
-    "gateway": ("gateway",),
+    "gateway": ("gateway", "jwt"),
     "scheduler": ("scheduler",),
     "cache": ("cache",),
     "executor": ("executor",),
-    "serve": ("serve", "examples"),
+    "serve": ("serve", "jwt", "examples"),
     "dev": ("dev",),
 }
 

@@ -17,6 +17,8 @@ from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
+from nereid.services.gateway.auth.config import AuthConfigError
+from nereid.services.gateway.auth.reload import load_config
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
 from nereid.services.gateway.policy.control_apis import CONTROL_APIS
 from nereid.shm.settings import SegmentSettings
@@ -165,6 +167,29 @@ class ControlApiSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuthSettings:
+    """The flag of client authentication."""
+
+    TOPIC: ClassVar = Topic.AUTHENTICATION
+
+    auth_config: str = flag(
+        "",
+        "TOML file of the API keys and token issuers whose clients are served, and of their rights"
+        " and limits; empty: clients need no credentials",
+    )
+
+    def auth_errors(self) -> list[str]:
+        """What is wrong with the file, one line each."""
+        if not self.auth_config:
+            return []
+        try:
+            load_config(self.auth_config)
+        except AuthConfigError as error:
+            return [f"--auth-config: {self.auth_config}: {each}" for each in error.errors]
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientShmSettings:
     """The flags of clients' shared memory."""
 
@@ -226,6 +251,7 @@ class GatewaySettings(
     HttpSettings,
     GrpcSettings,
     ControlApiSettings,
+    AuthSettings,
     ClientShmSettings,
     MeshMetricsSettings,
     LimitSettings,
@@ -316,7 +342,7 @@ class GatewaySettings(
             )
         for protocol in _ALPN:
             found += self._tls_errors(protocol)
-        return found + self.mesh_errors()
+        return found + self.auth_errors() + self.mesh_errors()
 
     def _tls_errors(self, protocol: str) -> list[str]:
         mutual = getattr(self, f"{protocol}_use_ssl_mutual")
