@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # File by extras.
 LOCKS = {
+    "dev": ("dev",),
     "build": ("build",),
     "gateway": ("gateway", "jwt"),
     "scheduler": ("scheduler",),
@@ -23,10 +24,11 @@ LOCKS = {
     "executor-openvino": ("executor", "openvino"),
     "executor-gpu": ("cuda",),
     "serve": ("serve", "jwt", "examples"),
-    "dev": ("dev",),
     "fuzz": ("fuzz",),
     "supply": ("supply",),
 }
+# Installed beside what dev.txt installs: no version may differ.
+BESIDE_DEV = {"build", "fuzz"}
 
 
 def main() -> None:
@@ -40,6 +42,7 @@ def main() -> None:
         command += [f"--extra={extra}" for extra in LOCKS[name]]
         command += ["pyproject.toml", f"--output-file=requirements/{name}.txt"]
         command += ["--upgrade"] if given.upgrade else []
+        command += ["--constraint=requirements/dev.txt"] if name in BESIDE_DEV else []
         subprocess.run(command, cwd=ROOT, check=True)
         print(f"requirements/{name}.txt")
 
