@@ -18,6 +18,7 @@ from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.auth.config import AuthConfigError
+from nereid.services.gateway.auth.grant import APIS
 from nereid.services.gateway.auth.reload import load_config
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
 from nereid.services.gateway.policy.control_apis import CONTROL_APIS
@@ -177,6 +178,12 @@ class AuthSettings:
         "TOML file of the API keys and token issuers whose clients are served, and of their rights"
         " and limits; empty: clients need no credentials",
     )
+
+    def apis_with_credentials(self) -> frozenset[str]:
+        """The groups of APIs that no client may use without an API key or a token."""
+        if not self.auth_config:
+            return frozenset()
+        return APIS - load_config(self.auth_config).config.open_apis()
 
     def auth_errors(self) -> list[str]:
         """What is wrong with the file, one line each."""

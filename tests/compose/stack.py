@@ -33,8 +33,6 @@ class Stack:
             "NEREID_MODEL_REPOSITORY": str(repository),
             "NEREID_ENV_FILE": os.devnull,
             "NEREID_TAG": "test",
-            # What fits into the smallest machine that runs this.
-            "NEREID_EXECUTOR_CPUS": "1",
         }
         self._environment |= self._images_without_registry()
 

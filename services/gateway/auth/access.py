@@ -62,6 +62,12 @@ class AccessControl:
         if refusal is not None:
             raise self._refused(refusal, caller.peer)
 
+    def check_concurrency(self, caller: Caller) -> None:
+        """Raises CallRefused if as many requests are in flight as may be."""
+        principal = caller.principal
+        if principal.usage.is_full(principal.grant.limits):
+            raise self._refused(principal.too_many(), caller.peer)
+
     def _refused(self, refusal: Refusal, peer: str) -> CallRefused:
         self.refusals.add(refusal, peer)
         return CallRefused(refusal)

@@ -59,11 +59,17 @@ class Grant:
 
     def permits(self, api: str) -> bool:
         """Whether calls of this group are permitted for some model at least."""
-        return any(api in each.rights for each in self.permissions)
+        for each in self.permissions:  # noqa: SIM110 - for each call; a generator costs 0.3 us
+            if api in each.rights:
+                return True
+        return False
 
     def permits_model(self, api: str, model: str) -> bool:
         """Whether calls of this group are permitted for this model."""
-        return any(api in each.rights and each.permits_model(model) for each in self.permissions)
+        for each in self.permissions:  # noqa: SIM110 - for each call; a generator costs 0.3 us
+            if api in each.rights and each.permits_model(model):
+                return True
+        return False
 
     def depends_on_model(self, api: str) -> bool:
         """Whether calls of this group that name a model may be refused for it."""

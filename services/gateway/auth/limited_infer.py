@@ -74,6 +74,9 @@ class LimitedInfer:
                 self._access.check_rights(caller, _INFERENCE, model)
             if self._of_stream:
                 self._access.count_request(caller)
+            else:
+                # Others may have come while the message was decoded.
+                self._access.check_concurrency(caller)
         except CallRefused as refused:
             return _refuse(request, on_response, refused)
         counted = _CountedRequest(principal, on_response)

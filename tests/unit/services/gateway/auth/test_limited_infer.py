@@ -89,7 +89,10 @@ def test_requests_of_a_stream_are_refused_one_by_one() -> None:
 
 def test_a_calls_rate_and_rights_were_checked_when_it_was_opened() -> None:
     site = Site(of_stream=False)
-    for _ in range(3):
+    site.principal.grant = Grant(TWO.permissions, Limits(0.001, 1, 2))
+    for _ in range(2):
         site.limited.infer(request(), site.delivered.append)
-    assert site.in_flight == 3
+    assert site.in_flight == 2
     assert site.refusal("b").code == 7
+    # What came while its message was decoded counts.
+    assert site.refusal().code == 8
