@@ -19,7 +19,7 @@ from nereid.services.gateway.auth.access import AccessControl
 from nereid.services.gateway.auth.authenticator import CREDENTIAL_HEADERS, Authenticator
 from nereid.services.gateway.auth.grpc_guard import AuthenticatedGrpc
 from nereid.services.gateway.auth.http_guard import AuthenticatedHttp
-from nereid.services.gateway.auth.refusal_log import RefusalLog
+from nereid.services.gateway.auth.refusals import AccessRefusals
 from nereid.services.gateway.auth.reload import ConfigWatch, LoadedConfig, load_config
 from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
@@ -138,7 +138,7 @@ class GatewayService:
         def apply(changed: LoadedConfig) -> None:
             authenticator.apply(*changed)
 
-        self._access = AccessControl(authenticator, RefusalLog(monotonic), monotonic)
+        self._access = AccessControl(authenticator, AccessRefusals(monotonic), monotonic)
         self._auth_watch = ConfigWatch(path, loaded, apply)
 
     def _forwarding(self, pattern: str) -> HeaderForwarding | None:

@@ -160,7 +160,8 @@ class ControlApiSettings:
     open_control_apis: bool = flag(
         True,
         "whether clients without credentials may load and unload models, change trace and log"
-        " settings and register shared memory; false: only where these APIs are restricted",
+        " settings and register shared memory; false: only with a restricted API's header or by"
+        " --auth-config",
         flags.boolean,
         bare="true",
         hardened="false",
@@ -313,7 +314,7 @@ class GatewaySettings(
         """The APIs of the "http" or "grpc" port that are closed, as nothing else guards them."""
         if self.open_control_apis:
             return frozenset()
-        return CONTROL_APIS - self.restricted_apis(protocol)
+        return CONTROL_APIS - self.restricted_apis(protocol) - self.apis_with_credentials()
 
     def tls(self, protocol: str) -> Tls | None:
         """The TLS side of the "http" or "grpc" port; None where it speaks clear text.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.auth.authenticator import Authenticator, Credentials
     from nereid.services.gateway.auth.principal import Principal
     from nereid.services.gateway.auth.refusal import Refusal
-    from nereid.services.gateway.auth.refusal_log import RefusalLog
+    from nereid.services.gateway.auth.refusals import AccessRefusals
 
 
 class Caller(NamedTuple):
@@ -26,7 +26,7 @@ class AccessControl:
     """Applies the configuration to calls; `now` is a monotonic clock, in seconds."""
 
     def __init__(
-        self, authenticator: Authenticator, refusals: RefusalLog, now: Callable[[], float]
+        self, authenticator: Authenticator, refusals: AccessRefusals, now: Callable[[], float]
     ) -> None:
         self._authenticator = authenticator
         self.refusals = refusals

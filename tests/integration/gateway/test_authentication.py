@@ -301,3 +301,17 @@ async def test_nvidias_clients_send_keys_as_headers(site: GatewaySite, module: A
     assert await asyncio.to_thread(infer, accepted) == [1, 2]
     with pytest.raises(InferenceServerException, match="this API needs credentials"):
         await asyncio.to_thread(infer, None)
+
+
+async def test_hardened_gateways_open_control_apis_to_those_with_the_right(config: str) -> None:
+    """--hardened closes them to everybody else (--open-control-apis=false)."""
+    index, load = "/v2/repository/index", "/v2/repository/models/echo/load"
+    async with gateway_site(auth_config=config, open_control_apis=False) as site:
+        assert (await ask(site, "GET", "/v2/logging")).status == 401
+        assert (await ask(site, "POST", load, x_api_key=CALLER)).status == 403
+        assert (await ask(site, "POST", index, x_api_key=FULL)).status == 200
+        assert isinstance(await call(site, "RepositoryIndex", b"", FULL), bytes)
+    Path(config).write_text(CONFIG.replace('["health"]', '["health", "model-repository"]'))
+    async with gateway_site(auth_config=config, open_control_apis=False) as site:
+        # What anonymous clients might use is as closed as without a configuration.
+        assert (await ask(site, "POST", load)).status == 403

@@ -12,7 +12,7 @@ from nereid.services.gateway.auth.config import AuthConfig
 from nereid.services.gateway.auth.grant import NOTHING, Grant, Limits, Permission
 from nereid.services.gateway.auth.limited_infer import HeadModels, LimitedInfer
 from nereid.services.gateway.auth.principal import Principal
-from nereid.services.gateway.auth.refusal_log import RefusalLog
+from nereid.services.gateway.auth.refusals import AccessRefusals
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 
 TWO = Grant((Permission(frozenset({"inference"}), ("a*",)),), Limits(concurrency=2))
@@ -26,7 +26,9 @@ class Site:
     def __init__(self, *, of_stream: bool = True) -> None:
         self.mesh = ScriptedMesh()
         self.principal = Principal("web", TWO)
-        access = AccessControl(Authenticator(AuthConfig()), RefusalLog(lambda: 0.0), lambda: 0.0)
+        access = AccessControl(
+            Authenticator(AuthConfig()), AccessRefusals(lambda: 0.0), lambda: 0.0
+        )
         self.limited = LimitedInfer(
             self.mesh.infer, access, Caller(self.principal, "x:1"), HeadModels(),
             of_stream=of_stream,
