@@ -9,6 +9,7 @@ from nereid.version import version
 
 _COMMANDS = {
     "serve": ("nereid.cli.serve.command", "start a whole mesh on this machine"),
+    "api-key": ("nereid.cli.api_key", "make an API key for --auth-config"),
     "mesh-token": ("nereid.cli.mesh_token", "make the secret that the services of a mesh share"),
 }
 

@@ -32,6 +32,7 @@ class Topic(enum.Enum):
     EXECUTORS = "Executors and devices"
     HTTP = "HTTP"
     GRPC = "gRPC"
+    AUTHENTICATION = "Client authentication"
     LIMITS = "Limits"
     METRICS = "Metrics"
     TRACING = "Tracing"

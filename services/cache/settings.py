@@ -31,9 +31,9 @@ class CacheSettings(MeshAccessSettings, MeshKeepaliveSettings, TraceSettings, Lo
     cache_config: tuple[str, ...] = flag(
         (),
         "the response cache: local,size=BYTES or redis,host=HOST, with more options after commas or"
-        " in further flags: ttl=SECONDS for both; port, user, password, db, url, namespace,"
-        " connect_timeout, socket_timeout, wait_timeout (ms), pool_size, tls_enabled, cert, key,"
-        " cacert, cacert_dir, sni, sentinel_user, sentinel_password for redis",
+        " in further flags: ttl=SECONDS for both; port, user, password, password_file, db, url,"
+        " namespace, connect_timeout, socket_timeout, wait_timeout (ms), pool_size, tls_enabled,"
+        " cert, key, cacert, cacert_dir, sni, sentinel_user, sentinel_password for redis",
         checked_option,
         repeated=True,
         secret=True,

@@ -26,9 +26,11 @@ def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> 
     ports: dict[tuple[str, str], list[str]] = {}
     for protocol in ("http", "grpc"):
         if address := addresses[protocol]:
-            what = ", ".join(_open_apis(settings, protocol))
+            what = ", ".join(_open_apis(settings, protocol)) or "nothing"
             ports.setdefault((_clients(settings, protocol), what), []).append(address)
     parts = [f"to {who} of {' and '.join(at)}: {what}" for (who, what), at in ports.items()]
+    if settings.auth_config:
+        parts.append("to clients with credentials: what --auth-config permits them")
     if metrics := addresses["metrics"]:
         parts.append(f"to any client of {metrics}: metrics")
     return "; ".join(parts)
@@ -36,6 +38,7 @@ def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> 
 
 def _open_apis(settings: GatewaySettings, protocol: str) -> list[str]:
     guarded = settings.restricted_apis(protocol) | settings.closed_apis(protocol)
+    guarded |= settings.apis_with_credentials()
     if not settings.allow_client_shm:
         guarded |= {"shared-memory"}
     return [text for name, text in _TEXTS.items() if name not in guarded]

@@ -17,6 +17,9 @@ from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
+from nereid.services.gateway.auth.config import AuthConfigError
+from nereid.services.gateway.auth.grant import APIS
+from nereid.services.gateway.auth.reload import load_config
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
 from nereid.services.gateway.policy.control_apis import CONTROL_APIS
 from nereid.shm.settings import SegmentSettings
@@ -157,11 +160,41 @@ class ControlApiSettings:
     open_control_apis: bool = flag(
         True,
         "whether clients without credentials may load and unload models, change trace and log"
-        " settings and register shared memory; false: only where these APIs are restricted",
+        " settings and register shared memory; false: only with a restricted API's header or by"
+        " --auth-config",
         flags.boolean,
         bare="true",
         hardened="false",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthSettings:
+    """The flag of client authentication."""
+
+    TOPIC: ClassVar = Topic.AUTHENTICATION
+
+    auth_config: str = flag(
+        "",
+        "TOML file of the API keys and token issuers whose clients are served, and of their rights"
+        " and limits; empty: clients need no credentials",
+    )
+
+    def apis_with_credentials(self) -> frozenset[str]:
+        """The groups of APIs that no client may use without an API key or a token."""
+        if not self.auth_config:
+            return frozenset()
+        return APIS - load_config(self.auth_config).config.open_apis()
+
+    def auth_errors(self) -> list[str]:
+        """What is wrong with the file, one line each."""
+        if not self.auth_config:
+            return []
+        try:
+            load_config(self.auth_config)
+        except AuthConfigError as error:
+            return [f"--auth-config: {self.auth_config}: {each}" for each in error.errors]
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +259,7 @@ class GatewaySettings(
     HttpSettings,
     GrpcSettings,
     ControlApiSettings,
+    AuthSettings,
     ClientShmSettings,
     MeshMetricsSettings,
     LimitSettings,
@@ -280,7 +314,7 @@ class GatewaySettings(
         """The APIs of the "http" or "grpc" port that are closed, as nothing else guards them."""
         if self.open_control_apis:
             return frozenset()
-        return CONTROL_APIS - self.restricted_apis(protocol)
+        return CONTROL_APIS - self.restricted_apis(protocol) - self.apis_with_credentials()
 
     def tls(self, protocol: str) -> Tls | None:
         """The TLS side of the "http" or "grpc" port; None where it speaks clear text.
@@ -316,7 +350,7 @@ class GatewaySettings(
             )
         for protocol in _ALPN:
             found += self._tls_errors(protocol)
-        return found + self.mesh_errors()
+        return found + self.auth_errors() + self.mesh_errors()
 
     def _tls_errors(self, protocol: str) -> list[str]:
         mutual = getattr(self, f"{protocol}_use_ssl_mutual")
