@@ -67,7 +67,7 @@ class RawClient:
     ) -> Self:
         """Write data and read, until all is written and until() holds, or it ended, or limit_s."""
         view, start = memoryview(data), time.monotonic()
-        size = len(data)
+        size, poll = len(data), select.poll()
         while not self.closed and not self.ended and (view or not until()):
             now = time.monotonic() - start
             if now > limit_s:
@@ -75,13 +75,12 @@ class RawClient:
             due = len(view)
             if bytes_per_s is not None:
                 due = min(due, int(now * bytes_per_s) + 1 - (size - len(view)))
-            readable, writable, _ = select.select(
-                [self.socket], [self.socket] if due > 0 else [], [], 0.01
-            )
+            poll.register(self.socket, select.POLLIN | (select.POLLOUT if due > 0 else 0))
+            ready = dict(poll.poll(10)).get(self.socket.fileno(), 0)
             try:
-                if writable:
+                if ready & select.POLLOUT:
                     view = view[self.socket.send(view[: min(due, _WRITE_BYTES)]) :]
-                if readable:
+                if ready & ~select.POLLOUT:
                     received = self.socket.recv(_READ_BYTES)
                     self.closed = not received
                     self.on_received(received)
@@ -109,10 +108,11 @@ class RawClient:
 
 
 class HttpClient(RawClient):
-    """An HTTP/1.1 connection with one request, or with what a test writes."""
+    """An HTTP/1.1 connection with one request; pipelined: with many, until it is closed."""
 
     head = b""
     body_bytes = 0
+    pipelined = False
 
     def on_received(self, data: bytes) -> None:
         if b"\r\n\r\n" in self.head:
@@ -130,7 +130,7 @@ class HttpClient(RawClient):
     @property
     def ended(self) -> bool:
         """Whether the whole response is there."""
-        if not self.head.endswith(b"\r\n\r\n"):
+        if self.pipelined or not self.head.endswith(b"\r\n\r\n"):
             return False
         _, _, size = self.head.lower().partition(b"\r\ncontent-length:")
         return self.body_bytes >= int(size.split(b"\r\n")[0] or 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from contextlib import ExitStack
 
 from tests.support.hostile.attack import ANY, ENDED, REFUSED, Attack, Client, Target
@@ -61,22 +60,18 @@ def _head(*lines: str) -> Client:
 
 
 def _names_http(target: Target) -> str:
-    """Each request names a model of its own, with a header that no other has."""
+    """Each request names a model of its own, in a header that no other has."""
     client = HttpClient(target.http, target.source)
+    client.pipelined = True
     try:
-        for start in range(0, 20_000, 500):
-            requests = [
-                post(
-                    f"/v2/models/{'m' * 500}{start + number}/infer",
-                    b'{"inputs":[{"name":"x%d","shape":[1],"datatype":"FP32","parameters":'
-                    b'{"binary_data_size":4}}]}aaaa' % (start + number),
-                    "Inference-Header-Content-Length: "
-                    f"{len(str(start + number)) + 90 - len('x')}",
-                )
-                for number in range(500)
-            ]
+        for start in range(0, 20_000, 100):
+            requests = []
+            for number in range(start, start + 100):
+                text = b'{"inputs":[{"name":"x%d","shape":[1],"datatype":"FP32","parameters":' % number
+                text += b'{"binary_data_size":4}}]}'
+                length = f"Inference-Header-Content-Length: {len(text)}"
+                requests.append(post(f"/v2/models/{'m' * 500}{number}/infer", text + bytes(4), length))
             client.pump(b"".join(requests), limit_s=3)
-            client.pump(limit_s=0.01)
         return client.outcome
     finally:
         client.close()
@@ -121,13 +116,11 @@ def _flood(path: str, method: str, duration_s: float) -> Client:
 
     def client(target: Target) -> str:
         connection = HttpClient(target.http, target.source)
+        connection.pipelined = True
         try:
-            end = time.monotonic() + duration_s
-            request = post(path, b"", method=method) * 20
-            while time.monotonic() < end and not connection.closed:
-                connection.pump(request, limit_s=1)
-                connection.head = b""
-            return "closed"
+            request = post(path, b"", method=method)
+            connection.pump(request * 20_000, limit_s=duration_s)
+            return connection.outcome
         finally:
             connection.close()
 

@@ -198,6 +198,7 @@ def _pipelined(target: Target) -> str:
     """100,000 requests at once."""
     with ExitStack() as stack:
         client = _http(target, stack)
+        client.pipelined = True
         request = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
         client.pump(request * 100_000, until=lambda: False, limit_s=3)
         return "closed" if client.closed else client.outcome
