@@ -197,9 +197,9 @@ async def main() -> None:
     commands = await _standard_input()
     while await commands.readline():
         clients.measurement, ended = Measurement(), asyncio.Event()
-        tasks = [
-            asyncio.create_task(clients.run(*each, ended)) for each in clients.clients
-        ] + [asyncio.create_task(clients.watch_own_lag(ended))]
+        tasks = [asyncio.create_task(clients.run(*each, ended)) for each in clients.clients] + [
+            asyncio.create_task(clients.watch_own_lag(ended))
+        ]
         _tell({})
         await commands.readline()
         ended.set()

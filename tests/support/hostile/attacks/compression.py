@@ -117,8 +117,12 @@ ATTACKS = (
         ENDED,
         more_mib=600,
     ),
-    Attack("gRPC 20 gzip bombs of 60 MiB at once", _on_streams(20, lambda: _bomb(60 * _MIB)), ENDED),
-    Attack("gRPC 40 gzip bombs of 30 MiB on one stream", _on_one_stream(40, lambda: _bomb(30 * _MIB))),
+    Attack(
+        "gRPC 20 gzip bombs of 60 MiB at once", _on_streams(20, lambda: _bomb(60 * _MIB)), ENDED
+    ),
+    Attack(
+        "gRPC 40 gzip bombs of 30 MiB on one stream", _on_one_stream(40, lambda: _bomb(30 * _MIB))
+    ),
     Attack(
         "gRPC gzip of 500,000 empty members",
         grpc_body(lambda: _members(500_000), "ModelInfer", _GZIP, compressed=1),

@@ -83,9 +83,7 @@ def _provoked_resets(connection: GrpcClient) -> bytes:
 
 def _refused_calls(connection: GrpcClient, path: str) -> bytes:
     """Calls that the server answers at once with an error."""
-    return b"".join(
-        connection.headers(2 * number + 1, path, end=True) for number in range(50_000)
-    )
+    return b"".join(connection.headers(2 * number + 1, path, end=True) for number in range(50_000))
 
 
 def _continuations(connection: GrpcClient, payload: bytes, count: int) -> bytes:
@@ -163,7 +161,9 @@ ATTACKS = (
     Attack(
         "DATA frames of padding",
         grpc_frames(
-            lambda connection: _crumbs(connection, frame(DATA, PADDED, 1, b"\xff" + bytes(255)), 4000)
+            lambda connection: _crumbs(
+                connection, frame(DATA, PADDED, 1, b"\xff" + bytes(255)), 4000
+            )
         ),
         ANY,
     ),
@@ -177,8 +177,9 @@ ATTACKS = (
     Attack(
         "RST flood",
         grpc_frames(
-            lambda connection: connection.headers(1, "/x", end=True)
-            + frame(RST, 0, 1, bytes(4)) * 300_000
+            lambda connection: (
+                connection.headers(1, "/x", end=True) + frame(RST, 0, 1, bytes(4)) * 300_000
+            )
         ),
     ),
     Attack("GOAWAY flood", grpc_frames(lambda _: frame(GOAWAY, payload=bytes(8)) * 200_000)),

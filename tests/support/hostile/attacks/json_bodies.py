@@ -77,12 +77,12 @@ ATTACKS = (
     Attack("JSON 4 MB of Infs", http_body(lambda: b"[" + b"-Inf,-NaN," * 400_000 + b"--NaN]")),
     Attack("JSON 1 MB of brackets", http_body(lambda: b"[" * _MIB)),
     Attack("JSON deep objects", http_body(lambda: b'{"a":' * 200_000)),
-    Attack(
-        "JSON deep data", http_body(lambda: _with_data(b"[" * 400_000 + b"1" + b"]" * 400_000))
-    ),
+    Attack("JSON deep data", http_body(lambda: _with_data(b"[" * 400_000 + b"1" + b"]" * 400_000))),
     Attack(
         "JSON nested within limits",
-        http_body(lambda: _with_data(b"[" + (b"[" * 900 + b"1" + b"]" * 900 + b",") * 2000 + b"1]")),
+        http_body(
+            lambda: _with_data(b"[" + (b"[" * 900 + b"1" + b"]" * 900 + b",") * 2000 + b"1]")
+        ),
         ENDED,
     ),
     Attack("JSON 1 MB of digits", http_body(lambda: _with_data(b"[" + b"9" * _MIB + b"]"))),
@@ -110,13 +110,17 @@ ATTACKS = (
     Attack("JSON 100,000 outputs", http_body(lambda: _outputs(100_000))),
     Attack(
         "JSON 525 kB of huge dimensions",
-        http_body(lambda: _with_data(b"[]", b"[%b]" % b",".join([b"9223372036854775807"] * 26_000))),
+        http_body(
+            lambda: _with_data(b"[]", b"[%b]" % b",".join([b"9223372036854775807"] * 26_000))
+        ),
     ),
     Attack(
         "JSON huge dimensions, binary data",
         http_body(
-            lambda: b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[%b],"parameters":'
-            b'{"binary_data_size":0}}]}' % b",".join([b"9223372036854775807"] * 26_000)
+            lambda: (
+                b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[%b],"parameters":'
+                b'{"binary_data_size":0}}]}' % b",".join([b"9223372036854775807"] * 26_000)
+            )
         ),
     ),
     Attack(

@@ -28,7 +28,9 @@ def _packed(number: int, element: bytes, count: int) -> bytes:
 
 
 ATTACKS = (
-    Attack("gRPC 360 kB of huge dimensions", grpc_body(lambda: infer_message(shape=_HUGE, raw=b""))),
+    Attack(
+        "gRPC 360 kB of huge dimensions", grpc_body(lambda: infer_message(shape=_HUGE, raw=b""))
+    ),
     Attack(
         "gRPC huge dimensions, typed",
         grpc_body(lambda: infer_message(shape=_HUGE, contents=_packed(6, bytes(4), 1))),
@@ -50,7 +52,9 @@ ATTACKS = (
     ),
     Attack(
         "gRPC 32 MB of empty strings to a model of numbers",
-        grpc_body(lambda: infer_message(datatype="BYTES", shape=(1, 8 * _MIB), raw=bytes(32 * _MIB))),
+        grpc_body(
+            lambda: infer_message(datatype="BYTES", shape=(1, 8 * _MIB), raw=bytes(32 * _MIB))
+        ),
     ),
     Attack(
         "gRPC 8 million empty typed strings to an unknown model",

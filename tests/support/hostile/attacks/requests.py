@@ -6,7 +6,7 @@ import base64
 import json
 from contextlib import ExitStack
 
-from tests.support.hostile.attack import ANY, ENDED, REFUSED, Attack, Client, Target
+from tests.support.hostile.attack import ANY, ENDED, Attack, Client, Target
 from tests.support.hostile.raw_clients import GrpcClient, HttpClient, RawClient, data_frames, post
 from tests.support.hostile.sending import (
     INFER,
@@ -67,10 +67,14 @@ def _names_http(target: Target) -> str:
         for start in range(0, 20_000, 100):
             requests = []
             for number in range(start, start + 100):
-                text = b'{"inputs":[{"name":"x%d","shape":[1],"datatype":"FP32","parameters":' % number
+                text = (
+                    b'{"inputs":[{"name":"x%d","shape":[1],"datatype":"FP32","parameters":' % number
+                )
                 text += b'{"binary_data_size":4}}]}'
                 length = f"Inference-Header-Content-Length: {len(text)}"
-                requests.append(post(f"/v2/models/{'m' * 500}{number}/infer", text + bytes(4), length))
+                requests.append(
+                    post(f"/v2/models/{'m' * 500}{number}/infer", text + bytes(4), length)
+                )
             client.pump(b"".join(requests), limit_s=3)
         return client.outcome
     finally:
@@ -128,7 +132,10 @@ def _flood(path: str, method: str, duration_s: float) -> Client:
 
 
 ATTACKS = (
-    Attack("5,000 digits for the header's length", _head("Inference-Header-Content-Length: " + "9" * 5000)),
+    Attack(
+        "5,000 digits for the header's length",
+        _head("Inference-Header-Content-Length: " + "9" * 5000),
+    ),
     Attack(
         "60,000 digits for the header's length",
         _head("Inference-Header-Content-Length: -" + "9" * 60_000),

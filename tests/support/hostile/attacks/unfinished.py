@@ -177,9 +177,7 @@ def _unread_http(target: Target) -> str:
     """Pipelined requests whose large responses nobody reads."""
     text = b'{"inputs":[{"name":"INPUT0","shape":[1,1048576],"datatype":"FP32",'
     text += b'"parameters":{"binary_data_size":4194304}}],"parameters":{"binary_data_output":true}}'
-    request = post(
-        INFER, text + bytes(4 * _MIB), f"Inference-Header-Content-Length: {len(text)}"
-    )
+    request = post(INFER, text + bytes(4 * _MIB), f"Inference-Header-Content-Length: {len(text)}")
     with ExitStack() as stack:
         for _ in range(4):
             client = _http(target, stack, receive_bytes=4096)
