@@ -18,7 +18,8 @@ _SHORT_BYTES = 1 << 17
 
 @pytest.fixture(params=TARGETS, ids=lambda target: target.name)
 def target(request: pytest.FixtureRequest) -> Target:
-    return request.param
+    chosen: Target = request.param
+    return chosen
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Honest clients in a process of their own: python -m tests.support.hostile.honest_process HTTP GRPC
+"""Honest clients in a process of their own.
+
+python -m tests.support.hostile.honest_process HTTP GRPC
 
 They ask for health (each time on a new connection, and on one that is kept) and for small
 inferences over both protocols, check each answer, and note how long they waited. `begin` on
@@ -35,6 +37,10 @@ class WrongAnswerError(Exception):
     """An answer, but not the right one."""
 
 
+class RefusedError(Exception):
+    """The mesh, or a limit of this client's address, is full."""
+
+
 @dataclass
 class Measurement:
     """What the honest clients saw."""
@@ -44,6 +50,7 @@ class Measurement:
     own_lag_s: float = 0.0
     longest_s: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
@@ -70,6 +77,10 @@ class _KeptHttp:
         except BaseException:
             self.close()
             raise
+        if b"connection: close" in head.lower():
+            self.close()
+        if head[9:12] in (b"429", b"503"):
+            raise RefusedError(head[9:12].decode())
         return int(head[9:12]), body
 
     def close(self) -> None:
@@ -87,7 +98,7 @@ class HonestClients:
     def __init__(self, http: str, grpc_address: str) -> None:
         self._http, self._number = http, 0
         channel = grpc.aio.insecure_channel(grpc_address)
-        self._infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        self._infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         self.measurement = Measurement()
         kept = _KeptHttp(http)
         binary, text = _KeptHttp(http), _KeptHttp(http)
@@ -161,8 +172,12 @@ class HonestClients:
                     await ask()
             except WrongAnswerError as error:
                 measurement.wrong.append(f"{name}: {error}")
+            except RefusedError as error:
+                measurement.refused.append(f"{name}: {error}")
             except grpc.aio.AioRpcError as error:
-                measurement.errors.append(f"{name}: {error.code()}: {error.details()}")
+                full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                noted = measurement.refused if full else measurement.errors
+                noted.append(f"{name}: {error.code()}: {error.details()}")
             except (OSError, EOFError, TimeoutError) as error:
                 measurement.errors.append(f"{name}: {error!r}")
             waited = time.monotonic() - start

@@ -12,8 +12,7 @@ import socket
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Self
 
 import hpack
@@ -242,7 +241,7 @@ class GrpcClient(RawClient):
     def send_content(
         self, stream: int, content: bytes, *, end: bool = True, limit_s: float = 10
     ) -> None:
-        """Content of a stream within the server's windows; less where it refuses, or after limit_s."""
+        """Content of a stream within the server's windows; less where it refuses, or is too slow."""
         view, deadline = memoryview(content), time.monotonic() + limit_s
         while view and not self.closed and not self.ended and stream not in self.statuses:
             left_s = deadline - time.monotonic()
@@ -297,14 +296,3 @@ def data_frames(stream: int, content: bytes, *, end: bool = False, size: int = 1
     frames = [frame(DATA, 0, stream, piece) for piece in pieces[:-1]]
     frames.append(frame(DATA, END_STREAM if end else 0, stream, pieces[-1]))
     return b"".join(frames)
-
-
-@contextmanager
-def all_closed(clients: Iterable[RawClient]) -> Iterator[list[RawClient]]:
-    """Close them at the end."""
-    opened = list(clients)
-    try:
-        yield opened
-    finally:
-        for each in opened:
-            each.close()

@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from tests.support.hostile.attack import Attack, Prepared, Target
 from tests.support.hostile.honest_process import Measurement
@@ -28,6 +30,8 @@ class Report:
     # By process, beyond what it had when the siege began: the peak, and what remained.
     peak_mib: dict[str, float]
     left_mib: dict[str, float]
+    # That ran at the beginning and no longer do.
+    ended: frozenset[str]
 
     @property
     def longest_s(self) -> float:
@@ -37,10 +41,10 @@ class Report:
     def __str__(self) -> str:
         waits = max(self.others.longest_s, key=lambda name: self.others.longest_s[name])
         return (
-            f"{self.outcome} after {self.took_s:.2f} s; others waited {self.longest_s * 1e3:.0f} ms"
-            f" ({waits}; their own lag {self.others.own_lag_s * 1e3:.0f} ms);"
-            f" wrong {len(self.others.wrong)} failed {len(self.others.errors)}"
-            f" of {self.others.requests}; peak MiB {_rounded(self.peak_mib)}"
+            f"{self.outcome} after {self.took_s:.2f} s;"
+            f" others waited {self.longest_s * 1e3:.0f} ms ({waits}; their own lag {self.others.own_lag_s * 1e3:.0f} ms);"
+            f" wrong {len(self.others.wrong)} refused {len(self.others.refused)}"
+            f" failed {len(self.others.errors)} of {self.others.requests}; peak MiB {_rounded(self.peak_mib)}"
             f" left {_rounded(self.left_mib)}"
         )
 
@@ -61,6 +65,7 @@ class Siege:
             cwd=_ROOT,
             text=True,
         )
+        self._start_decoders()
         self.measure_quiet(2)
         self.processes = _processes(mesh.process.pid)
         self._at_first = {pid: _memory_mib(pid, "VmRSS") for pid in self.processes}
@@ -76,7 +81,7 @@ class Siege:
         target = Target(self._mesh.http, self._mesh.grpc, source)
         if isinstance(attack.client, Prepared):
             attack.client.prepare()
-        for pid in self.processes:
+        for pid in self._running():
             # The peak of the resident memory begins anew.
             Path(f"/proc/{pid}/clear_refs").write_text("5")
         self._command("begin")
@@ -90,27 +95,41 @@ class Siege:
         others = Measurement(**self._command("end"))
         if isinstance(attack.client, Prepared):
             attack.client.forget()
+        ended = {what for pid, what in self.processes.items() if pid not in self._running()}
         return Report(
-            outcome, took_s, others, self._beyond_first("VmHWM"), self._beyond_first("VmRSS")
+            outcome,
+            took_s,
+            others,
+            self._beyond_first("VmHWM"),
+            self._beyond_first("VmRSS"),
+            frozenset(ended),
         )
 
-    def processes_now(self) -> dict[int, str]:
-        """The mesh's processes, which no attack may change."""
+    def _running(self) -> dict[int, str]:
+        """All of the mesh's processes: those that decode requests come and go."""
         return _processes(self._mesh.process.pid)
 
     def _beyond_first(self, name: str) -> dict[str, float]:
         beyond: dict[str, float] = {}
-        for pid, what in self.processes.items():
+        for pid, what in self._running().items():
             with contextlib.suppress(OSError):
-                beyond[what] = _memory_mib(pid, name) - self._at_first[pid]
+                beyond[what] = _memory_mib(pid, name) - self._at_first.get(pid, 0)
         return beyond
 
-    def _command(self, word: str) -> dict[str, object]:
+    def _start_decoders(self) -> None:
+        """They start when they are needed, which is no attack."""
+        body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,400000],"data":[%b]}]}'
+        status, _ = self._mesh.get(
+            "/v2/models/identity_fp32/infer", "POST", body % b",".join([b"1.5"] * 400_000)
+        )
+        assert status == HTTPStatus.OK
+
+    def _command(self, word: str) -> dict[str, Any]:
         assert self._honest.stdin is not None
         assert self._honest.stdout is not None
         self._honest.stdin.write(word + "\n")
         self._honest.stdin.flush()
-        document: dict[str, object] = json.loads(self._honest.stdout.readline())
+        document: dict[str, Any] = json.loads(self._honest.stdout.readline())
         return document
 
     def close(self) -> None:
@@ -143,7 +162,7 @@ def _processes(root: int) -> dict[int, str]:
     found = {root}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return {pid: f"{names[pid].removeprefix('nereid.services.')} {pid}" for pid in sorted(found)}
+    return {pid: names[pid].removeprefix("nereid.services.") + f" {pid}" for pid in sorted(found)}
 
 
 def _memory_mib(pid: int, name: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 import zlib
 from collections.abc import Callable
 
@@ -21,11 +22,20 @@ _MIB = 1 << 20
 _GZIP, _DEFLATE = ("grpc-encoding", "gzip"), ("grpc-encoding", "deflate")
 
 
-def _bomb(size: int, wbits: int = 31, start: bytes = b"") -> bytes:
-    """size zero bytes, compressed piece by piece: their whole is never in memory."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
-    pieces = [packer.compress(start)] + [packer.compress(bytes(_MIB)) for _ in range(size // _MIB)]
-    return b"".join(pieces) + packer.flush()
+def _bomb(size: int, *, as_gzip: bool = True, start: bytes = b"") -> bytes:
+    """start and size zero bytes. Each MiB of them is compressed alike, so one is compressed."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
+    zeros = packer.compress(bytes(_MIB)) + packer.flush(zlib.Z_FULL_FLUSH)
+    packed += zeros * (size // _MIB) + packer.flush()
+    checksum = (zlib.crc32 if as_gzip else zlib.adler32)(start)
+    for _ in range(size // _MIB):
+        checksum = (zlib.crc32 if as_gzip else zlib.adler32)(bytes(_MIB), checksum)
+    if as_gzip:
+        head, end = b"\x1f\x8b\x08" + bytes(7), struct.pack("<II", checksum, len(start) + size)
+    else:
+        head, end = b"\x78\xda", struct.pack(">I", checksum)
+    return head + packed + end
 
 
 def _members(count: int) -> bytes:
@@ -33,7 +43,7 @@ def _members(count: int) -> bytes:
 
 
 def _message_bomb(size: int) -> bytes:
-    """A ModelInferRequest with one raw tensor of size zero bytes, without its last bytes."""
+    """A ModelInferRequest with one raw tensor of size zero bytes."""
     start = infer_message(shape=(1, size // 4), raw=bytes(size))[: -size or None]
     return _bomb(size, start=start)
 
@@ -77,7 +87,7 @@ ATTACKS = (
     ),
     Attack(
         "HTTP deflate bomb of 1 GiB",
-        http_body(lambda: _bomb(1024 * _MIB, 15), INFER, "Content-Encoding: deflate"),
+        http_body(lambda: _bomb(1024 * _MIB, as_gzip=False), INFER, "Content-Encoding: deflate"),
     ),
     Attack(
         "HTTP gzip bomb just within the limit",
@@ -101,7 +111,7 @@ ATTACKS = (
     ),
     Attack(
         "gRPC deflate bomb of 1 GiB",
-        grpc_body(lambda: _bomb(1024 * _MIB, 15), "ModelInfer", _DEFLATE, compressed=1),
+        grpc_body(lambda: _bomb(1024 * _MIB, as_gzip=False), "ModelInfer", _DEFLATE, compressed=1),
     ),
     Attack(
         "gRPC gzip bomb of 1 GiB to a health check",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from tests.support.hostile.attack import ANY, REFUSED, Attack, Client, Target
+from tests.support.hostile.attack import ANY, Attack, Client, Target
 from tests.support.hostile.raw_clients import GrpcClient, HttpClient, RawClient, post
 from tests.support.hostile.sending import INFER, SERVICE, infer_message
 from tests.support.rpc.http2_frames import message
@@ -14,21 +14,21 @@ _MIB = 1 << 20
 _SIZE = 60 * _MIB
 
 
-def _http(target: Target, stack: ExitStack, **options: int) -> HttpClient:
-    client = HttpClient(target.http, target.source, **options)
+def _http(target: Target, stack: ExitStack, *, reads: bool = True) -> HttpClient:
+    client = HttpClient(target.http, target.source, receive_bytes=None if reads else 4096)
     stack.callback(client.close)
     return client
 
 
-def _grpc(target: Target, stack: ExitStack, **options: int) -> GrpcClient:
-    client = GrpcClient(target.grpc, target.source, **options)
+def _grpc(target: Target, stack: ExitStack, *, reads: bool = True) -> GrpcClient:
+    client = GrpcClient(
+        target.grpc,
+        target.source,
+        window_bytes=(1 << 31) - 1 if reads else 0,
+        receive_bytes=None if reads else 4096,
+    )
     stack.callback(client.close)
     return client
-
-
-def _worst(outcomes: list[str]) -> str:
-    """One that was served, or that waits, speaks for all."""
-    return next((each for each in outcomes if not REFUSED.fullmatch(each)), outcomes[0])
 
 
 def _unfinished_http(count: int, size: int, *lines: str) -> Client:
@@ -166,7 +166,7 @@ def _unread_responses(target: Target) -> str:
     body = infer_message(shape=(1, 2 * _MIB), raw=bytes(8 * _MIB))
     with ExitStack() as stack:
         for _ in range(4):
-            client = _grpc(target, stack, receive_bytes=4096, window_bytes=0)
+            client = _grpc(target, stack, reads=False)
             for number in range(6):
                 client.pump(client.headers(2 * number + 1, SERVICE + "ModelInfer"), limit_s=1)
                 client.send_content(2 * number + 1, message(body), limit_s=1)
@@ -180,7 +180,7 @@ def _unread_http(target: Target) -> str:
     request = post(INFER, text + bytes(4 * _MIB), f"Inference-Header-Content-Length: {len(text)}")
     with ExitStack() as stack:
         for _ in range(4):
-            client = _http(target, stack, receive_bytes=4096)
+            client = _http(target, stack, reads=False)
             view, end = memoryview(request * 12), time.monotonic() + 1
             while view and time.monotonic() < end:
                 try:
