@@ -1,4 +1,4 @@
-"""No client stops another: each attack of tests/support/hostile, against a mesh under ordinary load.
+"""No client stops another: the attacks of tests/support/hostile on a mesh under ordinary load.
 
 What others had to wait is compared with what they wait without an attack. How fast a machine is
 differs, so what CI allows is generous; nightly it is a tenth of a second.

@@ -150,6 +150,17 @@ def post(
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
+class FrameWriter:
+    """Writes frames whose header blocks belong to one connection."""
+
+    def __init__(self) -> None:
+        self.encoder = hpack.Encoder()
+
+    def headers(self, stream: int, path: str, *fields: tuple[str, str], end: bool = False) -> bytes:
+        block = self.encoder.encode(to(path, *fields))
+        return frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
+
+
 class GrpcClient(RawClient):
     """An HTTP/2 connection; grants the server all the window that it could wish for."""
 
@@ -164,7 +175,7 @@ class GrpcClient(RawClient):
     ) -> None:
         """window_bytes: initial window of each stream. reads_messages: give back what was used."""
         super().__init__(address, source, receive_bytes=receive_bytes)
-        self.encoder = hpack.Encoder()
+        self._writer = FrameWriter()
         self._decoder = hpack.Decoder(1 << 20)
         self._received = bytearray()
         self._reads_messages = reads_messages
@@ -231,8 +242,7 @@ class GrpcClient(RawClient):
                 self._replies += window(stream, len(payload))
 
     def headers(self, stream: int, path: str, *fields: tuple[str, str], end: bool = False) -> bytes:
-        block = self.encoder.encode(to(path, *fields))
-        return frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
+        return self._writer.headers(stream, path, *fields, end=end)
 
     def room(self, stream: int) -> int:
         """How many bytes the server lets this side send on a stream."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from nereid.core.varint import encode_varint
 from nereid.pb import kserve_pb2
 from tests.support.hostile.attack import Client, Prepared, Target
-from tests.support.hostile.raw_clients import GrpcClient, HttpClient, post
+from tests.support.hostile.raw_clients import FrameWriter, GrpcClient, HttpClient, post
 
 INFER = "/v2/models/identity_fp32/infer"
 UNKNOWN = "/v2/models/no_such_model/infer"
@@ -48,18 +48,17 @@ def grpc_body(
     return Prepared(make, send)
 
 
-def grpc_frames(make: Callable[[GrpcClient], bytes], limit_s: float = 2) -> Client:
+def grpc_frames(make: Callable[[FrameWriter], bytes], limit_s: float = 2) -> Client:
     """Frames on a greeted connection; waits until the server ends it, or for limit_s in all."""
 
-    def client(target: Target) -> str:
+    def send(target: Target, frames: bytes) -> str:
         connection = GrpcClient(target.grpc, target.source)
         try:
-            frames = make(connection)
             return connection.pump(frames, until=lambda: False, limit_s=limit_s).outcome
         finally:
             connection.close()
 
-    return client
+    return Prepared(lambda: make(FrameWriter()), send)
 
 
 def tagged(number: int, content: bytes) -> bytes:

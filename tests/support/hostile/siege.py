@@ -39,14 +39,20 @@ class Report:
         return max(self.others.longest_s.values())
 
     def __str__(self) -> str:
-        waits = max(self.others.longest_s, key=lambda name: self.others.longest_s[name])
-        return (
-            f"{self.outcome} after {self.took_s:.2f} s;"
-            f" others waited {self.longest_s * 1e3:.0f} ms ({waits}; their own lag {self.others.own_lag_s * 1e3:.0f} ms);"
-            f" wrong {len(self.others.wrong)} refused {len(self.others.refused)}"
-            f" failed {len(self.others.errors)} of {self.others.requests}; peak MiB {_rounded(self.peak_mib)}"
-            f" left {_rounded(self.left_mib)}"
-        )
+        others = self.others
+        waits = max(others.longest_s, key=lambda name: others.longest_s[name])
+        parts = [
+            f"{self.outcome} after {self.took_s:.2f} s",
+            f"others waited {self.longest_s * 1e3:.0f} ms ({waits})",
+            f"their own lag {others.own_lag_s * 1e3:.0f} ms",
+            f"{others.requests} requests: {len(others.wrong)} wrong, {len(others.refused)} refused,"
+            f" {len(others.errors)} failed",
+            f"peak MiB {_rounded(self.peak_mib)}, left {_rounded(self.left_mib)}",
+            *others.wrong[:2],
+            *others.refused[:2],
+            *others.errors[:2],
+        ]
+        return "; ".join(parts)
 
 
 def _rounded(by_process: dict[str, float]) -> dict[str, int]:
