@@ -251,7 +251,7 @@ class GrpcClient(RawClient):
     def send_content(
         self, stream: int, content: bytes, *, end: bool = True, limit_s: float = 10
     ) -> None:
-        """Content of a stream within the server's windows; less where it refuses, or is too slow."""
+        """Content of a stream within the server's windows; less where it refuses, or is slow."""
         view, deadline = memoryview(content), time.monotonic() + limit_s
         while view and not self.closed and not self.ended and stream not in self.statuses:
             left_s = deadline - time.monotonic()

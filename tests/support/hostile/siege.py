@@ -45,8 +45,8 @@ class Report:
             f"{self.outcome} after {self.took_s:.2f} s",
             f"others waited {self.longest_s * 1e3:.0f} ms ({waits})",
             f"their own lag {others.own_lag_s * 1e3:.0f} ms",
-            f"{others.requests} requests: {len(others.wrong)} wrong, {len(others.refused)} refused,"
-            f" {len(others.errors)} failed",
+            f"{len(others.wrong)} wrong, {len(others.refused)} refused, {len(others.errors)} failed",
+            f"of {others.requests} requests",
             f"peak MiB {_rounded(self.peak_mib)}, left {_rounded(self.left_mib)}",
             *others.wrong[:2],
             *others.refused[:2],

@@ -34,7 +34,7 @@ ATTACKS = (
     Attack(
         "gRPC huge dimensions, typed",
         grpc_body(lambda: infer_message(shape=_HUGE, contents=_packed(6, bytes(4), 1))),
-    ),
+, nightly=True),
     Attack(
         "gRPC huge dimensions, strings",
         grpc_body(lambda: infer_message(datatype="BYTES", shape=_HUGE, raw=bytes(4))),
@@ -43,7 +43,7 @@ ATTACKS = (
         "gRPC huge dimensions on a stream",
         grpc_body(lambda: infer_message(shape=_HUGE, raw=b""), "ModelStreamInfer"),
         ENDED,
-    ),
+, nightly=True),
     Attack(
         "gRPC 32 MB of empty strings to an unknown model",
         grpc_body(
@@ -55,7 +55,7 @@ ATTACKS = (
         grpc_body(
             lambda: infer_message(datatype="BYTES", shape=(1, 8 * _MIB), raw=bytes(32 * _MIB))
         ),
-    ),
+, nightly=True),
     Attack(
         "gRPC 8 million empty typed strings to an unknown model",
         grpc_body(
@@ -69,13 +69,13 @@ ATTACKS = (
                 "nobody", "INT32", (1, 16 * _MIB), contents=_packed(2, b"\1", 16 * _MIB)
             )
         ),
-    ),
+, nightly=True),
     Attack(
         "gRPC 8 million loose integers to an unknown model",
         grpc_body(
             lambda: infer_message("nobody", "INT32", (1, 8 * _MIB), contents=b"\x10\1" * 8 * _MIB)
         ),
-    ),
+, nightly=True),
     Attack(
         "gRPC 16 million packed booleans to an unknown model",
         grpc_body(
@@ -83,7 +83,7 @@ ATTACKS = (
                 "nobody", "BOOL", (1, 16 * _MIB), contents=_packed(1, b"\1", 16 * _MIB)
             )
         ),
-    ),
+, nightly=True),
     Attack(
         "gRPC 4 million typed floats",
         grpc_body(
@@ -91,10 +91,10 @@ ATTACKS = (
         ),
         SERVED,
         more_mib=300,
-    ),
-    Attack("gRPC 100,000 inputs", grpc_body(lambda: _many(100_000, "inputs"))),
+, nightly=True),
+    Attack("gRPC 100,000 inputs", grpc_body(lambda: _many(100_000, "inputs")), nightly=True),
     Attack("gRPC 100,000 outputs", grpc_body(lambda: _many(100_000, "outputs"))),
-    Attack("gRPC 100,000 parameters", grpc_body(lambda: _many(100_000, "parameters"))),
+    Attack("gRPC 100,000 parameters", grpc_body(lambda: _many(100_000, "parameters")), nightly=True),
     Attack(
         "gRPC 4 million empty raw contents",
         grpc_body(lambda: infer_message() + b"\x3a\0" * (4 * _MIB)),
@@ -105,14 +105,14 @@ ATTACKS = (
     ),
     Attack(
         "gRPC deep unknown groups", grpc_body(lambda: infer_message() + b"\xfb\x3f" * (2 * _MIB))
-    ),
-    Attack("gRPC 4 MB of no message", grpc_body(lambda: b"\xff" * (4 * _MIB))),
+, nightly=True),
+    Attack("gRPC 4 MB of no message", grpc_body(lambda: b"\xff" * (4 * _MIB)), nightly=True),
     Attack(
         "gRPC a length without content",
         grpc_body(lambda: b"\x3a" + encode_varint((1 << 31) - 1) + b"x"),
-    ),
+, nightly=True),
     Attack(
         "gRPC statistics of an 8 MB name",
         grpc_body(lambda: tagged(1, b"x" * (8 * _MIB)), "ModelStatistics"),
-    ),
+, nightly=True),
 )
