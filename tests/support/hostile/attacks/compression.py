@@ -88,23 +88,27 @@ ATTACKS = (
     Attack(
         "HTTP deflate bomb of 1 GiB",
         http_body(lambda: _bomb(1024 * _MIB, as_gzip=False), INFER, "Content-Encoding: deflate"),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "HTTP gzip bomb just within the limit",
         http_body(lambda: _bomb(63 * _MIB), INFER, "Content-Encoding: gzip"),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "HTTP gzip of 1 million empty members",
         http_body(lambda: _members(1_000_000), INFER, "Content-Encoding: gzip"),
         ENDED,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "HTTP gzip of 20 MB that is none",
         http_body(
             lambda: gzip.compress(b"x")[:10] + bytes(20 * _MIB), INFER, "Content-Encoding: gzip"
         ),
         ENDED,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC gzip bomb of 1 GiB",
         grpc_body(lambda: _bomb(1024 * _MIB), "ModelInfer", _GZIP, compressed=1),
@@ -112,11 +116,13 @@ ATTACKS = (
     Attack(
         "gRPC deflate bomb of 1 GiB",
         grpc_body(lambda: _bomb(1024 * _MIB, as_gzip=False), "ModelInfer", _DEFLATE, compressed=1),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC gzip bomb of 1 GiB to a health check",
         grpc_body(lambda: _bomb(1024 * _MIB), "ServerLive", _GZIP, compressed=1),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC gzip bomb of 1 GiB on a stream",
         grpc_body(lambda: _bomb(1024 * _MIB), "ModelStreamInfer", _GZIP, compressed=1),
@@ -126,16 +132,20 @@ ATTACKS = (
         grpc_body(lambda: _message_bomb(128 * _MIB), "ModelInfer", _GZIP, compressed=1),
         ENDED,
         more_mib=600,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC 20 gzip bombs of 60 MiB at once", _on_streams(20, lambda: _bomb(60 * _MIB)), ENDED
     ),
     Attack(
-        "gRPC 40 gzip bombs of 30 MiB on one stream", _on_one_stream(40, lambda: _bomb(30 * _MIB))
-, nightly=True),
+        "gRPC 40 gzip bombs of 30 MiB on one stream",
+        _on_one_stream(40, lambda: _bomb(30 * _MIB)),
+        nightly=True,
+    ),
     Attack(
         "gRPC gzip of 500,000 empty members",
         grpc_body(lambda: _members(500_000), "ModelInfer", _GZIP, compressed=1),
         ENDED,
-, nightly=True),
+        nightly=True,
+    ),
 )

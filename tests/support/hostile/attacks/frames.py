@@ -134,7 +134,8 @@ ATTACKS = (
         "SETTINGS of 2,730 windows, few a second",
         grpc_frames(lambda writer: _window_settings(writer, 5, 1000)),
         ANY,
-, nightly=True),
+        nightly=True,
+    ),
     Attack("SETTINGS of table sizes", grpc_frames(_table_settings), nightly=True),
     Attack("empty SETTINGS", grpc_frames(lambda _: frame(SETTINGS) * 200_000), nightly=True),
     Attack("WINDOW_UPDATE flood", grpc_frames(lambda _: window(0, 1) * 400_000), nightly=True),
@@ -142,7 +143,8 @@ ATTACKS = (
     Attack(
         "WINDOW_UPDATE flood on closed streams",
         grpc_frames(lambda writer: writer.headers(1, "/x", end=True) + window(1, 1) * 400_000),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "one-byte DATA frames",
         grpc_frames(lambda writer: _crumbs(writer, frame(DATA, 0, 1, b"x"), 60_000)),
@@ -150,37 +152,47 @@ ATTACKS = (
     Attack(
         "one-byte DATA frames on a stream",
         grpc_frames(lambda writer: _crumbs(writer, frame(DATA, 0, 1, b"x"), 60_000, _STREAM)),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "empty DATA frames",
         grpc_frames(lambda writer: _crumbs(writer, frame(DATA, 0, 1), 400_000)),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "DATA frames of padding",
         grpc_frames(
             lambda writer: _crumbs(writer, frame(DATA, PADDED, 1, b"\xff" + bytes(255)), 4000)
         ),
         ANY,
-, nightly=True),
+        nightly=True,
+    ),
     Attack("empty messages on a stream", grpc_frames(_crumb_messages), ANY),
     Attack("PING flood", grpc_frames(lambda _: frame(PING, payload=bytes(8)) * 200_000)),
     Attack(
         "PRIORITY flood",
         grpc_frames(lambda _: frame(PRIORITY, 0, 3, struct.pack(">IB", 0, 1)) * 300_000),
-, nightly=True),
+        nightly=True,
+    ),
     Attack("unknown frames", grpc_frames(lambda _: frame(0x42, 0, 1) * 400_000), nightly=True),
     Attack(
         "RST flood",
         grpc_frames(
             lambda writer: writer.headers(1, "/x", end=True) + frame(RST, 0, 1, bytes(4)) * 300_000
         ),
-, nightly=True),
-    Attack("GOAWAY flood", grpc_frames(lambda _: frame(GOAWAY, payload=bytes(8)) * 200_000), nightly=True),
+        nightly=True,
+    ),
+    Attack(
+        "GOAWAY flood",
+        grpc_frames(lambda _: frame(GOAWAY, payload=bytes(8)) * 200_000),
+        nightly=True,
+    ),
     Attack("rapid resets", grpc_frames(lambda writer: _rapid_resets(writer, 50_000))),
     Attack(
         "rapid resets of requests",
         grpc_frames(lambda writer: _rapid_resets(writer, 20_000, b"\x0a\x01x")),
-, nightly=True),
+        nightly=True,
+    ),
     Attack("provoked resets", grpc_frames(_provoked_resets), nightly=True),
     Attack(
         "calls of unknown methods",
@@ -191,11 +203,13 @@ ATTACKS = (
         "calls without a message",
         grpc_frames(lambda writer: _refused_calls(writer, _INFER)),
         ANY,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "empty CONTINUATIONs",
         grpc_frames(lambda writer: _continuations(writer, b"", 200_000)),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "CONTINUATIONs of 16 MB",
         grpc_frames(lambda writer: _continuations(writer, b"\x40\x01x\x01y" * 3000, 1000)),

@@ -72,9 +72,15 @@ def _outputs(count: int) -> bytes:
 
 
 ATTACKS = (
-    Attack("JSON 61 kB of minus signs", http_body(lambda: b"[" + b"-" * 61_000 + b"NaN]"), nightly=True),
+    Attack(
+        "JSON 61 kB of minus signs", http_body(lambda: b"[" + b"-" * 61_000 + b"NaN]"), nightly=True
+    ),
     Attack("JSON 231 kB of minus signs", http_body(lambda: b"[" + b"-" * 231_000 + b"NaN]")),
-    Attack("JSON 4 MB of Infs", http_body(lambda: b"[" + b"-Inf,-NaN," * 400_000 + b"--NaN]"), nightly=True),
+    Attack(
+        "JSON 4 MB of Infs",
+        http_body(lambda: b"[" + b"-Inf,-NaN," * 400_000 + b"--NaN]"),
+        nightly=True,
+    ),
     Attack("JSON 1 MB of brackets", http_body(lambda: b"[" * _MIB), nightly=True),
     Attack("JSON deep objects", http_body(lambda: b'{"a":' * 200_000), nightly=True),
     Attack("JSON deep data", http_body(lambda: _with_data(b"[" * 400_000 + b"1" + b"]" * 400_000))),
@@ -84,27 +90,45 @@ ATTACKS = (
             lambda: _with_data(b"[" + (b"[" * 900 + b"1" + b"]" * 900 + b",") * 2000 + b"1]")
         ),
         ENDED,
-, nightly=True),
-    Attack("JSON 1 MB of digits", http_body(lambda: _with_data(b"[" + b"9" * _MIB + b"]")), nightly=True),
+        nightly=True,
+    ),
+    Attack(
+        "JSON 1 MB of digits",
+        http_body(lambda: _with_data(b"[" + b"9" * _MIB + b"]")),
+        nightly=True,
+    ),
     Attack(
         "JSON long fractions",
         http_body(lambda: _with_data(b"[" + (b"0." + b"1" * 4000 + b",") * 1000 + b"NaN]")),
         ENDED,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "JSON exponents",
         http_body(lambda: _with_data(b"[" + b"1e-999999999," * 80_000 + b"1e999999999]")),
-, nightly=True),
+        nightly=True,
+    ),
     Attack("JSON 16 MB of numbers", http_body(lambda: _numbers(16 * _MIB)), SERVED, more_mib=300),
     Attack(
-        "JSON 16 MB to an unknown model", http_body(lambda: _numbers(16 * _MIB), UNKNOWN), REFUSED
-, nightly=True),
+        "JSON 16 MB to an unknown model",
+        http_body(lambda: _numbers(16 * _MIB), UNKNOWN),
+        REFUSED,
+        nightly=True,
+    ),
     Attack("JSON 8 MB without a comma", http_body(lambda: _missing_comma(8 * _MIB))),
     Attack("JSON 8 MB unterminated", http_body(lambda: b'["' + b"\\u0041" * _MIB), nightly=True),
     Attack("JSON 8 MB cut off", http_body(lambda: _numbers(8 * _MIB)[:-3]), nightly=True),
-    Attack("JSON 8 MB of NaN", http_body(lambda: _with_data(b"[" + b"NaN," * (2 * _MIB) + b"0]")), nightly=True),
+    Attack(
+        "JSON 8 MB of NaN",
+        http_body(lambda: _with_data(b"[" + b"NaN," * (2 * _MIB) + b"0]")),
+        nightly=True,
+    ),
     Attack("JSON 8 MB of spaces", http_body(lambda: b" " * (8 * _MIB)), nightly=True),
-    Attack("JSON 8 MB of broken UTF-8", http_body(lambda: b'["' + b"\xff" * (8 * _MIB) + b'"]'), nightly=True),
+    Attack(
+        "JSON 8 MB of broken UTF-8",
+        http_body(lambda: b'["' + b"\xff" * (8 * _MIB) + b'"]'),
+        nightly=True,
+    ),
     Attack("JSON 200,000 parameters", http_body(lambda: _objects(200_000)), nightly=True),
     Attack("JSON 100,000 inputs", http_body(lambda: _inputs(100_000))),
     Attack("JSON 100,000 outputs", http_body(lambda: _outputs(100_000)), nightly=True),
@@ -122,7 +146,8 @@ ATTACKS = (
                 b'{"binary_data_size":0}}]}' % b",".join([b"9223372036854775807"] * 26_000)
             )
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "JSON 10 million empty strings to an unknown model",
         http_body(lambda: _strings(10_000_000), UNKNOWN),
@@ -134,19 +159,22 @@ ATTACKS = (
     Attack(
         "32 MB of empty strings to a model of numbers",
         http_body(lambda: _binary_strings(32 * _MIB), INFER, _LENGTH),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "4 million strings to a model of strings",
         http_body(lambda: _strings(4_000_000), INFER.replace("fp32", "bytes")),
         ENDED,
         more_mib=400,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "8 MB of empty binary strings to a model of strings, answered as JSON",
         http_body(lambda: _binary_strings(8 * _MIB), INFER.replace("fp32", "bytes"), _LENGTH),
         ENDED,
         more_mib=400,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "16 MB binary, answered as JSON",
         http_body(lambda: _binary(16 * _MIB), INFER, _LENGTH),
@@ -156,7 +184,8 @@ ATTACKS = (
     Attack(
         "generate with deep JSON",
         http_body(lambda: b'{"x":' + b"[" * 400_000, INFER.replace("/infer", "/generate")),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "generate with minus signs",
         http_body(lambda: b"[" + b"-" * 61_000 + b"NaN]", INFER.replace("/infer", "/generate")),
@@ -169,5 +198,6 @@ ATTACKS = (
         ),
         ENDED,
         more_mib=200,
-, nightly=True),
+        nightly=True,
+    ),
 )

@@ -34,7 +34,8 @@ ATTACKS = (
     Attack(
         "gRPC huge dimensions, typed",
         grpc_body(lambda: infer_message(shape=_HUGE, contents=_packed(6, bytes(4), 1))),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC huge dimensions, strings",
         grpc_body(lambda: infer_message(datatype="BYTES", shape=_HUGE, raw=bytes(4))),
@@ -43,7 +44,8 @@ ATTACKS = (
         "gRPC huge dimensions on a stream",
         grpc_body(lambda: infer_message(shape=_HUGE, raw=b""), "ModelStreamInfer"),
         ENDED,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC 32 MB of empty strings to an unknown model",
         grpc_body(
@@ -55,7 +57,8 @@ ATTACKS = (
         grpc_body(
             lambda: infer_message(datatype="BYTES", shape=(1, 8 * _MIB), raw=bytes(32 * _MIB))
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC 8 million empty typed strings to an unknown model",
         grpc_body(
@@ -69,13 +72,15 @@ ATTACKS = (
                 "nobody", "INT32", (1, 16 * _MIB), contents=_packed(2, b"\1", 16 * _MIB)
             )
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC 8 million loose integers to an unknown model",
         grpc_body(
             lambda: infer_message("nobody", "INT32", (1, 8 * _MIB), contents=b"\x10\1" * 8 * _MIB)
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC 16 million packed booleans to an unknown model",
         grpc_body(
@@ -83,7 +88,8 @@ ATTACKS = (
                 "nobody", "BOOL", (1, 16 * _MIB), contents=_packed(1, b"\1", 16 * _MIB)
             )
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC 4 million typed floats",
         grpc_body(
@@ -91,10 +97,13 @@ ATTACKS = (
         ),
         SERVED,
         more_mib=300,
-, nightly=True),
+        nightly=True,
+    ),
     Attack("gRPC 100,000 inputs", grpc_body(lambda: _many(100_000, "inputs")), nightly=True),
     Attack("gRPC 100,000 outputs", grpc_body(lambda: _many(100_000, "outputs"))),
-    Attack("gRPC 100,000 parameters", grpc_body(lambda: _many(100_000, "parameters")), nightly=True),
+    Attack(
+        "gRPC 100,000 parameters", grpc_body(lambda: _many(100_000, "parameters")), nightly=True
+    ),
     Attack(
         "gRPC 4 million empty raw contents",
         grpc_body(lambda: infer_message() + b"\x3a\0" * (4 * _MIB)),
@@ -104,15 +113,19 @@ ATTACKS = (
         grpc_body(lambda: infer_message() + b"\xf8\x3f\1" * (8 * _MIB // 3)),
     ),
     Attack(
-        "gRPC deep unknown groups", grpc_body(lambda: infer_message() + b"\xfb\x3f" * (2 * _MIB))
-, nightly=True),
+        "gRPC deep unknown groups",
+        grpc_body(lambda: infer_message() + b"\xfb\x3f" * (2 * _MIB)),
+        nightly=True,
+    ),
     Attack("gRPC 4 MB of no message", grpc_body(lambda: b"\xff" * (4 * _MIB)), nightly=True),
     Attack(
         "gRPC a length without content",
         grpc_body(lambda: b"\x3a" + encode_varint((1 << 31) - 1) + b"x"),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC statistics of an 8 MB name",
         grpc_body(lambda: tagged(1, b"x" * (8 * _MIB)), "ModelStatistics"),
-, nightly=True),
+        nightly=True,
+    ),
 )

@@ -139,13 +139,24 @@ ATTACKS = (
     Attack(
         "60,000 digits for the header's length",
         _head("Inference-Header-Content-Length: -" + "9" * 60_000),
-, nightly=True),
-    Attack("5,000 digits for the body's length", _head("Content-Length: " + "9" * 5000), nightly=True),
+        nightly=True,
+    ),
+    Attack(
+        "5,000 digits for the body's length", _head("Content-Length: " + "9" * 5000), nightly=True
+    ),
     Attack("10,000 headers", _head(*(f"x{number}: y" for number in range(10_000)))),
     Attack("a header of 1 MB", _head("x: " + "y" * _MIB), nightly=True),
     Attack("a path of 1 MB", lambda target: ask(target, post("/v2/" + "x" * _MIB)), nightly=True),
-    Attack("60 kB of slashes", lambda target: ask(target, post("/v2/models" + "/" * 60_000)), nightly=True),
-    Attack("60 kB of percents", lambda target: ask(target, post("/v2/models/" + "%0a" * 20_000)), nightly=True),
+    Attack(
+        "60 kB of slashes",
+        lambda target: ask(target, post("/v2/models" + "/" * 60_000)),
+        nightly=True,
+    ),
+    Attack(
+        "60 kB of percents",
+        lambda target: ask(target, post("/v2/models/" + "%0a" * 20_000)),
+        nightly=True,
+    ),
     Attack(
         "a name with a newline",
         lambda target: ask(target, post("/v2/models/a%0aI0101%20forged%0d/infer", b"{}")),
@@ -154,7 +165,11 @@ ATTACKS = (
         "gRPC a name with a newline",
         grpc_body(lambda: infer_message("a\nI0101 forged\r", raw=bytes(32))),
     ),
-    Attack("gRPC a name of 8 MB", grpc_body(lambda: infer_message("m" * 8 * _MIB, raw=bytes(32))), nightly=True),
+    Attack(
+        "gRPC a name of 8 MB",
+        grpc_body(lambda: infer_message("m" * 8 * _MIB, raw=bytes(32))),
+        nightly=True,
+    ),
     Attack("20,000 names", _names_http, ANY),
     Attack("gRPC 10,000 names", _names_grpc, ENDED, nightly=True),
     Attack("2,000 idle connections", _idle("HTTP", 2000), ANY),
@@ -171,20 +186,23 @@ ATTACKS = (
         grpc_body(_large_file_grpc, "RepositoryModelLoad"),
         ENDED,
         more_mib=300,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "load with a configuration of 4 MB",
         http_body(_large_config, "/v2/repository/models/loaded/load"),
         ENDED,
         more_mib=100,
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "load with 16 MB of minus signs",
         http_body(
             lambda: b'{"parameters":{"config":' + b"-" * (16 * _MIB) + b"}}",
             "/v2/repository/models/loaded/load",
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "trace settings of 8 MB",
         http_body(
@@ -196,25 +214,29 @@ ATTACKS = (
     Attack(
         "trace settings of a long number",
         http_body(lambda: b'{"trace_rate":"' + b"9" * _MIB + b'"}', "/v2/trace/setting"),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "trace settings of many unknown names",
         http_body(
             lambda: json.dumps({f"n{number}": "x" for number in range(200_000)}).encode(),
             "/v2/trace/setting",
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "log settings of a long number",
         http_body(lambda: b'{"log_verbose_level":' + b"9" * _MIB + b"}", "/v2/logging"),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "log settings of many unknown names",
         http_body(
             lambda: json.dumps({f"n{number}": 1 for number in range(200_000)}).encode(),
             "/v2/logging",
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "gRPC log settings of 100,000 names",
         grpc_body(
@@ -234,15 +256,22 @@ ATTACKS = (
             ),
             "TraceSetting",
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack(
         "register 8 MB of shared memory's name",
         http_body(
             lambda: b'{"key":"' + b"k" * (8 * _MIB) + b'","offset":0,"byte_size":1}',
             "/v2/systemsharedmemory/region/x/register",
         ),
-, nightly=True),
+        nightly=True,
+    ),
     Attack("asking for statistics", _flood("/v2/models/stats", "GET", 2), ANY, nightly=True),
     Attack("asking for the index", _flood("/v2/repository/index", "POST", 2), ANY, nightly=True),
-    Attack("asking for a configuration", _flood("/v2/models/identity_fp32/config", "GET", 2), ANY, nightly=True),
+    Attack(
+        "asking for a configuration",
+        _flood("/v2/models/identity_fp32/config", "GET", 2),
+        ANY,
+        nightly=True,
+    ),
 )
