@@ -9,7 +9,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 export ORT_DISABLE_TELEMETRY ?= 1
 
 .PHONY: help install dev models serve unit coverage test e2e nightly compose-test compat compat-record fuzz check fmt proto \
-	docs lock package-test bench sbom audit pin-images clean
+	docs lock package-test bench soak sbom audit pin-images clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ package-test: dev  ## Build wheel and sdist, install each in an empty environmen
 
 bench: dev  ## Measure throughput, latency and CPU per request; benchmarks/README.md.
 	$(BIN)/python -m benchmarks $(BENCH)
+
+soak: dev  ## Hours: a mixed load with connection churn, and the memory of each process. SOAK="--requests 100000" for less.
+	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 clean:  ## Remove what make made.
 	rm -rf .venv $(MODELS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
