@@ -71,7 +71,8 @@ class BatchRunner:
         started = perf_counter_ns()
         lender = self._lender
         batch = pb.Batch.FromString(frame)
-        ids = [member.id for member in batch.members]
+        members = batch.members
+        ids = [members[0].id] if len(members) == 1 else [member.id for member in members]
         self._recent_runs.begin(self, ids)
         gathered: GatheredBatch | None = None
         stacked = ran = 0

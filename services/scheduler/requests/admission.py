@@ -176,7 +176,8 @@ class Admission:
                 self._refuse_later(request, refusal, on_response)
 
         if self._first_runs is not None:
-            resent = ResentRequest(request, self._first_runs, on_response, on_unknown)
+            run_ids = self._catalogue.run_ids(name, version, request.id)
+            resent = ResentRequest(request, self._first_runs, on_response, on_unknown, run_ids)
             if resent.wait():
                 return resent
         if refusal is not None:

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MOST_FORMS: Final = 1024
 _MAX_KEPT: Final = 64
-_MAX_KEPT_BYTES: Final = 4 << 20
 
 
 class DirectServer:
@@ -93,7 +92,7 @@ class DirectServer:
         self._executing: BatchExecution | None = None
         self._stream: BlockingStream | None = None
         # What is passed on to the executor if the stream is lost.
-        self._recent_runs = RecentRuns(_MAX_KEPT, _MAX_KEPT_BYTES)
+        self._recent_runs = RecentRuns(_MAX_KEPT)
         self._is_cut = False
         # Batches that were read while polling for controls.
         self._read_ahead: deque[bytes] = deque()
@@ -190,7 +189,11 @@ class DirectServer:
             # Their owner reuses the memory after this.
             execution.inputs.copy_held()
         if response is not None:
-            self._recent_runs.complete(self, batch.ids, response)
+            if self._is_cut:
+                # Nobody else has this response, whatever its size.
+                self._recent_runs.keep(batch.ids, response)
+            else:
+                self._recent_runs.complete(self, batch.ids, response)
             serving.note_running(())
             stream.send(response)
         self._executing = None

@@ -12,6 +12,7 @@ from nereid.core.errors import Unavailable
 from nereid.core.messages import Cancel, InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
+from nereid.services.scheduler.models.dependencies import step_request_id
 from nereid.services.scheduler.requests.first_runs import FirstRuns
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from tests.support.scheduler.admission_world import AdmissionWorld, Link, loading_version, request
@@ -219,3 +220,24 @@ def run(model: Any, entry: Any) -> None:
 
 def end(model: Any, entry: Any) -> None:
     model._close(entry, InferResponse(0, b"done"))
+
+
+async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
+    it = World()
+    model = it.ready()
+    inner = it.served.draft.ensemble_scheduling.step
+    inner.add(model_name="a")
+    inner.add(model_name="b")
+    own, first, second = 1, step_request_id(1, 0), step_request_id(1, 1)
+    assert it.catalogue.run_ids("m", "", own) == {own, first, second}
+    _, commands = it.join(second, first)
+    it.resend()
+    # Its own run is not named: executors know only the steps.
+    it.first_runs._on_grace_end()
+    assert sorted(commands.recalled) == sorted((first, second))
+    it.report(second, b"head")
+    assert model.pending == 0
+    it.report(first, None)
+    assert model.pending == 1
+    model.fail_all(Unavailable("over"))
+    model.close()
