@@ -18,6 +18,7 @@ from nereid.services.executor.batch.arrays import gather_members, split_outputs,
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
 from nereid.services.executor.batch.sequence_states import SequenceStates
+from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
@@ -47,15 +48,20 @@ def _planned(
 class BatchRunner:
     """Executes batches on one loaded model; used by its instance's thread alone."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what most models need comes by keyword)
         self,
         spec: InstanceSpec,
         model: Model,
         tracer: Tracer | None = None,
         view: View | None = None,
         lender: OutputLender | None = None,
+        *,
+        recent_runs: RecentRuns | None = None,
     ) -> None:
-        """view: maps requests' tensors in shared memory; lender: puts responses' there."""
+        """view: maps requests' tensors in shared memory; lender: puts responses' there.
+
+        recent_runs: is notified of the requests that run.
+        """
         self._name = spec.name
         self._model = model
         self.signature = signature_of(
@@ -72,6 +78,7 @@ class BatchRunner:
         self._tracer = tracer
         self._view = view
         self._lender = lender
+        self._recent_runs = recent_runs or RecentRuns()
         self.max_frame_bytes = MAX_EXECUTED_BYTES
         # The last batch, if it had sampled members; recorded once its responses are written.
         self.traced: Run | None = None
@@ -81,6 +88,9 @@ class BatchRunner:
         started = perf_counter_ns()
         lender = self._lender
         batch = pb.Batch.FromString(frame)
+        members = batch.members
+        ids = [members[0].id] if len(members) == 1 else [member.id for member in members]
+        self._recent_runs.begin(self, ids)
         gathered: GatheredBatch | None = None
         stacked = ran = 0
         failed: str | None = None
@@ -93,8 +103,8 @@ class BatchRunner:
                 if self._states is None:
                     outputs = self._model.execute(inputs, gathered.names)
                 else:
-                    members = _planned(batch.members, gathered)
-                    outputs = self._states.execute(self._model, inputs, gathered.names, members)
+                    planned = _planned(members, gathered)
+                    outputs = self._states.execute(self._model, inputs, gathered.names, planned)
             ran = perf_counter_ns()
             lend = None if lender is None else lender.lend
             pieces = split_outputs(self.signature, gathered, outputs, lend)
@@ -119,7 +129,9 @@ class BatchRunner:
             compute_output_ns=ended - ran,
         )
         pieces.append(times.SerializeToString())
-        return b"".join(pieces)
+        executed = b"".join(pieces)
+        self._recent_runs.complete(self, ids, executed)
+        return executed
 
     def record_spans(self) -> None:
         """Of the last batch, if it was traced."""

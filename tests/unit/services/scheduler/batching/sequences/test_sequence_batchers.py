@@ -19,7 +19,9 @@ US = 1000
 CONTROLS = """
 control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] } }
 control_input { name: "END" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [-1, 1] } }
-control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [false, true] } }
+control_input {
+  name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [false, true] }
+}
 control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT32 } }
 """
 
@@ -340,8 +342,8 @@ def test_one_request_of_a_sequence_at_a_time() -> None:
 
 
 def test_a_delay_waits_for_other_sequences() -> None:
-    strategy = "oldest { max_candidate_sequences: 4 max_queue_delay_microseconds: 30 preferred_batch_size: 2 }"
-    site = Site(strategy, max_batch_size=4)
+    settings = "max_queue_delay_microseconds: 30 preferred_batch_size: 2"
+    site = Site(f"oldest {{ max_candidate_sequences: 4 {settings} }}", max_batch_size=4)
     first = site.enqueue(1, "s")
     assert site.batch() is None
     assert site.batcher.wake_at_ns(0) == 30 * US
