@@ -263,24 +263,12 @@ class ModelVersion:
             return
         retries = []
         for entry in entries:
-            if entry.state is RequestState.RESPONDED:
-                continue
-            if self._sequences is not None:
-                error = self._sequences.retry_error(entry)
-                if error is not None:
+            if entry.state is not RequestState.RESPONDED:
+                error = self._retry_error(entry, cause)
+                if error is None:
+                    retries.append(entry)
+                else:
                     self._fail(entry, error, now_ns)
-                    continue
-            if entry.retries < self._limits.max_retries:
-                entry.retries += 1
-                self.statistics.retries += 1
-                if entry.retries == self._limits.max_retries:
-                    # Its last attempt is alone: a request that kills executors fails nobody else's.
-                    entry.key = entry
-                retries.append(entry)
-            else:
-                attempts = entry.retries + 1
-                text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
-                self._fail(entry, Unavailable(text, accepted=True), now_ns)
         if retries:
             self._batcher.requeue(retries)
             for entry in retries:
@@ -288,6 +276,23 @@ class ModelVersion:
             if not self._router.count:
                 self._await_instance()
         self.wake()
+
+    def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
+        """Why an entry may not run again; None: it may, and this attempt counts."""
+        if self._sequences is not None:
+            error = self._sequences.retry_error(entry)
+            if error is not None:
+                return error
+        if entry.retries >= self._limits.max_retries:
+            attempts = entry.retries + 1
+            text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
+            return Unavailable(text, accepted=True)
+        entry.retries += 1
+        self.statistics.retries += 1
+        if entry.retries == self._limits.max_retries:
+            # Its last attempt is alone: a request that kills executors fails nobody else's.
+            entry.key = entry
+        return None
 
     def executed(self, instance: Instance, message: bytes) -> None:
         """A message from an instance: it has executed its batch, or sends deferred responses."""
