@@ -6,6 +6,7 @@ length followed by that many bytes. BF16 has no numpy type and appears as uint16
 
 from __future__ import annotations
 
+from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +43,7 @@ _DATATYPE_OF: Final[dict[np.dtype[Any], str]] = {
 }
 
 _LENGTH = Struct("<I")
+_BYTES_ONLY: Final = {bytes}
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
@@ -112,9 +114,8 @@ def split_bytes(raw: Buffer) -> list[bytes]:
 
 def join_bytes(elements: Iterable[bytes | str]) -> bytes:
     """The raw form of BYTES elements; text is encoded as UTF-8."""
-    parts: list[bytes] = []
-    for element in elements:
-        data = element.encode() if isinstance(element, str) else bytes(element)
-        parts.append(_LENGTH.pack(len(data)))
-        parts.append(data)
-    return b"".join(parts)
+    data: list[Any] = list(elements)
+    if set(map(type, data)) - _BYTES_ONLY:
+        data = [each.encode() if isinstance(each, str) else bytes(each) for each in data]
+    lengths = map(_LENGTH.pack, map(len, data))
+    return b"".join(chain.from_iterable(zip(lengths, data, strict=True)))

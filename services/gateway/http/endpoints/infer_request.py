@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from nereid.core.bounded_cache import BoundedCache
 
-_NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
+_NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
+# int() is quadratic, and refuses more than some thousand digits.
+_MAX_DIGITS: Final = 100
 # As many as fit into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
@@ -81,8 +83,11 @@ def header_length(text: bytes | None, body_size: int) -> int:
     if text is None:
         return body_size
     match = _NUMBER.match(text)
-    length = int(match[1]) if match else 0
-    if not 0 <= length <= body_size:
+    sign, digits = match.groups() if match else (b"", b"")
+    length = int(digits[:_MAX_DIGITS] or b"0")
+    if sign == b"-":
+        length = -length
+    if not 0 <= length <= body_size or len(digits) > _MAX_DIGITS:
         raise InvalidArgument(
             f"inference header size should be in range (0, {body_size}), got: {length}",
             accepted=True,
@@ -208,8 +213,11 @@ class _HeaderParser:
         members = document if type(document) is dict else {}
         request_id = parser.string_member(members, "id") if "id" in members else ""
         parameters = self._parse_parameters(members) if "parameters" in members else None
-        inputs = [self._parse_input(each) for each in parser.array_member(members, "inputs")]
+        tensors = parser.array_member(members, "inputs")
+        request_head.check_tensors(len(tensors), 0, self._model)
+        inputs = [self._parse_input(each) for each in tensors]
         outputs = parser.array_member(members, "outputs") if "outputs" in members else ()
+        request_head.check_tensors(0, len(outputs), self._model)
         names = [self._parse_output(each) for each in outputs]
         # Of an output that is requested twice the first counts.
         first = dict(reversed(names))
@@ -242,6 +250,7 @@ class _HeaderParser:
         given = members["parameters"]
         if type(given) is not dict:
             raise Internal("failed to get request params.: attempt to get members for non-object")
+        request_head.check_parameters(len(given), self._model)
         custom: dict[str, Parameter] = {}
         for key, value in given.items():
             if key == "priority":
