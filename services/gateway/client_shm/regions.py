@@ -115,7 +115,7 @@ class Regions:
     """The table of regions, by name."""
 
     def __init__(self, *, allowed: bool, max_regions: int = MAX_REGIONS) -> None:
-        self._allowed = allowed
+        self.allowed = allowed
         self._max_regions = max_regions
         self._regions: dict[str, Region] = {}
 
@@ -125,7 +125,7 @@ class Regions:
         Raises:
             Unimplemented: it is not.
         """
-        if not self._allowed:
+        if not self.allowed:
             raise Unimplemented(DISABLED_MESSAGE)
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
@@ -231,6 +231,36 @@ class Regions:
 
 
 NO_REGIONS: Final = Regions(allowed=False)
+
+
+class UnresolvedRegions(Regions):
+    """For a decoder process, which knows no region: takes all names, for its gateway to resolve."""
+
+    def __init__(self, *, allowed: bool) -> None:
+        super().__init__(allowed=allowed)
+        # Of the request that was decoded last.
+        self.named: RegionRanges | None = None
+
+    def find_region(self, tensor_range: RegionRange) -> Region:  # noqa: ARG002 - Regions' signature
+        self.check_allowed()
+        return _UNRESOLVED
+
+    def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:  # noqa: ARG002
+        self.named = named
+
+
+class _NoMemory:
+    def read(self, offset: int, size_bytes: int) -> bytes:  # noqa: ARG002
+        return b""
+
+    def write(self, offset: int, data: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+_UNRESOLVED: Final = Region(Registration(SYSTEM, "", 0), _NoMemory())
 
 
 def _past_end(name: str) -> InvalidArgument:

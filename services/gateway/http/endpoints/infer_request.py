@@ -19,16 +19,20 @@ from nereid.services.gateway.client_shm.regions import (
     RegionRange,
     RegionRanges,
     Regions,
+    UnresolvedRegions,
 )
+from nereid.services.gateway.decoding.limits import LARGE_BYTES
 from nereid.services.gateway.http.endpoints import shared_memory
 from nereid.services.gateway.http.json import parser, tensor_data
 from nereid.services.gateway.request_head import CheckedHead, HeadInput
 from nereid.services.gateway.tensor_memory import MessageBuffer, tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nereid.core.bounded_cache import BoundedCache
+    from nereid.services.gateway.decoding.pool import RunJob
+    from nereid.services.gateway.string_elements import StringInput
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
 # int() is quadratic, and refuses more than some thousand digits.
@@ -109,44 +113,91 @@ class InferRequestDecoder:
         self.model = model
         self.version = version
         self._regions = regions
-        self._naming_head = request_head.naming(model, version)
+        self.naming_head = request_head.naming(model, version)
         self._headers = headers
 
-    def decode(self, body: bytes | MessageBuffer, length: int) -> tuple[InferRequest, ResponseForm]:
+    def decode(
+        self,
+        body: bytes | MessageBuffer,
+        length: int,
+        unchecked: list[StringInput] | None = None,
+    ) -> tuple[InferRequest, ResponseForm]:
         """Decode a body whose first length bytes are the header; an invalid body becomes an error
-        request.
+        request. unchecked: gets the large inputs whose elements are still to be counted.
         """
-        request = InferRequest(0, self._naming_head, [])
+        request = InferRequest(0, self.naming_head, [])
         try:
-            return request, self._decode_into(request, body, length)
+            text, has_id = self._read_text(request, body, length)
+            header = self._headers.get((self.naming_head, text))
+            if header is None:
+                header = self._parse_header(text)
+            if not has_id:
+                request.request_id = header.request_id
+            self._fill_request(request, header, body, length)
+            strings = header.checked.strings
+            if strings:
+                _check_strings(request, strings, unchecked)
         except NereidError as error:
             return self.error_request(error, request.request_id), ResponseForm()
+        return request, header.form
+
+    async def decode_large(
+        self, body: bytes | MessageBuffer, length: int, run_job: RunJob
+    ) -> tuple[InferRequest, ResponseForm]:
+        """As decode, of a large header, which run_job parses."""
+        request = InferRequest(0, self.naming_head, [])
+        try:
+            text, has_id = self._read_text(request, body, length)
+            parsed, inline = await run_job(
+                parse_header_job,
+                self.model,
+                self.version,
+                self._regions.allowed,
+                request.request_id if has_id else None,
+                blobs=[text],
+            )
+            header: ParsedHeader = parsed._replace(inline=tuple(inline))
+            request.request_id = header.request_id
+            self._fill_request(request, header, body, length)
+            binary = [each for each in header.checked.strings if _is_binary(header, each)]
+            unchecked: list[StringInput] = []
+            _check_strings(request, binary, unchecked)
+            if unchecked:
+                await string_elements.check_large(request, unchecked, run_job)
+        except NereidError as error:
+            return self.error_request(error, request.request_id), ResponseForm()
+        return request, header.form
 
     def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
         """Submitted for a request that could not be decoded: names the model and the error."""
         error_status = error_status_of(error)
         # It may quote invalid text, which frames cannot hold.
         error_status = error_status._replace(message=parser.printable(error_status.message))
-        return InferRequest(0, self._naming_head, [], request_id, error_status=error_status)
+        return InferRequest(0, self.naming_head, [], request_id, error_status=error_status)
 
-    def _decode_into(
+    def _read_text(
         self, request: InferRequest, body: bytes | MessageBuffer, length: int
-    ) -> ResponseForm:
+    ) -> tuple[bytes, bool]:
+        """The header's text without a leading id, which is moved to request; whether it has one."""
         if isinstance(body, MessageBuffer):
             text = bytes(body.view[:length])
             request.lease = body.lease
         else:
             text = body if length == len(body) else body[:length]
         match = _ID.match(text)
-        if match:
-            # The id is what changes from one header to the next; what is left repeats.
-            request.request_id = match[1].decode("utf-8", "replace")
-            text = b"{" + text[match.end() :]
-        header = self._headers.get((self._naming_head, text))
-        if header is None:
-            header = self._parse_header(text)
-        if not match:
-            request.request_id = header.request_id
+        if match is None:
+            return text, False
+        # The id is what changes from one header to the next; what is left repeats.
+        request.request_id = match[1].decode("utf-8", "replace")
+        return b"{" + text[match.end() :], True
+
+    def _fill_request(
+        self,
+        request: InferRequest,
+        header: ParsedHeader,
+        body: bytes | MessageBuffer,
+        length: int,
+    ) -> None:
         if header.parameters:
             request.parameters = dict(header.parameters)
         request.priority = header.priority
@@ -155,10 +206,6 @@ class InferRequestDecoder:
         self._read_payloads(request, header, body, length)
         if header.checked.regions is not None:
             self._regions.resolve_ranges(request, header.checked.regions)
-        for string_input in header.checked.strings:
-            raw = tensor_bytes(request, request.payloads[string_input.position])
-            string_elements.check(raw, string_input, request.request_id)
-        return header.form
 
     def _read_payloads(
         self,
@@ -188,8 +235,44 @@ class InferRequestDecoder:
     def _parse_header(self, text: bytes) -> ParsedHeader:
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if not header.inline and len(text) <= request_head.MAX_CACHED_HEAD_BYTES:
-            self._headers.remember((self._naming_head, text), header)
+            self._headers.remember((self.naming_head, text), header)
         return header
+
+
+def parse_header_job(
+    texts: Sequence[bytes], model: str, version: str, shm_allowed: bool, request_id: str | None
+) -> tuple[ParsedHeader, tuple[bytes, ...]]:
+    """A job for a decoder process: the header in a text, and its inline tensors, whose elements
+    have been counted. request_id None: the text may have one.
+    """
+    regions = UnresolvedRegions(allowed=shm_allowed)
+    header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
+    if request_id is None:
+        request_id = header.request_id
+    inline = iter(header.inline)
+    raws = [b"" if size is not None else next(inline) for size in header.sizes]
+    for each in header.checked.strings:
+        if not _is_binary(header, each):
+            string_elements.check(raws[each.position], each, request_id)
+    return header._replace(inline=(), request_id=request_id), header.inline
+
+
+def _is_binary(header: ParsedHeader, tensor: StringInput) -> bool:
+    """Whether a tensor is not in the header itself."""
+    return header.sizes[tensor.position] is not None
+
+
+def _check_strings(
+    request: InferRequest,
+    strings: Iterable[StringInput],
+    unchecked: list[StringInput] | None,
+) -> None:
+    for string_input in strings:
+        raw = tensor_bytes(request, request.payloads[string_input.position])
+        if unchecked is not None and len(raw) > LARGE_BYTES:
+            unchecked.append(string_input)
+        else:
+            string_elements.check(raw, string_input, request.request_id)
 
 
 class _HeaderParser:
