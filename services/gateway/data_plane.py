@@ -49,7 +49,9 @@ EXTENSIONS: Final = (
 
 
 # Comes back from the scheduler if it has the model.
-_MODEL_FOUND: Final = ErrorStatus(Internal.code, "the model was found, and its request was not sent")
+_MODEL_FOUND: Final = ErrorStatus(
+    Internal.code, "the model was found, and its request was not sent"
+)
 
 
 class InferChain(NamedTuple):

@@ -20,9 +20,10 @@ from nereid.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from nereid.core.messages import InferRequest
+    from nereid.services.gateway.string_elements import StringInput
 
 DISABLED_MESSAGE: Final = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -113,6 +114,10 @@ Placement = tuple[str, Region, RegionRange]
 
 class Regions:
     """The table of regions, by name."""
+
+    # Inputs of the request being decoded whose data is not there; see UnresolvedRegions.
+    unresolved: Collection[int] = ()
+    unchecked: list[StringInput]
 
     def __init__(self, *, allowed: bool, max_regions: int = MAX_REGIONS) -> None:
         self.allowed = allowed
@@ -238,8 +243,9 @@ class UnresolvedRegions(Regions):
 
     def __init__(self, *, allowed: bool) -> None:
         super().__init__(allowed=allowed)
-        # Of the request that was decoded last.
+        # What the request names that was decoded last, and its BYTES inputs in regions.
         self.named: RegionRanges | None = None
+        self.unchecked = []
 
     def find_region(self, tensor_range: RegionRange) -> Region:  # noqa: ARG002 - Regions' signature
         self.check_allowed()
@@ -247,6 +253,7 @@ class UnresolvedRegions(Regions):
 
     def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:  # noqa: ARG002
         self.named = named
+        self.unresolved = {position for position, _ in named.inputs}
 
 
 class _NoMemory:

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import NereidError
@@ -66,8 +67,8 @@ def _run_job(job: Any, arguments: Any, blobs: list[bytes]) -> tuple[Any, Sequenc
 
 def _limit_memory(memory_bytes: int) -> None:
     """Beyond what is mapped already, most of which is libraries."""
-    with open("/proc/self/statm", "rb") as statm:
-        mapped_bytes = int(statm.read().split()[0]) * resource.getpagesize()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    mapped_bytes = pages * resource.getpagesize()
     limit_bytes = mapped_bytes + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

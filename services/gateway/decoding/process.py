@@ -130,7 +130,10 @@ class DecoderProcess:
 def _environment() -> dict[str, str]:
     known = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Threads of BLAS would map a gigabyte, and are not needed.
-    return known | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
+    return known | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
 
 
 def _end(process: subprocess.Popen[bytes] | None, channel: socket.socket | None) -> str:

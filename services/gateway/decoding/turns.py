@@ -15,7 +15,7 @@ _MAX_WAITING_BYTES: Final = 256 << 20
 
 
 class TurnSpentError(Exception):
-    """This turn of the loop has decoded enough: the request has to wait for a later one."""
+    """The turn of the loop has decoded enough: the request has to wait for a later one."""
 
 
 class LoopTurns:
