@@ -12,6 +12,6 @@ SMALL_BYTES: Final = 8192
 # What is larger is decoded by a decoder process.
 LARGE_BYTES: Final = 32768
 # Of a control call's message, but for one that loads a model's files.
-MAX_CONTROL_BYTES: Final = 262144
+MAX_CONTROL_BYTES: Final = 65536
 # Of all requests that are not small, in one turn.
 TURN_BYTES: Final = 65536

@@ -113,6 +113,7 @@ class BoundedDecoder:
             if strings:
                 run_job = self._data_plane.decoders.for_peer(peer)
                 await string_elements.check_large(request, strings, run_job)
+            await self._data_plane.tensors.stage_in_thread(request)
         except NereidError as error:
             infer_codec.fail_request(request, outline.model, outline.version, error)
         return request

@@ -19,6 +19,8 @@ _MODEL_VERSION: Final = 2
 _RAW_INPUT_CONTENTS: Final = 7
 # What reads a message field by field reads so many.
 MAX_FIELDS: Final = 4096
+# No file system has longer names. What is longer names no model.
+MAX_NAME_BYTES: Final = 1024
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
@@ -66,7 +68,9 @@ def outline(message: memoryview) -> Outline:
         if number == _RAW_INPUT_CONTENTS:
             raw_bytes += end - begin
         elif number in (_MODEL_NAME, _MODEL_VERSION):
-            names[number] = bytes(message[start:end]).decode("utf-8", "replace")
+            names[number] = bytes(message[start : min(end, start + MAX_NAME_BYTES)]).decode(
+                "utf-8", "replace"
+            )
     model, version = names.get(_MODEL_NAME, ""), names.get(_MODEL_VERSION, "")
     return Outline(model, version, len(message) - raw_bytes, count == MAX_FIELDS)
 

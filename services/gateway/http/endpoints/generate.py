@@ -102,6 +102,7 @@ class GenerateEndpoint:
             blobs=[body],
         )
         request.payloads = list(payloads)
+        await data_plane.tensors.stage_in_thread(request)
         return request
 
     def write_response(

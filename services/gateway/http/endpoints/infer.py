@@ -187,7 +187,9 @@ class InferEndpoint:
             _fail(call, refusal)
             return
         run_job = self._data_plane.decoders.for_peer(call.peer)
-        self._submit(call, *await decoder.decode_large(body, length, run_job))
+        request, form = await decoder.decode_large(body, length, run_job)
+        await self._data_plane.tensors.stage_in_thread(request)
+        self._submit(call, request, form)
 
     async def _infer_checked(
         self,

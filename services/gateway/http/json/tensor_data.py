@@ -29,6 +29,8 @@ BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 _INT: Final = {int}
 _LIST: Final = {list}
 _NUMBER: Final = {int, float}
+# Strings that are encoded at once.
+_PIECE: Final = 65536
 
 
 def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
@@ -53,7 +55,8 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
             raise Internal(
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
             )
-        return join_bytes(_encoded(data))
+        pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+        return b"".join(join_bytes(_encoded(piece)) for piece in pieces)
     if len(data) != count:
         if not shape:
             # Whether the model takes a scalar is checked first, by the scheduler.
