@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ VARIABLE: Final = -1
 MAX_RANK: Final = 1024
 # More elements than any message has.
 MANY_ELEMENTS: Final = 1 << 63
+_FEW_DIMENSIONS: Final = 16
 
 
 def bounded_count(shape: Sequence[int]) -> int:
@@ -20,6 +22,8 @@ def bounded_count(shape: Sequence[int]) -> int:
 
     Takes shapes of any rank in linear time; dimensions must not be negative.
     """
+    if len(shape) <= _FEW_DIMENSIONS:
+        return min(prod(shape), MANY_ELEMENTS)
     if 0 in shape:
         return 0
     count = 1

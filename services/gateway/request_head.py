@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 # Of a BoundedCache of what is derived from heads.
 CACHED_HEADS: Final = 2048
 MAX_CACHED_HEAD_BYTES: Final = 8192
-# Of one request. Every service that a head passes reads it on its event loop.
-MAX_TENSORS: Final = 1024
-MAX_PARAMETERS: Final = 1024
+# Every service that a head passes reads it on its event loop. Of one request:
 MAX_HEAD_BYTES: Final = 262144
+# Inputs, outputs, parameters.
+MAX_COUNT: Final = 1024
 
 
 class CheckedHead(NamedTuple):
@@ -98,26 +98,11 @@ def build(
     return CheckedHead(head, tuple(names), tuple(strings))
 
 
-def check_tensors(inputs: int, outputs: int, model: str) -> None:
-    """Refuse a request that names more inputs or outputs than any model has.
+def check_count(what: str, count: int, model: str) -> None:
+    """Refuse a request with more inputs, outputs or parameters (what) than any model has.
 
     Raises:
-        InvalidArgument: it does.
+        InvalidArgument: it has more.
     """
-    for what, count in (("inputs", inputs), ("outputs", outputs)):
-        if count > MAX_TENSORS:
-            raise InvalidArgument(_too_many(what, MAX_TENSORS, model))
-
-
-def check_parameters(count: int, model: str) -> None:
-    """Refuse a request with more parameters than anyone needs.
-
-    Raises:
-        InvalidArgument: it has.
-    """
-    if count > MAX_PARAMETERS:
-        raise InvalidArgument(_too_many("parameters", MAX_PARAMETERS, model))
-
-
-def _too_many(what: str, limit: int, model: str) -> str:
-    return f"a request for model '{model}' has more than {limit} {what}"
+    if count > MAX_COUNT:
+        raise InvalidArgument(f"a request for model '{model}' has more than {MAX_COUNT} {what}")

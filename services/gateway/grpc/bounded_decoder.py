@@ -61,7 +61,7 @@ class BoundedDecoder:
             head = request_head.naming(outline.model, outline.version)
             refusal = await self._data_plane.find_model(head, accepts_many=accepts_many)
             if refusal is not None:
-                return InferRequest(0, head, [], error_status=refusal)
+                return InferRequest(0, head, [], outline.request_id, error_status=refusal)
         if _is_large(outline):
             return await self._decode_by_pool(message, peer, outline)
         unchecked: list[StringInput] = []
@@ -130,7 +130,7 @@ def _outline(message: bytes | MessageBuffer) -> Outline:
         )
     except DecodeError:
         # Damaged, or unusual: protobuf decides, elsewhere.
-        return wire_format.Outline("", "", len(message), unread=True)
+        return wire_format.Outline("", "", "", len(message), unread=True)
 
 
 def _bytes_of(message: bytes | MessageBuffer) -> bytes:
@@ -138,6 +138,6 @@ def _bytes_of(message: bytes | MessageBuffer) -> bytes:
 
 
 def _error_request(outline: Outline, error: NereidError) -> InferRequest:
-    request = InferRequest(0, b"", [])
+    request = InferRequest(0, b"", [], outline.request_id)
     infer_codec.fail_request(request, outline.model, outline.version, error)
     return request

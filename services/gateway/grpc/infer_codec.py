@@ -161,7 +161,8 @@ class GrpcDecoder:
     def _check_head(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
         """Check a head for the first time; typed contents become payloads."""
         model = message.model_name
-        request_head.check_tensors(len(message.inputs), len(message.outputs), model)
+        request_head.check_count("inputs", len(message.inputs), model)
+        request_head.check_count("outputs", len(message.outputs), model)
         typed = any(tensor.HasField("contents") for tensor in message.inputs)
         regions = shared_memory.region_use(message, self._regions)
         classes = _classes(message)
@@ -224,7 +225,7 @@ def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> 
 
 def _move_parameters(message: Message, request: InferRequest) -> None:
     """Move the parameters from the message to the request."""
-    request_head.check_parameters(len(message.parameters), message.model_name)
+    request_head.check_count("parameters", len(message.parameters), message.model_name)
     custom: dict[str, Parameter] = {}
     for key, parameter in message.parameters.items():
         choice = parameter.WhichOneof("parameter_choice")

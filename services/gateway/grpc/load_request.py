@@ -22,6 +22,6 @@ def rewrite_job(messages: Sequence[bytes]) -> tuple[None, tuple[bytes]]:
         request = kserve_pb2.RepositoryModelLoadRequest.FromString(messages[0])
     except DecodeError as error:
         raise Internal("Unable to parse request") from error
-    request_head.check_parameters(len(request.parameters), request.model_name)
+    request_head.check_count("parameters", len(request.parameters), request.model_name)
     request.DiscardUnknownFields()
     return None, (request.SerializeToString(),)

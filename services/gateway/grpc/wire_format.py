@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MODEL_NAME: Final = 1
 _MODEL_VERSION: Final = 2
+_REQUEST_ID: Final = 3
 _RAW_INPUT_CONTENTS: Final = 7
 # What reads a message field by field reads so many.
 MAX_FIELDS: Final = 4096
@@ -47,6 +48,7 @@ class Outline(NamedTuple):
 
     model: str
     version: str
+    request_id: str
     # Of everything but the raw tensors.
     rest_bytes: int
     # It has more fields than MAX_FIELDS, which were not read.
@@ -67,12 +69,17 @@ def outline(message: memoryview) -> Outline:
             continue
         if number == _RAW_INPUT_CONTENTS:
             raw_bytes += end - begin
-        elif number in (_MODEL_NAME, _MODEL_VERSION):
+        elif number in (_MODEL_NAME, _MODEL_VERSION, _REQUEST_ID):
             names[number] = bytes(message[start : min(end, start + MAX_NAME_BYTES)]).decode(
                 "utf-8", "replace"
             )
-    model, version = names.get(_MODEL_NAME, ""), names.get(_MODEL_VERSION, "")
-    return Outline(model, version, len(message) - raw_bytes, count == MAX_FIELDS)
+    return Outline(
+        names.get(_MODEL_NAME, ""),
+        names.get(_MODEL_VERSION, ""),
+        names.get(_REQUEST_ID, ""),
+        len(message) - raw_bytes,
+        count == MAX_FIELDS,
+    )
 
 
 def first_tensor_offset(beginning: memoryview) -> int:

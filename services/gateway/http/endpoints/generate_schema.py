@@ -49,7 +49,7 @@ def decode_request(
         request_id = parser.string_member(document, "id")
     if type(document) is not dict:
         raise Internal("attempt to get members for non-object")
-    request_head.check_parameters(len(document), model)
+    request_head.check_count("parameters", len(document), model)
     reader = _DocumentReader(metadata, request_id, model)
     for key, value in document.items():
         if key == _PARAMETERS:
@@ -103,7 +103,7 @@ class _DocumentReader:
                 f"Expected JSON object for keyword: '{_PARAMETERS}': attempt to access JSON"
                 " non-object as object"
             )
-        request_head.check_parameters(len(members), self._model)
+        request_head.check_count("parameters", len(members), self._model)
         for key, value in members.items():
             try:
                 self.read_member(key, value)

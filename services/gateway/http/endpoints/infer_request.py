@@ -297,10 +297,10 @@ class _HeaderParser:
         request_id = parser.string_member(members, "id") if "id" in members else ""
         parameters = self._parse_parameters(members) if "parameters" in members else None
         tensors = parser.array_member(members, "inputs")
-        request_head.check_tensors(len(tensors), 0, self._model)
+        request_head.check_count("inputs", len(tensors), self._model)
         inputs = [self._parse_input(each) for each in tensors]
         outputs = parser.array_member(members, "outputs") if "outputs" in members else ()
-        request_head.check_tensors(0, len(outputs), self._model)
+        request_head.check_count("outputs", len(outputs), self._model)
         names = [self._parse_output(each) for each in outputs]
         # Of an output that is requested twice the first counts.
         first = dict(reversed(names))
@@ -333,7 +333,7 @@ class _HeaderParser:
         given = members["parameters"]
         if type(given) is not dict:
             raise Internal("failed to get request params.: attempt to get members for non-object")
-        request_head.check_parameters(len(given), self._model)
+        request_head.check_count("parameters", len(given), self._model)
         custom: dict[str, Parameter] = {}
         for key, value in given.items():
             if key == "priority":

@@ -76,7 +76,7 @@ def _load_request(body: bytes, model: str, repository: str) -> bytes:
     """A RepositoryModelLoadRequest."""
     request = kserve_pb2.RepositoryModelLoadRequest(model_name=model, repository_name=repository)
     parameters = _parameters(parser.parse(body) if body else None)
-    request_head.check_parameters(len(parameters), model)
+    request_head.check_count("parameters", len(parameters), model)
     for name, value in parameters.items():
         text = parser.as_string(value)
         if name == _CONFIG:

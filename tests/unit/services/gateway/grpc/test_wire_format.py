@@ -37,7 +37,7 @@ def test_an_outline_names_the_model_and_weighs_what_is_no_tensor(
     request: kserve_pb2.ModelInferRequest,
 ) -> None:
     found = outline(memoryview(request.SerializeToString()))
-    assert found.model == request.model_name
+    assert (found.model, found.request_id) == (request.model_name, request.id)
     assert not found.unread
     del request.raw_input_contents[:]
     assert found.rest_bytes == request.ByteSize()
