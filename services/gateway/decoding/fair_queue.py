@@ -51,7 +51,7 @@ class FairQueue(Generic[Item]):
             Unavailable: too much is queued.
         """
         ticket = Ticket(peer, size_bytes, item)
-        self._check_room(ticket)
+        self._check_capacity(ticket)
         address = ticket.address
         self._waiting.setdefault(address, {}).setdefault(peer, {})[ticket] = None
         self._count(ticket, 1)
@@ -92,7 +92,7 @@ class FairQueue(Generic[Item]):
             if not connections:
                 del self._waiting[ticket.address]
 
-    def _check_room(self, ticket: Ticket[Item]) -> None:
+    def _check_capacity(self, ticket: Ticket[Item]) -> None:
         address, size_bytes = ticket.address, ticket.size_bytes
         items = self._items_by_address.get(address, 0)
         of_address = self._bytes_by_address.get(address, 0) + size_bytes

@@ -58,7 +58,7 @@ def ended(pid: int) -> bool:
 
 async def test_a_job_returns_a_value_and_blobs() -> None:
     async with pool_of() as pool:
-        blobs = [b"a", memoryview(bytes(3 << 20)), b""]
+        blobs: list[bytes | memoryview] = [b"a", memoryview(bytes(3 << 20)), b""]
         value, out = await pool.run(PEER, decoder_jobs.swap, {"x": 1.5}, blobs=blobs)
         assert value == {"x": 1.5}
         assert out == blobs[::-1]

@@ -86,7 +86,7 @@ async def test_an_unknown_model_costs_no_decoding(
     response = await ask(site, "POST", "/v2/models/nope/infer", b"[" * COUNT)
     assert response.status == 404
     assert b"Request for unknown model: 'nope' is not found" in response.body
-    infer = grpc_channel.unary_unary(SERVICE + "ModelInfer")
+    infer: Any = grpc_channel.unary_unary(SERVICE + "ModelInfer")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await infer(typed("nope", COUNT).SerializeToString())
     assert caught.value.details() == "Request for unknown model: 'nope' is not found"
@@ -120,7 +120,7 @@ async def test_the_elements_of_a_large_binary_tensor_are_counted(
     site: GatewaySite, missing: int
 ) -> None:
     raw = join_bytes([b"x"] * COUNT)
-    tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [COUNT + missing]}
+    tensor: dict[str, Any] = {"name": "INPUT0", "datatype": "BYTES", "shape": [COUNT + missing]}
     tensor["parameters"] = {"binary_data_size": len(raw)}
     text = json.dumps({"inputs": [tensor]}).encode()
     headers = {"Inference_Header_Content_Length": str(len(text))}
@@ -148,7 +148,7 @@ async def test_large_documents_of_generate(site: GatewaySite, path: str) -> None
 
 
 async def test_large_typed_contents(site: GatewaySite, grpc_channel: grpc.aio.Channel) -> None:
-    infer = grpc_channel.unary_unary(SERVICE + "ModelInfer")
+    infer: Any = grpc_channel.unary_unary(SERVICE + "ModelInfer")
     reply = await infer(typed("echo", COUNT, "i").SerializeToString())
     response = kserve_pb2.ModelInferResponse.FromString(reply)
     assert response.id == "i"
@@ -160,7 +160,7 @@ async def test_a_message_of_countless_fields_is_read_elsewhere(
     site: GatewaySite, grpc_channel: grpc.aio.Channel
 ) -> None:
     message = typed("echo", 1).SerializeToString() + b"\x3a\x00" * COUNT
-    infer = grpc_channel.unary_unary(SERVICE + "ModelInfer")
+    infer: Any = grpc_channel.unary_unary(SERVICE + "ModelInfer")
     with pytest.raises(grpc.aio.AioRpcError, match="contents field must not be specified"):
         await infer(message)
     assert len(pool_of(site).pids) == 1
@@ -168,7 +168,7 @@ async def test_a_message_of_countless_fields_is_read_elsewhere(
 
 @pytest.mark.parametrize("method", ["ServerLive", "TraceSetting", "ModelMetadata"])
 async def test_a_control_message_has_a_limit(method: str, grpc_channel: grpc.aio.Channel) -> None:
-    call = grpc_channel.unary_unary(SERVICE + method)
+    call: Any = grpc_channel.unary_unary(SERVICE + method)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"\x78\x01" * COUNT * 2)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -201,9 +201,8 @@ async def test_a_client_that_disconnects_leaves_the_queue(
     _, writer = await connect(site)
     writer.write(b"POST %b HTTP/1.1\r\n" % INFER.encode())
     writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(text), text))
-    call = grpc_channel.unary_unary(SERVICE + "ModelInfer")(
-        typed("echo", COUNT).SerializeToString()
-    )
+    infer: Any = grpc_channel.unary_unary(SERVICE + "ModelInfer")
+    call = infer(typed("echo", COUNT).SerializeToString())
     stream = opened(grpc_channel)
     await stream.write(typed("echo", COUNT))
     await waiting(pool, 3)

@@ -45,7 +45,7 @@ def test_a_discarded_item_is_not_served_and_not_counted() -> None:
     queue.discard(first)
 
 
-def test_an_address_gets_half_of_the_bytes_and_others_still_find_room() -> None:
+def test_an_address_gets_half_of_the_bytes_and_others_the_rest() -> None:
     queue = FairQueue[str]("requests", 100, 1000)
     queue.add("a:1", 400, "a")
     with pytest.raises(Unavailable, match=r"1 requests of 400 bytes are waiting"):
