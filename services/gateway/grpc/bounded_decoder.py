@@ -64,11 +64,28 @@ class BoundedDecoder:
                 return InferRequest(0, head, [], outline.request_id, error_status=refusal)
         if _is_large(outline):
             return await self._decode_by_pool(message, peer, outline)
-        unchecked: list[StringInput] = []
+        return await self._decode_in_turn(message, peer, outline)
+
+    def _decode(
+        self,
+        message: bytes | MessageBuffer,
+        unchecked: list[StringInput],
+        *,
+        charged: bool = False,
+    ) -> InferRequest:
+        if isinstance(message, bytes):
+            return self._decoder.decode(message, unchecked, charged=charged)
+        return self._decoder.decode_buffer(message, unchecked, charged=charged)
+
+    async def _decode_in_turn(
+        self, message: bytes | MessageBuffer, peer: str, outline: Outline
+    ) -> InferRequest:
         try:
-            request = self._decode(message, unchecked)
-        except TurnSpentError:
-            return await self._decode_in_turn(message, peer, outline)
+            await self._data_plane.turns.wait(peer, outline.rest_bytes)
+        except NereidError as error:
+            return _error_request(outline, error)
+        unchecked: list[StringInput] = []
+        request = self._decode(message, unchecked, charged=True)
         if unchecked:
             run_job = self._data_plane.decoders.for_peer(peer)
             try:
@@ -76,20 +93,6 @@ class BoundedDecoder:
             except NereidError as error:
                 infer_codec.fail_request(request, outline.model, outline.version, error)
         return request
-
-    def _decode(self, message: bytes | MessageBuffer, unchecked: list[StringInput]) -> InferRequest:
-        if isinstance(message, bytes):
-            return self._decoder.decode(message, unchecked)
-        return self._decoder.decode_buffer(message, unchecked)
-
-    async def _decode_in_turn(
-        self, message: bytes | MessageBuffer, peer: str, outline: Outline
-    ) -> InferRequest:
-        try:
-            await self._data_plane.turns.wait(peer, min(outline.rest_bytes, LARGE_BYTES))
-        except NereidError as error:
-            return _error_request(outline, error)
-        return self._decoder.decode(_bytes_of(message), charged=True)
 
     async def _decode_by_pool(
         self, message: bytes | MessageBuffer, peer: str, outline: Outline
@@ -131,10 +134,6 @@ def _outline(message: bytes | MessageBuffer) -> Outline:
     except DecodeError:
         # Damaged, or unusual: protobuf decides, elsewhere.
         return wire_format.Outline("", "", "", len(message), unread=True)
-
-
-def _bytes_of(message: bytes | MessageBuffer) -> bytes:
-    return message if isinstance(message, bytes) else bytes(message.view)
 
 
 def _error_request(outline: Outline, error: NereidError) -> InferRequest:

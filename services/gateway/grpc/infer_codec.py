@@ -89,7 +89,11 @@ class GrpcDecoder:
         return self._complete_request(message, request, unchecked, charged=charged)
 
     def decode_buffer(
-        self, buffer: MessageBuffer, unchecked: list[StringInput] | None = None
+        self,
+        buffer: MessageBuffer,
+        unchecked: list[StringInput] | None = None,
+        *,
+        charged: bool = False,
     ) -> InferRequest:
         """As decode, of a large message; its tensors stay in the buffer.
 
@@ -102,10 +106,10 @@ class GrpcDecoder:
             message = _parse(rest)
         except DecodeError:
             # Damaged, or unusual: protobuf decides.
-            return self.decode(bytes(buffer.view), unchecked)
+            return self.decode(bytes(buffer.view), unchecked, charged=charged)
         payloads: list[Any] = [buffer[start:end] for start, end in places]
         request = InferRequest(0, b"", payloads, lease=buffer.lease)
-        return self._complete_request(message, request, unchecked)
+        return self._complete_request(message, request, unchecked, charged=charged)
 
     def _complete_request(
         self,
