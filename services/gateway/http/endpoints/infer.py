@@ -88,11 +88,15 @@ class InferEndpoint:
         is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
         if not is_infer or b"content-encoding" in call.headers:
             return None
+        given = call.headers.get(_HEADER_LENGTH)
+        if given is None:
+            # Large JSON would have to be put together from its pieces at once.
+            return self._data_plane.tensors.message_buffer(size_bytes)
         try:
-            length = int(call.headers.get(_HEADER_LENGTH, b""))
+            length = int(given)
         except ValueError:
             return None
-        # Nothing but JSON, or nothing but a tensor, is read as bytes.
+        # Nothing but a tensor is read as bytes.
         if not 0 < length < size_bytes:
             return None
         return self._data_plane.tensors.message_buffer(size_bytes, length)

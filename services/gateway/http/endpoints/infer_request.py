@@ -147,18 +147,21 @@ class InferRequestDecoder:
         """As decode, of a large header, which run_job parses."""
         request = InferRequest(0, self.naming_head, [])
         try:
-            text, has_id = self._read_text(request, body, length)
+            buffer = body if isinstance(body, MessageBuffer) else None
+            text = memoryview(body) if isinstance(body, bytes) else body.view
+            regions_allowed = self._regions.allowed
             parsed, inline = await run_job(
-                parse_header_job,
-                self.model,
-                self.version,
-                self._regions.allowed,
-                request.request_id if has_id else None,
-                blobs=[text],
+                parse_header_job, self.model, self.version, regions_allowed, blobs=[text[:length]]
             )
             header: ParsedHeader = parsed._replace(inline=tuple(inline))
             request.request_id = header.request_id
-            self._fill_request(request, header, body, length)
+            if length < len(body):
+                request.lease = None if buffer is None else buffer.lease
+                self._fill_request(request, header, body, length)
+            else:
+                self._fill_request(request, header, b"", 0)
+                if buffer is not None:
+                    buffer.lease.free()
             binary = [each for each in header.checked.strings if _is_binary(header, each)]
             unchecked: list[StringInput] = []
             _check_strings(request, binary, unchecked)
@@ -240,21 +243,19 @@ class InferRequestDecoder:
 
 
 def parse_header_job(
-    texts: Sequence[bytes], model: str, version: str, shm_allowed: bool, request_id: str | None
+    texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
 ) -> tuple[ParsedHeader, tuple[bytes, ...]]:
     """A job for a decoder process: the header in a text, and its inline tensors, whose elements
-    have been counted. request_id None: the text may have one.
+    have been counted.
     """
     regions = UnresolvedRegions(allowed=shm_allowed)
     header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
-    if request_id is None:
-        request_id = header.request_id
     inline = iter(header.inline)
     raws = [b"" if size is not None else next(inline) for size in header.sizes]
     for each in header.checked.strings:
         if not _is_binary(header, each):
-            string_elements.check(raws[each.position], each, request_id)
-    return header._replace(inline=(), request_id=request_id), header.inline
+            string_elements.check(raws[each.position], each, header.request_id)
+    return header._replace(inline=()), header.inline
 
 
 def _is_binary(header: ParsedHeader, tensor: StringInput) -> bool:

@@ -23,10 +23,13 @@ from nereid.services.gateway.http.endpoints.infer_request import (
     ResponseForm,
     header_length,
 )
+from nereid.services.gateway.tensor_memory import TensorMemory, tensor_bytes
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from tests.support.gateway.decoder_jobs import run_here
 
 if TYPE_CHECKING:
     from nereid.services.gateway.string_elements import StringInput
+    from nereid.services.gateway.tensor_memory import MessageBuffer
 
 FLOATS = struct.pack("<4f", 1, 2, 3, 4)
 ONLY_ONE = (
@@ -444,3 +447,36 @@ def test_any_shape_of_any_numbers_arrives(data: st.DataObject) -> None:
     request, _ = decode({"inputs": [tensor(shape=shape, datatype="INT16", data=nested)]})
     assert request.error_status is None
     assert request.payloads == [values.astype("<i2").tobytes()]
+
+
+def buffer_of(memory: TensorMemory, data: bytes) -> MessageBuffer:
+    memory.on_scheduler_domain(memory.domain)
+    buffer = memory.message_buffer(len(data))
+    assert buffer is not None
+    buffer.view[:] = data
+    return buffer
+
+
+async def test_json_in_a_buffer_gives_the_buffer_back() -> None:
+    memory = TensorMemory(64 << 20)
+    count = SHM_THRESHOLD_BYTES
+    text = inputs(datatype="UINT8", shape=[count], data=[7] * count)
+    buffer = buffer_of(memory, text)
+    name = buffer.lease.segment.name
+    request, _ = await decoder().decode_large(buffer, len(text), run_here)
+    assert (request.payloads, request.lease) == ([b"\7" * count], None)
+    again = memory.message_buffer(len(text))
+    assert again is not None
+    assert again.lease.segment.name == name
+
+
+async def test_tensors_behind_a_large_header_stay_in_their_buffer() -> None:
+    memory = TensorMemory(64 << 20)
+    size = SHM_THRESHOLD_BYTES
+    binary = tensor(parameters={"binary_data_size": size}, datatype="UINT8", shape=[size])
+    text = json.dumps({"inputs": [binary], "parameters": {"note": "n" * size}}).encode()
+    buffer = buffer_of(memory, text + b"\7" * size)
+    request, _ = await decoder().decode_large(buffer, len(text), run_here)
+    assert request.lease is buffer.lease
+    assert tensor_bytes(request, request.payloads[0]) == b"\7" * size
+    assert request.parameters == {"note": "n" * size}
