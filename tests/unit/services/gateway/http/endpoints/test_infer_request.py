@@ -470,7 +470,7 @@ async def test_json_in_a_buffer_gives_the_buffer_back() -> None:
     assert again.lease.segment.name == name
 
 
-async def test_tensors_behind_a_large_header_stay_in_their_buffer() -> None:
+async def test_tensors_behind_a_large_header_are_left_in_their_buffer() -> None:
     memory = TensorMemory(64 << 20)
     size = SHM_THRESHOLD_BYTES
     binary = tensor(parameters={"binary_data_size": size}, datatype="UINT8", shape=[size])
