@@ -60,6 +60,12 @@ class AlreadyExists(NereidError):
     code = 6
 
 
+class Aborted(NereidError):
+    """The request may have run, and its model runs no request twice: only the client can decide."""
+
+    code = 10
+
+
 class Unimplemented(NereidError):
     """The server does not offer this; Triton calls it UNSUPPORTED."""
 
@@ -82,10 +88,11 @@ class Unavailable(NereidError):
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
 # gRPC status code to HTTP status: Triton's table (HttpCodeFromError), in which all others are 400,
-# and DeadlineExceeded, which Triton does not have.
+# and DeadlineExceeded and Aborted, which Triton does not have.
 _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,
     NotFound.code: 404,
+    Aborted.code: 409,
     Unimplemented.code: 501,
     Internal.code: 500,
     Unavailable.code: 503,

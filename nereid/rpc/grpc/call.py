@@ -78,6 +78,11 @@ class Call:
         """Sent, but still waiting for the peer's window or the socket. Sending never blocks."""
         raise NotImplementedError
 
+    @property
+    def peer_names(self) -> tuple[str, ...]:
+        """The names in the peer's certificate; none without one."""
+        return ()
+
     def get(self, key: str) -> str | bytes | None:
         """The first value of a metadata key."""
         for name, value in self.metadata:

@@ -70,9 +70,10 @@ class ServerContext:
         spawn: Callable[[Call, AsyncUnaryHandler, bytes], None],
         on_earlier_deadline: Callable[[], None],
         compression: str = "none",
+        admit: Callable[[Call], None] | None = None,
     ) -> None:
         """compression: the level at which responses of compressible methods are compressed.
-        on_earlier_deadline: the earliest deadline changed.
+        on_earlier_deadline: the earliest deadline changed. admit: see Handlers.
         """
         self.routes = routes
         self.heads: dict[tuple[Field | None, ...], RequestHead] = {}
@@ -81,6 +82,7 @@ class ServerContext:
         self.spawn = spawn
         self.on_earlier_deadline = on_earlier_deadline
         self.compression = compression
+        self.admit = admit
 
 
 class ServerCall(MessageStream, Call):
@@ -111,6 +113,10 @@ class ServerCall(MessageStream, Call):
     @property
     def buffered_bytes(self) -> int:
         return self.queued_bytes
+
+    @property
+    def peer_names(self) -> tuple[str, ...]:
+        return self.connection.peer_names
 
     def disable_keepalive(self) -> None:
         self.connection.http2.control.keepalive.enabled = False
@@ -281,6 +287,8 @@ class ServerConnection:
     ) -> None:
         self.context = context
         self.peer = peer
+        # Those of its certificate.
+        self.peer_names: tuple[str, ...] = ()
         self.http2: Http2Connection[ServerCall] = Http2Connection(
             limits,
             self,
@@ -358,6 +366,10 @@ class ServerConnection:
         if head.refusal is not None:
             call.refuse(head.refusal)
             return
+        if self.context.admit is not None:
+            call.run_callback(self.context.admit, call)
+            if call.done:
+                return
         if head.timeout_s is not None:
             self._set_deadline(call, head.timeout_s)
         if head.route.stream is not None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
+    from nereid.services.gateway.infer_chain import Infer
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
@@ -79,11 +80,11 @@ class GrpcFront:
         for method, respond in shared_memory.methods(self._data_plane.regions).items():
             asynchronous[_SERVICE + method] = respond
         return Handlers(
-            unary={_SERVICE + "ModelInfer": self._infer},
+            unary={_SERVICE + "ModelInfer": self.infer},
             message_allocators={_SERVICE + "ModelInfer": self._message_buffer},
             async_unary={path: self._guard(respond) for path, respond in asynchronous.items()},
             stream={
-                _SERVICE + "ModelStreamInfer": self._stream_infer,
+                _SERVICE + "ModelStreamInfer": self.stream_infer,
                 **reflection.handlers((_SERVICE.strip("/"), health.SERVICE)),
             },
             compressible=frozenset((_SERVICE + "ModelInfer", _SERVICE + "ModelStreamInfer")),
@@ -101,7 +102,8 @@ class GrpcFront:
             return self._decoder.decode(message)
         return self._decoder.decode_buffer(message)
 
-    def _infer(self, call: Call, message: bytes | MessageBuffer) -> None:
+    def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
+        """Serve one ModelInfer. infer: in place of the data plane's."""
         data_plane, statuses = self._data_plane, self.statuses
         if data_plane.draining:
             statuses[Status.UNAVAILABLE] += 1
@@ -134,7 +136,7 @@ class GrpcFront:
 
         if received_ns:
             request.arrival = Arrival("grpc", received_ns)
-        cancel = data_plane.infer(request, on_response).cancel
+        cancel = (infer or data_plane.infer)(request, on_response).cancel
 
         def on_cancel() -> None:
             statuses[_early_end_status(call)] += 1
@@ -142,12 +144,13 @@ class GrpcFront:
 
         call.on_cancel = on_cancel
 
-    def _stream_infer(self, call: Call) -> None:
+    def stream_infer(self, call: Call, infer: Infer | None = None) -> None:
+        """Serve one ModelStreamInfer. infer: in place of the data plane's."""
         if self._data_plane.draining:
             self.statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN)
         else:
-            self._streams.open_stream(call)
+            self._streams.open_stream(call, infer or self._data_plane.infer)
 
     def begin_drain(self) -> None:
         """Refuse new requests on streams, and end each when its pending requests are finished."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
     from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
-    from nereid.services.gateway.infer_chain import RequestHandle
+    from nereid.services.gateway.infer_chain import Infer, RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
 # Metadata by which a client asks for a model's failure as the status of the call.
@@ -61,9 +61,9 @@ class InferStreams:
         self.forwarding = forwarding
         self._open: set[_InferStream] = set()
 
-    def open_stream(self, call: Call) -> None:
-        """Serve a new call."""
-        stream = _InferStream(self, call)
+    def open_stream(self, call: Call, infer: Infer) -> None:
+        """Serve a new call; its requests are sent on by infer."""
+        stream = _InferStream(self, call, infer)
         self._open.add(stream)
         call.on_message = stream.on_message
         call.on_half_close = stream.on_half_close
@@ -138,6 +138,7 @@ class _InferStream:
     __slots__ = (
         "_call",
         "_half_closed",
+        "_infer",
         "_owner",
         "_paused_requests",
         "_trace_context",
@@ -150,9 +151,10 @@ class _InferStream:
         "wants_status",
     )
 
-    def __init__(self, owner: InferStreams, call: Call) -> None:
+    def __init__(self, owner: InferStreams, call: Call, infer: Infer) -> None:
         self._owner = owner
         self._call = call
+        self._infer = infer
         self.order = ReplyOrder(call.send)
         self.statuses = owner.statuses
         self.wants_status = call.get(_STATUS_WANTED) == "true"
@@ -269,7 +271,7 @@ class _InferStream:
             owner.forwarding.forward_headers(request, self._call.metadata)
         stream_request = _StreamRequest(self, request)
         self.order.add_request(stream_request)
-        stream_request.handle = data_plane.infer(request, stream_request.on_response)
+        stream_request.handle = self._infer(request, stream_request.on_response)
 
     def _is_full(self, max_pending: int = MAX_PENDING) -> bool:
         return (

@@ -40,6 +40,8 @@ class ReadinessQuestion:
     number: int
     stream: BatchStream
     response: asyncio.Future[bool]
+    # The model is being asked.
+    asked: bool = False
 
 
 def _nothing() -> None:
@@ -186,7 +188,7 @@ def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = Fals
     add = message.members.add
     for entry in batch.entries:
         request = entry.request
-        member = add(head=request.head)
+        member = add(head=request.head, id=request.id)
         payloads = inline_if_there(request.payloads) if inline else request.payloads
         write_payloads(payloads, member.payloads)
         if request.request_id:

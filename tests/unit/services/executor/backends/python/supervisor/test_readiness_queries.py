@@ -17,7 +17,7 @@ class Caller:
     """Makes queries; and the thread to be woken."""
 
     def __init__(self) -> None:
-        self.responses: list[bool] = []
+        self.responses: list[bool | None] = []
         self.woken = 0
 
     def wake(self) -> None:
