@@ -123,7 +123,7 @@ def _flood(path: str, method: str, duration_s: float) -> Client:
         connection.pipelined = True
         try:
             request = post(path, b"", method=method)
-            connection.pump(request * 20_000, limit_s=duration_s)
+            connection.pump(request * 20_000, until=lambda: False, limit_s=duration_s)
             return connection.outcome
         finally:
             connection.close()
@@ -222,6 +222,7 @@ ATTACKS = (
             lambda: json.dumps({f"n{number}": "x" for number in range(200_000)}).encode(),
             "/v2/trace/setting",
         ),
+        ENDED,
         nightly=True,
     ),
     Attack(
@@ -235,6 +236,7 @@ ATTACKS = (
             lambda: json.dumps({f"n{number}": 1 for number in range(200_000)}).encode(),
             "/v2/logging",
         ),
+        ENDED,
         nightly=True,
     ),
     Attack(
@@ -246,6 +248,7 @@ ATTACKS = (
             ),
             "LogSettings",
         ),
+        ENDED,
     ),
     Attack(
         "gRPC trace settings of 100,000 names",
@@ -256,6 +259,7 @@ ATTACKS = (
             ),
             "TraceSetting",
         ),
+        ENDED,
         nightly=True,
     ),
     Attack(
