@@ -170,6 +170,7 @@ class SchedulerService:
         self._server = Server(
             guarded(self.handlers(), rules), settings.with_keepalive(ServerOptions())
         )
+        self._loader.first_runs.restart_grace()
         for address in settings.scheduler_address:
             tls = settings.mesh_tls_server(address)
             real = await self._server.listen(address, tls, private=settings.mesh_private)
