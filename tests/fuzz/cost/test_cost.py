@@ -13,7 +13,7 @@ from tests.fuzz.cost.growing import Growing, Target, examine
 from tests.fuzz.cost.search import search
 from tests.fuzz.cost.targets import TARGETS
 
-_SHORT_BYTES = 1 << 17
+_SHORT_BYTES = 1 << 16
 
 
 @pytest.fixture(params=TARGETS, ids=lambda target: target.name)
