@@ -25,6 +25,7 @@ from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.control import Control
 from nereid.services.gateway.data_plane import DataPlane, InferChain
+from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
 from nereid.services.gateway.grpc.front import GrpcFront
 from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
 from nereid.services.gateway.http.server.connection import HttpConnection
@@ -89,7 +90,17 @@ class GatewayService:
         self._upstream = Upstream(open_link, limits, tensors, self._on_notice)
         chain = _infer_chain(settings, self._upstream)
         self._tracing = chain.tracing
-        self._data_plane = DataPlane(chain, self._upstream, control, settings.server_id)
+        self._decoders = DecoderPool(
+            PoolLimits(
+                processes=settings.decoder_processes,
+                memory_bytes=settings.decoder_memory_bytes,
+                job_timeout_s=settings.decoder_timeout_secs,
+                max_waiting_bytes=settings.decoder_max_waiting_bytes,
+            )
+        )
+        self._data_plane = DataPlane(
+            chain, self._upstream, control, settings.server_id, self._decoders
+        )
         # None: clients need no credentials.
         self._access: AccessControl | None = None
         self._auth_watch: ConfigWatch | None = None
@@ -210,12 +221,14 @@ class GatewayService:
         self._data_plane.begin_drain()
         self._http.begin_drain()
         self._grpc_front.begin_drain()
+        await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
             _log.info("%d requests are still pending", len(self._upstream.client.requests))
         self._http.stop_accepting()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
             pending = len(self._upstream.client.requests)
             _log.warning("%d requests were not finished in time", pending)
+        self._decoders.close()
         self._upstream.close(Unavailable("the server is shutting down"))
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))

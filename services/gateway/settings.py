@@ -252,6 +252,24 @@ class LimitSettings:
         "bytes of pending tensors before more are refused; one request alone may have more",
         flags.integer(1),
     )
+    decoder_processes: int = flag(
+        2,
+        "processes that decode and encode large JSON, started when needed; 0: the gateway does it"
+        " itself, and serves nobody else meanwhile",
+        flags.integer(0),
+    )
+    decoder_memory_bytes: int = flag(
+        2 << 30, "memory that a decoder process may allocate", flags.integer(64 << 20)
+    )
+    decoder_timeout_secs: float = flag(
+        30.0, "when a decoder process is killed that is still at one request", flags.seconds
+    )
+    decoder_max_waiting_bytes: int = flag(
+        512 << 20,
+        "bytes of requests that wait for a decoder process before more are refused; one client's"
+        " address may have half of it",
+        flags.integer(1),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
 from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
-from nereid.rpc.net.address import text_of
+from nereid.rpc.net.address import host_of, is_local, text_of
 from nereid.rpc.net.listener import Listener, listen
 from nereid.rpc.net.stall_detection import StallWatch
 from nereid.rpc.net.tls_files import certificate_names
@@ -211,6 +211,8 @@ class _ServerProtocol(Http2Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = text_of(transport.get_extra_info("peername"))
         self.connection = ServerConnection(self._options, self._context, peer, wake=self.wake)
+        local = text_of(transport.get_extra_info("sockname"))
+        self.connection.peer_is_local = is_local(peer) or host_of(peer) == host_of(local)
         self.connection.peer_names = certificate_names(transport.get_extra_info("peercert"))
         self.http2 = self.connection.http2
         super().connection_made(transport)

@@ -118,6 +118,10 @@ class ServerCall(MessageStream, Call):
     def peer_names(self) -> tuple[str, ...]:
         return self.connection.peer_names
 
+    @property
+    def peer_is_local(self) -> bool:
+        return self.connection.peer_is_local
+
     def disable_keepalive(self) -> None:
         self.connection.http2.control.keepalive.enabled = False
 
@@ -289,6 +293,7 @@ class ServerConnection:
         self.peer = peer
         # Those of its certificate.
         self.peer_names: tuple[str, ...] = ()
+        self.peer_is_local = False
         self.http2: Http2Connection[ServerCall] = Http2Connection(
             limits,
             self,

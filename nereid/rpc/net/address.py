@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 
 def unix_path(address: str) -> str | None:
     """The socket's path, or None for a TCP address."""
     if not address.startswith("unix:"):
         return None
     return address[5:].removeprefix("//")
+
+
+def is_local(address: str) -> bool:
+    """Whether only processes of this host can connect to an address, or from it."""
+    if unix_path(address) is not None:
+        return True
+    host, _ = host_and_port(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def host_of(address: str) -> str:
+    """An address without its port, which changes with each connection."""
+    return address if unix_path(address) is not None else address.rpartition(":")[0]
 
 
 def host_and_port(address: str) -> tuple[str, int]:
