@@ -2,9 +2,9 @@
 
 Each target is a module beside this one with SEEDS, WORDS, LONGEST_BYTES and run(), which raises
 when something is wrong with what its input led to. They run one after the other, each in a process
-of its own, with atheris, for so many seconds each. What is found lies in build/fuzz/TARGET/found; once mended, it
-belongs into tests/fuzz/found.py, which the tests try without atheris. The target `cost` is all of
-tests/fuzz/cost, which share its seconds.
+of its own, with atheris, for so many seconds each. What is found lies in build/fuzz/TARGET/found;
+once mended, it belongs into tests/fuzz/found.py, which the tests try without atheris. The target
+`cost` is all of tests/fuzz/cost, which share its seconds.
 """
 
 from __future__ import annotations

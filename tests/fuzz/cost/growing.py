@@ -8,7 +8,7 @@ from functools import partial
 
 from tests.fuzz.cost.measure import peak_bytes, processor_s, step_s
 
-SMALLEST_BYTES = 1 << 14
+SMALLEST_BYTES = 1 << 12
 LARGEST_BYTES = 1 << 22
 # Over four times the input, linear costs grow four times, quadratic ones sixteen.
 _MOST_GROWTH = 9.0
