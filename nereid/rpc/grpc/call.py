@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.address import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -72,6 +73,11 @@ class Call:
         self.deadline = deadline
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         self.done = False
+
+    @property
+    def client(self) -> str:
+        """Who calls, for limits and rights (net.address.client_of)."""
+        return client_of(self.peer)
 
     @property
     def buffered_bytes(self) -> int:

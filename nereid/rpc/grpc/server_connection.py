@@ -32,6 +32,7 @@ from nereid.rpc.http2.stream import (
     REMOTE_CLOSED,
     Stream,
 )
+from nereid.rpc.net.address import client_of
 from nereid.rpc.net.stall_detection import ProgressWatch, StallWatch
 
 if TYPE_CHECKING:
@@ -107,6 +108,10 @@ class ServerCall(MessageStream, Call):
         self.head_sent = False
         self.message: bytes | None = None
         self.route: Route | None = head.route
+
+    @property
+    def client(self) -> str:
+        return self.connection.client
 
     @property
     def buffered_bytes(self) -> int:
@@ -281,6 +286,7 @@ class ServerConnection:
     ) -> None:
         self.context = context
         self.peer = peer
+        self.client = client_of(peer)
         self.http2: Http2Connection[ServerCall] = Http2Connection(
             limits,
             self,

@@ -50,6 +50,7 @@ class HttpCall:
         "_on_progress",
         "body",
         "body_buffer",
+        "client",
         "done",
         "flow_paused",
         "head_written",
@@ -67,8 +68,11 @@ class HttpCall:
         "unwritten",
     )
 
-    def __init__(self, on_progress: Callable[[], None]) -> None:
-        """on_progress: called whenever there is something in `unwritten` to write."""
+    def __init__(self, on_progress: Callable[[], None], client: str = "") -> None:
+        """on_progress: called whenever there is something in `unwritten` to write. client: who
+        calls, for limits and rights (nereid.rpc.net.address.client_of).
+        """
+        self.client = client
         self.method = b""
         self.target = b""
         # Lower-case names; of a repeated header the last one.

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 
 from nereid.core.errors import INTERNAL_MESSAGE
+from nereid.rpc.net.address import client_of, text_of
 from nereid.services.gateway.http.server.body import RequestBody
 from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.framing import read_head, without_upgrade
@@ -78,6 +79,7 @@ class HttpConnection(asyncio.Protocol):
         self._allocate_body = allocate_body
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._client = ""
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self._call: HttpCall | None = None
@@ -105,6 +107,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._client = client_of(text_of(transport.get_extra_info("peername")))
         self._owner.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -161,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
     # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._call = HttpCall(self._on_call_progress)
+        self._call = HttpCall(self._on_call_progress, self._client)
         self._in_headers = True
         self._body.clear()
         self._last_activity = self._loop.time()
@@ -213,7 +216,7 @@ class HttpConnection(asyncio.Protocol):
         """Accept the requests with the known head that data begins with; returns the rest."""
         known_head = self._known_head
         while known_head is not None and known_head.matches(data) and not self._closing:
-            call = HttpCall(self._on_call_progress)
+            call = HttpCall(self._on_call_progress, self._client)
             data = known_head.split_request(call, data)
             call.keep_alive = not self._draining
             self._accept_request(call)
@@ -272,7 +275,7 @@ class HttpConnection(asyncio.Protocol):
         """Respond to a request that is not read any further, then close."""
         if self._closing:
             return
-        call = self._call or HttpCall(self._on_call_progress)
+        call = self._call or HttpCall(self._on_call_progress, self._client)
         self._call = None
         self._in_headers = self._continue_due = False
         self._body.clear()
