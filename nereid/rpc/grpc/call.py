@@ -15,6 +15,8 @@ from nereid.rpc.net.address import client_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from nereid.rpc.net.budget import Account
+
 log = logging.getLogger("nereid.rpc")
 
 _INTERNAL_TEXT = "internal error"
@@ -24,6 +26,7 @@ _NONE: tuple[str, ...] = ()
 CALL_SLOTS: tuple[str, ...] = (
     "deadline",
     "done",
+    "held_bytes",
     "metadata",
     "on_cancel",
     "on_half_close",
@@ -59,6 +62,8 @@ class Call:
     # `buffered_bytes` fell below the low-water mark (64 KiB) after it was above, or to nothing.
     on_writable: Callable[[], None] | None
     done: bool
+    # Of the request's, charged to the client until the call is done or they are released.
+    held_bytes: int
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class Call:
         self.deadline = deadline
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         self.done = False
+        self.held_bytes = 0
 
     @property
     def client(self) -> str:
@@ -147,6 +153,14 @@ class Call:
             self.mark_done()
             if callback is not None:
                 self.run_callback(callback)
+
+    @property
+    def account(self) -> Account | None:
+        """Where to charge what is kept for the client; None: it is not counted."""
+        return None
+
+    def release(self) -> None:
+        """The request's bytes are not held any more, or counted elsewhere from now on."""
 
     def disable_keepalive(self) -> None:
         """Stop pinging a silent peer: its liveness is watched by other means."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.http2.limits import Limits
+    from nereid.rpc.net.inflation import Inflation
 
 log = logging.getLogger("nereid.rpc")
 
@@ -343,6 +344,10 @@ class ClientConnection:
 
     def allocator_of(self, stream: ClientStream) -> AllocateBuffer | None:  # noqa: ARG002 (none)
         return None
+
+    def defer_inflation(self, stream: ClientStream, inflation: Inflation) -> bool:  # noqa: ARG002
+        """A client trusts the server that it chose."""
+        return False
 
     # --- inside
 

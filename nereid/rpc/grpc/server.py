@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nereid.rpc.grpc.deadlines import Deadlines
 from nereid.rpc.grpc.handlers import HandlerTasks, routes_of
+from nereid.rpc.grpc.message_inflations import MessageInflations
 from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
@@ -20,6 +21,8 @@ from nereid.rpc.net.stall_detection import StallWatch
 
 if TYPE_CHECKING:
     from nereid.rpc.grpc.handlers import Handlers
+    from nereid.rpc.net.budget import ByteBudget
+    from nereid.rpc.net.inflation import InflationQueue
     from nereid.rpc.net.tls_files import Tls
 
 _log = logging.getLogger("nereid.rpc")
@@ -37,6 +40,8 @@ class ServerOptions(Limits):
 
     # How long a client may take until its first SETTINGS.
     greeting_timeout_s: float = 10.0
+    # When a connection without calls is ended if its client does not even ping; None: never.
+    idle_timeout_s: float | None = None
     max_connection_age_s: float | None = None
     # What calls in flight on an old connection get before they are cut; None: all their time.
     max_connection_age_grace_s: float | None = None
@@ -56,9 +61,19 @@ class ServerOptions(Limits):
 class Server:
     """Serves one table of handlers at any number of addresses. Belongs to one event loop."""
 
-    def __init__(self, handlers: Handlers, options: ServerOptions = ServerOptions()) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        options: ServerOptions = ServerOptions(),
+        budget: ByteBudget | None = None,
+        inflations: InflationQueue | None = None,
+    ) -> None:
+        """budget: of clients' bytes; None: they are not counted. inflations: where large messages
+        are inflated; None: in the event loop.
+        """
         self._options = options
         self._tasks = HandlerTasks()
+        self._inflations = None if inflations is None else MessageInflations(inflations)
         self._deadlines: Deadlines[ServerCall] = Deadlines()
         self._context = ServerContext(
             routes_of(handlers),
@@ -67,6 +82,8 @@ class Server:
             spawn=self._tasks.spawn,
             on_earlier_deadline=self._set_deadline_timer,
             compression=options.compression,
+            budget=budget,
+            inflate=None if self._inflations is None else self._inflations.start,
         )
         self._listeners: list[Listener] = []
         self._http2_protocols: set[_ServerProtocol] = set()
@@ -115,6 +132,8 @@ class Server:
             protocol.close()
         await self._all_closed()
         await self._tasks.close()
+        if self._inflations is not None:
+            self._inflations.close()
 
     # --- for connections
 

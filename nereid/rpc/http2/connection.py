@@ -64,7 +64,8 @@ class Http2Connection(Generic[S]):
         try:
             self.receiver.feed(data)
         except Http2ConnectionError as error:
-            control.fail(error)
+            # It is kept: its traceback would keep what was received.
+            control.fail(error.with_traceback(None))
 
     def data_to_send(self) -> list[bytes | memoryview]:
         """What to write now; call again until it is empty or the socket is full."""

@@ -60,6 +60,8 @@ class Receiver(Generic[S]):
         content: ContentReader[S],
     ) -> None:
         self.window_withheld = False
+        # Whether the present DATA frame, if it came whole, ends its stream.
+        self.frame_ends = 0
         # Content received on all streams, and not given back by WINDOW_UPDATE yet.
         self.unacknowledged_bytes = 0
         self._streams = sender.streams
@@ -197,6 +199,7 @@ class Receiver(Generic[S]):
     def _on_data(self, stream_id: int, ended: int, data: bytes, start: int, stop: int) -> int:
         """A DATA frame without padding, whole or not; returns where the next frame starts."""
         stream = self._admit_data(stream_id, stop - start)
+        self.frame_ends = ended
         if start == stop and not ended:
             self._budget.spend()
         end = len(data)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.load_reports import LoadReports
     from nereid.services.gateway.tensor_memory import MessageBuffer
 
-# Bodies past this are compressed in a thread, and decompressed past a sixteenth of it.
+# Bodies past this are compressed in a thread.
 _INLINE_BYTES: Final = 262144
 _HEADER_LENGTH: Final = b"inference-header-content-length"
 # Remembered decoders; a full table starts anew.
@@ -60,14 +60,14 @@ class InferEndpoint:
         encoder: InferResponseEncoder,
         loads: LoadReports,
         tasks: CallTasks,
-        max_input_bytes: int,
+        decompressor: content_coding.Decompressor,
     ) -> None:
         self._data_plane = submission.data_plane
         self._encoder = encoder
         self._submit_request = submission.submit_request
         self._loads = loads
         self._tasks = tasks
-        self._max_input_bytes = max_input_bytes
+        self._decompressor = decompressor
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
         )
@@ -123,12 +123,7 @@ class InferEndpoint:
     async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
         encoding = call.headers.pop(b"content-encoding")
         try:
-            if len(call.body) <= _INLINE_BYTES // 16:
-                body = content_coding.decompress(call.body, encoding, self._max_input_bytes)
-            else:
-                body = await asyncio.to_thread(
-                    content_coding.decompress, call.body, encoding, self._max_input_bytes
-                )
+            body = await self._decompressor.decompress(call.body, encoding, call.client, call.hold)
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return

@@ -26,6 +26,8 @@ import httptools
 
 from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.rpc.net.address import client_of, text_of
+from nereid.rpc.net.budget import OverBudgetError
+from nereid.rpc.net.stall_detection import UploadWatch
 from nereid.services.gateway.http.server.body import RequestBody
 from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.http.server.framing import read_head, without_upgrade
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections import defaultdict
     from collections.abc import Callable
 
+    from nereid.rpc.net.budget import Account, ByteBudget
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.limits import HttpLimits
 
@@ -46,6 +49,9 @@ _log = logging.getLogger(__name__)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Responses up to this are joined: writing vectors costs more than the copy.
 _JOIN_BYTES: Final = 65536
+# What a request costs beside its body while it waits behind others.
+_QUEUED_CALL_BYTES: Final = 2048
+_RETRY_AFTER: Final = b"Retry-After: 1\r\n"
 
 
 class ConnectionOwner(Protocol):
@@ -71,7 +77,14 @@ class HttpConnection(asyncio.Protocol):
         limits: HttpLimits,
         owner: ConnectionOwner,
         allocate_body: AllocateBody | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
+        """budget: of all clients' bytes; None: they are not counted."""
+        self._budget = budget
+        self._account: Account | None = None
+        # Charged for the request that is arriving.
+        self._held_bytes = 0
+        self._upload = UploadWatch(limits.upload)
         self._dispatch = dispatch
         self._limits = limits
         self._owner = owner
@@ -79,7 +92,6 @@ class HttpConnection(asyncio.Protocol):
         self._allocate_body = allocate_body
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._client = ""
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self._call: HttpCall | None = None
@@ -107,7 +119,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._client = client_of(text_of(transport.get_extra_info("peername")))
+        if self._budget is not None:
+            client = client_of(text_of(transport.get_extra_info("peername")))
+            self._account = self._budget.open_account(client)
         self._owner.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -120,19 +134,28 @@ class HttpConnection(asyncio.Protocol):
         self._queued.clear()
         for call in calls:
             call.cancel()
+        # An incomplete request is dropped; parser and connection hold each other.
+        self._call = self._first_bytes = self._known_head = None
+        self._body.clear()
+        del self._parser
+        if self._account is not None:
+            self._release_arriving()
+            self._account.close()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        if self._call is None:
-            data = self._accept_known_heads(data)
-            self._first_bytes = data
-        elif not self._in_headers:
-            self._last_activity = self._loop.time()
         try:
+            if self._call is None:
+                data = self._accept_known_heads(data)
+                self._first_bytes = data
+            elif not self._in_headers:
+                self._last_activity = self._loop.time()
             if self._body.buffer is not None:
                 data = self._fill_body_buffer(data)
             self._parse(data)
+            if self._call is not None:
+                self._charge_arriving()
         except RequestRejected as rejected:
             self._reject(rejected.status, rejected.message, rejected.extra)
         except httptools.HttpParserCallbackError as error:
@@ -164,9 +187,10 @@ class HttpConnection(asyncio.Protocol):
     # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._call = HttpCall(self._on_call_progress, self._client)
+        self._call = HttpCall(self._on_call_progress, self._account)
         self._in_headers = True
         self._body.clear()
+        self._upload.restart()
         self._last_activity = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -198,6 +222,8 @@ class HttpConnection(asyncio.Protocol):
             return
         call, self._call = self._current, None
         self._body.move_to(call)
+        if self._held_bytes:
+            call.held_bytes, self._held_bytes = self._held_bytes, 0
         self._continue_due = False
         if self._first_bytes is not None:
             self._known_head = KnownHead.from_call(call, self._first_bytes)
@@ -216,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
         """Accept the requests with the known head that data begins with; returns the rest."""
         known_head = self._known_head
         while known_head is not None and known_head.matches(data) and not self._closing:
-            call = HttpCall(self._on_call_progress, self._client)
+            call = HttpCall(self._on_call_progress, self._account)
             data = known_head.split_request(call, data)
             call.keep_alive = not self._draining
             self._accept_request(call)
@@ -254,6 +280,7 @@ class HttpConnection(asyncio.Protocol):
             # Behind the last request that this connection takes; the client may send it again.
             return
         if self._queued or len(self._in_flight) >= self._limits.max_pipelined:
+            self._hold(call, len(call.body) + _QUEUED_CALL_BYTES)
             self._queued.append(call)
         else:
             self._dispatch_call(call)
@@ -267,18 +294,49 @@ class HttpConnection(asyncio.Protocol):
             return
         try:
             self._dispatch(call)
+            if call.body and not call.done:
+                # Not handed on yet: it waits for a thread or another service.
+                self._hold(call, max(0, len(call.body) - call.held_bytes))
+        except RequestRejected as rejected:
+            on_cancel = call.on_cancel
+            call.fail(rejected.status, rejected.message, extra=rejected.extra)
+            if on_cancel is not None:
+                on_cancel()
         except Exception:
             _log.exception("HTTP request failed: target=%r", call.target)
             call.fail(500, INTERNAL_MESSAGE)
+
+    def _charge_arriving(self) -> None:
+        """Charge what has arrived of a request that is not complete."""
+        arrived = self._header_bytes if self._in_headers else self._body.size_bytes
+        growth = arrived - self._held_bytes
+        if growth > 0 and self._account is not None:
+            try:
+                self._account.charge(growth, self._held_bytes)
+            except OverBudgetError as error:
+                raise RequestRejected(503, error.message, _RETRY_AFTER) from None
+            self._held_bytes += growth
+
+    def _release_arriving(self) -> None:
+        if self._held_bytes and self._account is not None:
+            self._account.release(self._held_bytes)
+            self._held_bytes = 0
+
+    def _hold(self, call: HttpCall, size_bytes: int) -> None:
+        try:
+            call.hold(size_bytes)
+        except OverBudgetError as error:
+            raise RequestRejected(503, error.message, _RETRY_AFTER) from None
 
     def _reject(self, status: int, message: str, extra: bytes = b"") -> None:
         """Respond to a request that is not read any further, then close."""
         if self._closing:
             return
-        call = self._call or HttpCall(self._on_call_progress, self._client)
+        call = self._call or HttpCall(self._on_call_progress, self._account)
         self._call = None
         self._in_headers = self._continue_due = False
         self._body.clear()
+        self._release_arriving()
         self._closing = self._must_linger = True
         call.keep_alive = False
         (self._queued or self._in_flight).append(call)
@@ -399,12 +457,15 @@ class HttpConnection(asyncio.Protocol):
         silent_s = now - self._last_activity
         if self.busy or not self._reading or self._transport is None:
             # Waiting for us, or not read from; the server's stall detection covers its reading.
+            self._upload.restart()
             return
         if self._closing or self._call is None:
             if silent_s > self._limits.idle_timeout_s:
                 # Not close: that would wait for a client that does not read its responses.
                 self._transport.abort()
-        elif silent_s > self._limits.silence_s(in_headers=self._in_headers):
+        elif silent_s > self._limits.silence_s(in_headers=self._in_headers) or (
+            not self._in_headers and self._upload.overdue(self._body.received_bytes, now)
+        ):
             self._reject(408, "the request did not arrive in time")
 
     def close_after_next_response(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nereid.rpc.net.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
+
 # A chunk's size in as many digits as clients write, and both line ends.
 _CHUNK_FRAMING_BYTES = 20
 
@@ -34,6 +36,8 @@ class HttpLimits:
     header_timeout_s: float = 30.0
     # A body must make progress at least this often.
     body_timeout_s: float = 30.0
+    # What a body must bring beside that.
+    upload: UploadLimits = NO_UPLOAD_LIMITS
     # A connection without a request is closed after this long.
     idle_timeout_s: float = 600.0
     # A client that reads nothing of its responses for this long is disconnected.

@@ -13,6 +13,7 @@ from nereid.rpc.net.stall_detection import StallWatch
 from nereid.services.gateway.http.server.connection import HttpConnection
 
 if TYPE_CHECKING:
+    from nereid.rpc.net.budget import ByteBudget
     from nereid.rpc.net.tls_files import Tls
     from nereid.services.gateway.http.server.body import AllocateBody
     from nereid.services.gateway.http.server.call import HttpCall
@@ -39,7 +40,9 @@ class HttpServer:
         limits: HttpLimits,
         protocol: type[HttpConnection] = HttpConnection,
         allocate_body: AllocateBody | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
+        self._budget = budget
         self._dispatch = dispatch
         self._limits = limits
         self._protocol = protocol
@@ -76,7 +79,7 @@ class HttpServer:
     def _make_connection(self) -> HttpConnection:
         full = len(self._connections) >= self._limits.max_connections
         dispatch = _reject_call if full else self._dispatch
-        return self._protocol(dispatch, self._limits, self, self._allocate_body)
+        return self._protocol(dispatch, self._limits, self, self._allocate_body, self._budget)
 
     def on_connected(self, connection: HttpConnection) -> None:
         """Track the connection, or reject it if there are too many."""
