@@ -231,6 +231,7 @@ def _http_limits(settings: GatewaySettings) -> HttpLimits:
         idle_timeout_s=settings.http_idle_timeout_secs,
         write_timeout_s=settings.write_timeout_secs or None,
         max_connections=settings.max_connections,
+        max_client_connections=settings.max_client_connections,
     )
 
 
@@ -260,6 +261,7 @@ def _grpc_options(settings: GatewaySettings) -> rpc.ServerOptions:
         write_timeout_s=settings.write_timeout_secs or None,
         read_timeout_s=settings.http_request_timeout_secs,
         max_connections=settings.max_connections,
+        max_client_connections=settings.max_client_connections,
         max_unsent_bytes=_MAX_UNSENT_BYTES,
         reuse_port=settings.reuse_grpc_port,
     )

@@ -194,6 +194,12 @@ class LimitSettings:
     max_connections: int = flag(
         32768, "open connections on each port before more are refused", flags.integer(1)
     )
+    max_connections_per_client: int = flag(
+        0,
+        "open connections of one client address on each port before more are refused; 0: a quarter"
+        " of --max-connections, but at least 1024",
+        flags.integer(0),
+    )
     write_timeout_secs: float = flag(
         60.0,
         "when a client that reads none of its responses is disconnected; 0: never",
@@ -276,6 +282,11 @@ class GatewaySettings(
             client_bytes=self.max_client_bytes or total // 2,
             connection_bytes=self.max_connection_bytes or total // 4,
         )
+
+    @property
+    def max_client_connections(self) -> int:
+        """Of one client, on each port."""
+        return self.max_connections_per_client or max(1024, self.max_connections // 4)
 
     @property
     def http_at(self) -> str:

@@ -342,11 +342,13 @@ class ClientConnection:
         stream.close(error)
         self.on_stream_slot()
 
+    def on_crumb(self) -> None:
+        """A client trusts the server that it chose."""
+
     def allocator_of(self, stream: ClientStream) -> AllocateBuffer | None:  # noqa: ARG002 (none)
         return None
 
     def defer_inflation(self, stream: ClientStream, inflation: Inflation) -> bool:  # noqa: ARG002
-        """A client trusts the server that it chose."""
         return False
 
     # --- inside

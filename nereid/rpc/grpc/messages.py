@@ -32,6 +32,10 @@ _pack_data_and_message_head = _DATA_AND_MESSAGE_HEAD.pack
 _unpack_message_head = MESSAGE_HEAD.unpack_from
 # Inflated at once; more is left to the handler if it can do that elsewhere.
 _INLINE_INFLATION_BYTES = 32_768
+# A message may come in so many pieces of any size; from then on they have this size on average, or
+# each is reported.
+_FREE_PIECES = 8
+_SMALL_PIECE_BYTES = 256
 
 
 class MessageBuffer(Protocol):
@@ -56,8 +60,10 @@ class PartialMessage:
         "_head",
         "_max_bytes",
         "_missing",
+        "_pieces",
         "_size",
         "compressed",
+        "seen_at",
     )
 
     def __init__(self, max_bytes: int, allocate: AllocateBuffer | None = None) -> None:
@@ -67,12 +73,16 @@ class PartialMessage:
         self._head = b""
         self._max_bytes = max_bytes
         self._missing = -1
+        self._pieces = 0
         # Grows with what arrives, however small the pieces are.
         self._content: io.BytesIO | None = None
         self.compressed = 0
+        # For its owner: when it was first looked at; 0: it was not.
+        self.seen_at = 0.0
 
     def feed(self, data: bytes, start: int, stop: int) -> int:
         """Consume what belongs to this message; returns where the next one starts."""
+        self._pieces += 1
         if self._missing < 0:
             size = min(stop - start, _HEAD_BYTES - len(self._head))
             self._head += data[start : start + size]
@@ -102,6 +112,12 @@ class PartialMessage:
     @property
     def complete(self) -> bool:
         return self._missing == 0
+
+    @property
+    def crumbles(self) -> bool:
+        """It comes in more pieces than its size needs."""
+        pieces = self._pieces - _FREE_PIECES
+        return pieces > 0 and self._size - self._missing < pieces * _SMALL_PIECE_BYTES
 
     def message(self) -> bytes | MessageBuffer:
         if self._buffer is not None:
@@ -162,6 +178,9 @@ class MessageHandler(Protocol[M_contra]):
     def on_bad_message(self, stream: M_contra, error: RpcError) -> None:
         """The stream's content is no message, or one too large: nothing more can be read of it."""
 
+    def on_crumb(self) -> None:
+        """A message came in another piece that is too small to be worth it."""
+
     def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
         """Where the stream's messages that come in pieces are put together; None: in bytes."""
 
@@ -221,9 +240,13 @@ class MessageReader(Generic[M]):
         if isinstance(partial, HeldContent):
             stream.hold(stop - start)
             partial.pieces.append(data[start:stop])
+            if stop - start < _SMALL_PIECE_BYTES:
+                self._handler.on_crumb()
             return stop
         end = partial.feed(data, start, stop)
         stream.hold(end - start)
+        if partial.crumbles:
+            self._handler.on_crumb()
         if partial.complete:
             stream.partial_message = None
             message: Any = partial.message()

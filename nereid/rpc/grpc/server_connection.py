@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from nereid.rpc.grpc.arrivals import Arrivals
 from nereid.rpc.grpc.call import CALL_SLOTS, Call, log
 from nereid.rpc.grpc.compression import compress
 from nereid.rpc.grpc.messages import (
@@ -35,7 +36,7 @@ from nereid.rpc.http2.stream import (
 )
 from nereid.rpc.net.address import client_of
 from nereid.rpc.net.budget import OverBudgetError
-from nereid.rpc.net.stall_detection import ProgressWatch, StallWatch
+from nereid.rpc.net.stall_detection import StallWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -61,6 +62,8 @@ _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
 # Walking a block of thousands of fields costs milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
+_CRUMB_COST = 0.2
+_TRAILERS_COST = 1.0
 # A message up to this size that waits for the end of its request counts as part of its stream.
 _UNCHARGED_BYTES = 4096
 # Why a stream's window is withheld.
@@ -358,10 +361,11 @@ class ServerConnection:
             context.routes,
             context.heads,
             context.compression,
+            self._control.budget.spend,
         )
         self._max_streams = limits.max_concurrent_streams
         self._unread: dict[int, StallWatch] = {}
-        self._incomplete = ProgressWatch(limits.read_timeout_s)
+        self._arrivals = Arrivals(limits, self.streams, self._receiver)
 
     # --- for the server
 
@@ -397,20 +401,12 @@ class ServerConnection:
         self._unread = watches
 
     def end_incomplete_requests(self, now: float) -> None:
-        """Give up unary requests that stopped arriving, though the client may send."""
-        receiver = self.http2.receiver
-        progress: dict[int, tuple[int, int]] = {}
-        if not receiver.window_withheld:
-            for call in self.streams.values():
-                unary = call.route is not None and not call.route.stream
-                inflating = isinstance(call.partial_message, HeldContent)
-                if unary and not (call.state & REMOTE_CLOSED or call.done or inflating):
-                    # A frame counts for windows as a whole when it begins.
-                    arriving = receiver.arriving_bytes(call)
-                    progress[call.id] = call.unacknowledged_bytes, arriving
-        for stream_id in self._incomplete.stalled(progress, now):
-            message = "the request did not arrive in time"
-            self.streams[stream_id].fail(Status.DEADLINE_EXCEEDED, message)
+        """Give up requests and messages that do not arrive in time."""
+        for call in self._arrivals.overdue_calls(now):
+            call.fail(Status.DEADLINE_EXCEEDED, "the request did not arrive in time")
+        if self._arrivals.unfinished_too_long(now):
+            unfinished = "a frame or header block was not completed in time"
+            self._control.fail(Http2ConnectionError(Code.ENHANCE_YOUR_CALM, unfinished))
 
     def _unread_calls(self) -> list[ServerCall]:
         """The unary calls whose responses wait for the client."""
@@ -522,6 +518,9 @@ class ServerConnection:
     def on_bad_message(self, stream: ServerCall, error: RpcError) -> None:
         stream.fail(error.status, error.message)
 
+    def on_crumb(self) -> None:
+        self._control.budget.spend(_CRUMB_COST)
+
     def allocator_of(self, stream: ServerCall) -> AllocateBuffer | None:
         return None if stream.done or stream.route is None else stream.route.allocate
 
@@ -561,6 +560,7 @@ class ServerConnection:
             if not self._table.was_reset_here(stream_id):
                 raise Http2ConnectionError(Code.STREAM_CLOSED, "HEADERS on a closed stream")
             return
+        self._control.budget.spend(_TRAILERS_COST)
         self._heads.check_trailers(block)
         if call.state & REMOTE_CLOSED:
             raise Http2StreamError(Code.STREAM_CLOSED, "HEADERS after the end of a stream")

@@ -17,6 +17,9 @@ class Limits:
     connection_window_bytes: int = 16 << 20
     max_frame_bytes: int = 1 << 18
     max_header_list_bytes: int = 16_384
+    # How many frames are read before other connections have their turn; by far most clients' reads
+    # bring fewer.
+    max_frames_per_turn: int = 96
     keepalive_interval_s: float | None = None
     keepalive_timeout_s: float = 20.0
     # Whether peers without any call in flight are pinged as well.

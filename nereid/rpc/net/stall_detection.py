@@ -82,6 +82,26 @@ class UploadWatch:
         return slow
 
 
+class IdleWatch:
+    """Watches a peer that uses its connection for nothing."""
+
+    __slots__ = ("_activity", "_limit_s", "_since")
+
+    def __init__(self, limit_s: float | None) -> None:
+        """limit_s: how long it may; None: for ever."""
+        self._limit_s = limit_s
+        self._activity: Hashable = None
+        self._since = 0.0
+
+    def idle_too_long(self, activity: Hashable, now: float, *, in_use: bool) -> bool:
+        """activity: what changes whenever the connection is used. in_use: it is right now."""
+        if self._limit_s is None:
+            return False
+        if in_use or activity != self._activity:
+            self._activity, self._since = activity, now
+        return now - self._since >= self._limit_s
+
+
 class ProgressWatch:
     """Watches things that arrive in pieces."""
 

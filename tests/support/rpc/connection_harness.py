@@ -51,8 +51,10 @@ class _Harness(Generic[Role]):
         self.reader = Reader()
 
     def feed(self, *parts: bytes) -> Self:
-        for part in parts:
-            self.http2.receive_data(part)
+        for each in parts:
+            part = each
+            while self.http2.receive_data(part):
+                part = b""
         return self
 
     def sent_frames(self) -> list[Frame]:

@@ -82,6 +82,12 @@ class HttpConnection(asyncio.Protocol):
         """budget: of all clients' bytes; None: they are not counted."""
         self._budget = budget
         self._account: Account | None = None
+        # Whose it is (nereid.rpc.net.address.client_of).
+        self.client = ""
+        # Over TLS.
+        self.secure = False
+        # Why its requests are refused; None: they are not.
+        self._refusal: str | None = None
         # Charged for the request that is arriving.
         self._held_bytes = 0
         self._upload = UploadWatch(limits.upload)
@@ -119,9 +125,10 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.client = client_of(text_of(transport.get_extra_info("peername")))
+        self.secure = transport.get_extra_info("ssl_object") is not None
         if self._budget is not None:
-            client = client_of(text_of(transport.get_extra_info("peername")))
-            self._account = self._budget.open_account(client)
+            self._account = self._budget.open_account(self.client)
         self._owner.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -293,6 +300,8 @@ class HttpConnection(asyncio.Protocol):
         if call.done:
             return
         try:
+            if self._refusal is not None:
+                raise RequestRejected(503, self._refusal, _RETRY_AFTER)
             self._dispatch(call)
             if call.body and not call.done:
                 # Not handed on yet: it waits for a thread or another service.
@@ -467,6 +476,10 @@ class HttpConnection(asyncio.Protocol):
             not self._in_headers and self._upload.overdue(self._body.received_bytes, now)
         ):
             self._reject(408, "the request did not arrive in time")
+
+    def refuse_requests(self, message: str) -> None:
+        """Respond to every request with 503."""
+        self._refusal = message
 
     def close_after_next_response(self) -> None:
         """Let the next response whose head is not yet made carry `Connection: close`."""

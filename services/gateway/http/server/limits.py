@@ -44,6 +44,8 @@ class HttpLimits:
     write_timeout_s: float | None = 60.0
     # Connections beyond these get 503, a few at a time.
     max_connections: int = 32768
+    # Of them, one client's (nereid.rpc.net.address.client_of); None: any number.
+    max_client_connections: int | None = None
     # After rejecting a request that was not read completely: how long its bytes are still read and
     # dropped, so that the client can read the response before the connection is reset.
     linger_s: float = 2.0
