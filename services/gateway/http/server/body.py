@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 class RequestBody:
     """Counts and gathers what arrives. Raises RequestRejected where a limit is exceeded."""
 
-    __slots__ = ("_chunks", "_content", "_first", "_limits", "_size_bytes", "_wire_bytes", "buffer")
+    __slots__ = (
+        "_announced_bytes",
+        "_chunks",
+        "_content",
+        "_first",
+        "_limits",
+        "_size_bytes",
+        "_wire_bytes",
+        "buffer",
+    )
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -32,6 +41,8 @@ class RequestBody:
         self._content: io.BytesIO | None = None
         self._chunks = 0
         self._size_bytes = 0
+        # 0: chunks.
+        self._announced_bytes = 0
         # Received after the data that completed the headers: content and its framing.
         self._wire_bytes = 0
         # As long as the body; None: the body is gathered in pieces.
@@ -41,12 +52,13 @@ class RequestBody:
         """Drop what arrived; another body may begin."""
         self._first = b""
         self._content = self.buffer = None
-        self._size_bytes = self._chunks = self._wire_bytes = 0
+        self._size_bytes = self._chunks = self._wire_bytes = self._announced_bytes = 0
 
     def begin(self, call: HttpCall, allocate_body: AllocateBody | None) -> None:
         """The headers of call are complete."""
         size_bytes = int(call.headers.get(b"content-length", 0))
         self._limits.check_body(size_bytes)
+        self._announced_bytes = size_bytes
         if size_bytes and allocate_body is not None:
             self.buffer = allocate_body(call, size_bytes)
 
@@ -90,6 +102,11 @@ class RequestBody:
     def received_bytes(self) -> int:
         """Content and framing after the data that completed the headers, or content if more."""
         return max(self._wire_bytes, self._size_bytes)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of content whose size was announced."""
+        return max(0, self._announced_bytes - self._size_bytes)
 
     @property
     def size_bytes(self) -> int:

@@ -49,6 +49,10 @@ _log = logging.getLogger(__name__)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Responses up to this are joined: writing vectors costs more than the copy.
 _JOIN_BYTES: Final = 65536
+# What is parsed of further requests before other connections have their turn, and how many of them
+# are accepted without being parsed.
+_TURN_BYTES: Final = 8192
+_TURN_REQUESTS: Final = range(16)
 # What a request costs beside its body while it waits behind others.
 _QUEUED_CALL_BYTES: Final = 2048
 _RETRY_AFTER: Final = b"Retry-After: 1\r\n"
@@ -118,6 +122,9 @@ class HttpConnection(asyncio.Protocol):
         self._must_linger = self._lingering = False
         # The server is draining: every response closes its connection.
         self._draining = False
+        # Read, but left for a further turn of the loop.
+        self._deferred = b""
+        self._turn_due = False
         self._last_activity = self._loop.time()
         self._probe_timer: asyncio.TimerHandle | None = None
 
@@ -143,6 +150,7 @@ class HttpConnection(asyncio.Protocol):
             call.cancel()
         # An incomplete request is dropped; parser and connection hold each other.
         self._call = self._first_bytes = self._known_head = None
+        self._deferred = b""
         self._body.clear()
         del self._parser
         if self._account is not None:
@@ -160,9 +168,14 @@ class HttpConnection(asyncio.Protocol):
                 self._last_activity = self._loop.time()
             if self._body.buffer is not None:
                 data = self._fill_body_buffer(data)
-            self._parse(data)
-            if self._call is not None:
+            if len(data) <= _TURN_BYTES:
+                self._parse(data)
+            else:
+                self._parse_turn(data)
+            if self._call is not None or self._deferred:
                 self._charge_arriving()
+            elif self._held_bytes:
+                self._release_arriving()
         except RequestRejected as rejected:
             self._reject(rejected.status, rejected.message, rejected.extra)
         except httptools.HttpParserCallbackError as error:
@@ -246,9 +259,13 @@ class HttpConnection(asyncio.Protocol):
         return self._call
 
     def _accept_known_heads(self, data: bytes) -> bytes:
-        """Accept the requests with the known head that data begins with; returns the rest."""
+        """Accept the requests with the known head that data begins with, as far as a turn goes;
+        returns the rest.
+        """
         known_head = self._known_head
-        while known_head is not None and known_head.matches(data) and not self._closing:
+        for _ in _TURN_REQUESTS:
+            if known_head is None or not known_head.matches(data) or self._closing:
+                break
             call = HttpCall(self._on_call_progress, self._account)
             data = known_head.split_request(call, data)
             call.keep_alive = not self._draining
@@ -263,9 +280,39 @@ class HttpConnection(asyncio.Protocol):
             self.on_message_complete()
         return rest
 
+    def _parse_turn(self, data: bytes) -> None:
+        """Parse the beginning of data, and all that belongs to one body; further requests are left
+        until other connections had their turn.
+        """
+        at = 0
+        while at < len(data) and not self._closing:
+            stop = at + max(_TURN_BYTES, self._body.missing_bytes if self._in_body else 0)
+            self._parse(data[at:stop])
+            at = stop
+            if not self._in_body:
+                break
+        self._deferred = data[at:]
+
+    @property
+    def _in_body(self) -> bool:
+        return self._call is not None and not self._in_headers
+
+    def _read_on(self) -> None:
+        """The next turn of what was read already."""
+        self._turn_due = False
+        data, self._deferred = self._deferred, b""
+        if self._transport is None:
+            return
+        if self._closing:
+            self._update_transport()
+        else:
+            self.data_received(data)
+
     def _parse(self, data: bytes) -> None:
-        if self._call is not None and not self._in_headers:
+        before = self._call
+        if self._in_body:
             self._body.count_wire_bytes(len(data))
+        size_bytes = len(data)
         while data:
             try:
                 self._parser.feed_data(data)
@@ -276,7 +323,13 @@ class HttpConnection(asyncio.Protocol):
                 self._upgrade = False
                 self._parser = httptools.HttpRequestParser(self)
                 data = head + data[upgrade.args[0] :]
-        self._header_bytes = self._header_bytes + len(data) if self._in_headers else 0
+        if not self._in_headers:
+            self._header_bytes = 0
+        elif self._call is before:
+            self._header_bytes += size_bytes
+        else:
+            # Some of it belongs to requests before this one.
+            self._header_bytes = size_bytes
         if self._header_bytes > self._limits.max_header_bytes:
             self._reject(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
 
@@ -318,7 +371,7 @@ class HttpConnection(asyncio.Protocol):
     def _charge_arriving(self) -> None:
         """Charge what has arrived of a request that is not complete."""
         arrived = self._header_bytes if self._in_headers else self._body.size_bytes
-        growth = arrived - self._held_bytes
+        growth = arrived + len(self._deferred) - self._held_bytes
         if growth > 0 and self._account is not None:
             try:
                 self._account.charge(growth, self._held_bytes)
@@ -420,6 +473,11 @@ class HttpConnection(asyncio.Protocol):
                 self._continue_due = False
                 transport.write(_CONTINUE)
         read = self._writable and len(self._in_flight) < self._limits.max_pipelined
+        if self._deferred:
+            if read and not self._turn_due:
+                self._turn_due = True
+                self._loop.call_soon(self._read_on)
+            read = False
         if read is not self._reading and not self._eof_received:
             self._reading = read
             if read:

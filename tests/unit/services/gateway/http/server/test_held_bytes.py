@@ -127,12 +127,27 @@ async def test_requests_that_are_queued_are_charged() -> None:
     for _ in range(12):
         peer.calls.pop(0).respond(200, ())
     assert budget.held_bytes == 0
-    # Two are dispatched, two more fit in the queue.
-    peer.feed(request("/x", bytes(20_000)) * 5)
+    # Two are dispatched, one more fits in the queue.
+    budget = budget_of(9000)
+    peer = Peer(budget)
+    peer.feed(request("/x", bytes(1500)) * 5)
     assert b"HTTP/1.1 503" not in peer.transport.written
-    for _ in range(4):
+    for _ in range(3):
         peer.calls.pop(0).respond(200, ())
     assert b"HTTP/1.1 503" in peer.transport.written
+    assert budget.held_bytes == 0
+
+
+async def test_what_is_left_for_another_turn_is_charged() -> None:
+    budget = budget_of(1 << 20)
+    peer = Peer(budget)
+    peer.feed(request("/x", bytes(20_000)) * 5)
+    (first,) = peer.calls
+    assert budget.held_bytes >= 100_000
+    first.respond(200, ())
+    for number in range(1, 5):
+        await asyncio.sleep(0)
+        peer.calls[number].respond(200, ())
     assert budget.held_bytes == 0
 
 
