@@ -210,8 +210,7 @@ class LimitSettings:
     )
     max_pending_bytes: int = flag(
         4 << 30,
-        "bytes of requests, arriving and pending, before more are refused; one request alone may"
-        " have more",
+        "bytes of requests, arriving and pending, before more are refused",
         flags.integer(1),
     )
     max_client_bytes: int = flag(

@@ -34,9 +34,10 @@ class OverBudgetError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLimits:
-    """In bytes. One request alone may exceed each of them: the limit of a message bounds it.
+    """In bytes.
 
-    total_bytes: with what is pending of the requests that were handed on.
+    total_bytes: with what is pending of the requests that were handed on. client_bytes and
+    connection_bytes: one request alone may have more.
     """
 
     total_bytes: int
@@ -111,8 +112,7 @@ class Account:
         return self._client.name
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
-        """Count further bytes. request_bytes: what is charged already for the same request, which
-        alone may exceed the limits.
+        """Count further bytes. request_bytes: what is charged already for the same request.
 
         Raises:
             OverBudgetError: a limit would be exceeded; nothing is charged.
@@ -126,11 +126,11 @@ class Account:
         if client.name and client_bytes > limits.client_bytes and client.held_bytes > request_bytes:
             raise _over("this client", client.held_bytes, limits.client_bytes)
         all_bytes = budget.held_bytes + size_bytes
+        if all_bytes > budget.largest_held_bytes and budget.held_bytes > request_bytes:
+            raise _over("all clients", budget.held_bytes, budget.largest_held_bytes, shared=True)
         total_bytes = budget.held_bytes + budget.pending_bytes()
-        full = all_bytes > budget.largest_held_bytes
-        if (full or total_bytes + size_bytes > limits.total_bytes) and total_bytes > request_bytes:
-            limit = budget.largest_held_bytes if full else limits.total_bytes
-            raise _over("all clients", total_bytes, limit, shared=True)
+        if total_bytes + size_bytes > limits.total_bytes:
+            raise _over("all clients", total_bytes, limits.total_bytes, shared=True)
         self.held_bytes = connection_bytes
         client.held_bytes = client_bytes
         budget.held_bytes = all_bytes

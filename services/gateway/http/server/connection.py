@@ -172,21 +172,10 @@ class HttpConnection(asyncio.Protocol):
                 self._parse(data)
             else:
                 self._parse_turn(data)
-            if self._call is not None or self._deferred:
+            if self._call is not None or self._deferred or self._held_bytes:
                 self._charge_arriving()
-            elif self._held_bytes:
-                self._release_arriving()
-        except RequestRejected as rejected:
-            self._reject(rejected.status, rejected.message, rejected.extra)
-        except httptools.HttpParserCallbackError as error:
-            cause = error.__context__
-            if isinstance(cause, RequestRejected):
-                self._reject(cause.status, cause.message, cause.extra)
-            else:
-                _log.error("HTTP request failed while it was parsed", exc_info=cause)
-                self._reject(500, INTERNAL_MESSAGE)
-        except httptools.HttpParserError as error:
-            self._reject(400, f"malformed HTTP request: {error}")
+        except (RequestRejected, httptools.HttpParserError) as error:
+            self._reject_for(error)
         self._update_transport()
 
     def eof_received(self) -> bool:
@@ -270,6 +259,9 @@ class HttpConnection(asyncio.Protocol):
             data = known_head.split_request(call, data)
             call.keep_alive = not self._draining
             self._accept_request(call)
+        else:
+            self._deferred = data
+            return b""
         return data
 
     def _fill_body_buffer(self, data: bytes) -> bytes:
@@ -369,15 +361,21 @@ class HttpConnection(asyncio.Protocol):
             call.fail(500, INTERNAL_MESSAGE)
 
     def _charge_arriving(self) -> None:
-        """Charge what has arrived of a request that is not complete."""
-        arrived = self._header_bytes if self._in_headers else self._body.size_bytes
-        growth = arrived + len(self._deferred) - self._held_bytes
-        if growth > 0 and self._account is not None:
+        """Charge what has arrived of a request that is not complete, and what is left unparsed."""
+        arrived = len(self._deferred)
+        if self._call is not None:
+            arrived += self._header_bytes if self._in_headers else self._body.size_bytes
+        growth = arrived - self._held_bytes
+        if self._account is None or not growth:
+            return
+        if growth < 0:
+            self._account.release(-growth)
+        else:
             try:
                 self._account.charge(growth, self._held_bytes)
             except OverBudgetError as error:
                 raise RequestRejected(503, error.message, _RETRY_AFTER) from None
-            self._held_bytes += growth
+        self._held_bytes = arrived
 
     def _release_arriving(self) -> None:
         if self._held_bytes and self._account is not None:
@@ -389,6 +387,19 @@ class HttpConnection(asyncio.Protocol):
             call.hold(size_bytes)
         except OverBudgetError as error:
             raise RequestRejected(503, error.message, _RETRY_AFTER) from None
+
+    def _reject_for(self, error: Exception) -> None:
+        if isinstance(error, httptools.HttpParserCallbackError):
+            cause = error.__context__
+            if not isinstance(cause, RequestRejected):
+                _log.error("HTTP request failed while it was parsed", exc_info=cause)
+                self._reject(500, INTERNAL_MESSAGE)
+                return
+            error = cause
+        if isinstance(error, RequestRejected):
+            self._reject(error.status, error.message, error.extra)
+        else:
+            self._reject(400, f"malformed HTTP request: {error}")
 
     def _reject(self, status: int, message: str, extra: bytes = b"") -> None:
         """Respond to a request that is not read any further, then close."""

@@ -30,13 +30,14 @@ def test_a_connection_has_a_limit() -> None:
     account.charge(60)
 
 
-def test_one_request_alone_may_exceed_every_limit() -> None:
+def test_one_request_alone_may_exceed_the_limits_of_its_client() -> None:
     account = ByteBudget(LIMITS).open_account("a")
     account.charge(90)
-    account.charge(1000, 90)
-    assert over(account, 1).message
-    account.release(1090)
-    account.charge(500)
+    account.charge(300, 90)
+    assert "this connection" in over(account, 1).message
+    assert over(account, 11, 390).shared
+    account.release(390)
+    account.charge(400)
 
 
 def test_a_client_has_a_limit_over_its_connections() -> None:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
 
 LIMITS = HttpLimits(max_body_bytes=1 << 22, max_pipelined=32)
-PATHS = ["/echo?%d" % number for number in range(2000)]
 
 
 class TurnCountingSite(HttpSite):
