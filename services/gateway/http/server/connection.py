@@ -51,7 +51,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOIN_BYTES: Final = 65536
 # What is parsed of further requests before other connections have their turn, and how many of them
 # are accepted without being parsed.
-_TURN_BYTES: Final = 8192
+_TURN_BYTES: Final = 4096
 _TURN_REQUESTS: Final = range(16)
 # What a request costs beside its body while it waits behind others.
 _QUEUED_CALL_BYTES: Final = 2048

@@ -69,8 +69,8 @@ async def test_a_read_of_many_requests_takes_many_turns(*, same: bool) -> None:
         status, _, got = await read_response(reader)
         assert (status, got) == (200, f"{target} 0".encode())
     most = max(site.turns.count(turn) for turn in set(site.turns))
-    # 8 KiB of heads of this size.
-    assert most <= 8192 // len(request("/x")) + 16 + 1
+    # 4 KiB of heads of this size.
+    assert most <= 4096 // len(request("/x")) + 16 + 1
     writer.close()
     await site.server.close()
 
