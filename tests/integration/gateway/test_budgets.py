@@ -34,23 +34,23 @@ async def test_unfinished_bodies_are_bounded_and_freed_when_they_are_aborted() -
     async with gateway_site(max_pending_bytes=8 * MIB) as site:
         budget = site.service._budget
         writers = []
-        answers = []
+        responses = []
         for _ in range(6):
             reader, writer = await connect(site.http)
             writers.append(writer)
             writer.write(unfinished(2 * MIB))
-            answers.append(asyncio.ensure_future(reader.read(4096)))
+            responses.append(asyncio.ensure_future(reader.read(4096)))
         # Half of the budget is the most that one client may hold: two bodies.
         done: set[Any] = set()
         while len(done) < 4:
-            done, _ = await asyncio.wait(answers, timeout=LIMIT_S, return_when="FIRST_COMPLETED")
+            done, _ = await asyncio.wait(responses, timeout=LIMIT_S, return_when="FIRST_COMPLETED")
             await asyncio.sleep(0)
         for each in done:
             assert each.result().startswith(b"HTTP/1.1 503")
             assert b"unfinished requests" in each.result()
         assert budget.held_bytes <= 4 * MIB
         await ready(site)
-        for each in answers:
+        for each in responses:
             each.cancel()
         for writer in writers:
             writer.transport.abort()

@@ -36,7 +36,7 @@ class TurnCountingSite(HttpSite):
 
 @pytest.mark.parametrize("same", [True, False], ids=["same heads", "different heads"])
 @pytest.mark.parametrize("body", [0, 100, 20_000])
-async def test_pipelined_requests_are_answered_in_order(*, same: bool, body: int) -> None:
+async def test_pipelined_requests_get_their_responses_in_order(*, same: bool, body: int) -> None:
     async with http_site(LIMITS) as site:
         reader, writer = await site.connect()
         number = 300 if body < 1000 else 40
