@@ -9,16 +9,17 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 export ORT_DISABLE_TELEMETRY ?= 1
 
 .PHONY: help install dev models serve unit coverage test e2e nightly compose-test compat compat-record fuzz check fmt proto \
-	docs lock package-test bench clean
+	docs lock package-test bench soak sbom audit pin-images clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/.installed: pyproject.toml requirements/serve.txt
+.venv/.installed: pyproject.toml requirements/serve.txt requirements/build.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nereid needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/build.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/serve.txt
-	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 .venv/.installed-dev: .venv/.installed requirements/dev.txt
@@ -59,13 +60,14 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	$(PYTEST) $(PARALLEL) -m "nightly or not nightly" $(ARGS)
 	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)
 	$(MAKE) fuzz FUZZ="--seconds 600"
+	$(MAKE) sbom audit
 
 compose-test: dev  ## Build the images, start the mesh on a Docker engine, and test it.
 	@docker compose version >/dev/null 2>&1 || { echo "make compose-test needs a Docker engine with Compose v2 (docker compose)"; exit 2; }
 	$(PYTEST) tests/compose $(ARGS)
 
-fuzz: dev  ## Fuzz the parsers. FUZZ="--seconds 600 http2 ..." for so long each, and these targets only.
-	$(BIN)/python -m pip install --quiet 'atheris>=2.3'
+fuzz: dev  ## Fuzz the parsers, for crashes and by cost. FUZZ="--seconds 600 http2 ..." for so long each, and these targets only.
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/fuzz.txt
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # NEREID_TRITON_VENV names a virtual environment that has nvidia-pytriton; without it one is made on first use.
@@ -96,14 +98,33 @@ docs: dev  ## Generate docs/reference from the code that declares flags and metr
 	$(BIN)/python scripts/flag_reference.py
 	$(BIN)/python scripts/metric_reference.py
 
-lock: dev  ## Lock all dependencies, with hashes, in requirements/.
-	$(BIN)/python scripts/lock.py
+lock: dev  ## Lock all dependencies, with hashes, in requirements/. LOCK=--upgrade for the newest.
+	$(BIN)/python scripts/lock.py $(LOCK)
+
+# In an environment of their own: what looks at dependencies is none of them.
+SUPPLY := build/supply
+$(SUPPLY)/.installed: requirements/supply.txt
+	$(PYTHON) -m venv --clear $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install --quiet --require-hashes --requirement requirements/supply.txt
+	touch $@
+
+sbom: $(SUPPLY)/.installed  ## Write what each image is made of to build/sbom (CycloneDX).
+	$(SUPPLY)/bin/python scripts/sbom.py
+
+audit: $(SUPPLY)/.installed  ## Look for known vulnerabilities in what is locked. AUDIT="--service osv" asks OSV.
+	$(SUPPLY)/bin/python scripts/audit.py $(AUDIT)
+
+pin-images:  ## Write the digests of the base images into deploy/Dockerfile and docker-compose.yml.
+	$(PYTHON) scripts/pin_images.py
 
 package-test: dev  ## Build wheel and sdist, install each in an empty environment, and serve a request.
 	$(BIN)/python scripts/package_test.py
 
 bench: dev  ## Measure throughput, latency and CPU per request; benchmarks/README.md.
 	$(BIN)/python -m benchmarks $(BENCH)
+
+soak: dev  ## Hours: a mixed load with connection churn, and the memory of each process. SOAK="--requests 100000" for less.
+	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 clean:  ## Remove what make made.
 	rm -rf .venv $(MODELS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -179,6 +179,10 @@ class ServerProcess:
             used[_name_of(stat.pid)] += stat.cpu_s  # type: ignore[assignment]  # Counter is typed for integers
         return used
 
+    def processes(self) -> dict[int, str]:
+        """The names of its processes by process id."""
+        return {stat.pid: _name_of(stat.pid) for stat in _tree(self._root.pid)}
+
     def stop(self) -> None:
         members = _tree(self._root.pid)
         if self._root.poll() is None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid import rpc
+from nereid.control_calls import UNREACHABLE
 from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable, error_from_code
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid.core.messages import (
     CachedModels,
     Cancel,
@@ -26,7 +28,7 @@ from nereid.core.messages import (
     Release,
     error_status_of,
 )
-from nereid.core.methods import INFER_PATH, SCHEDULER, SHM_NAMESPACE_KEY
+from nereid.core.methods import INFER_PATH, SHM_NAMESPACE_KEY
 from nereid.observability.logging import request_log_extra
 from nereid.shm.mappings import SegmentLostError
 
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_UNREACHABLE: Final = "the scheduler cannot be reached"
 _LINK_BROKE: Final = "the link to the scheduler broke"
 # A request is sent again at most this often because its response was lost with an executor.
 _MAX_LOST_RESPONSES: Final = 2
@@ -147,7 +148,8 @@ class MeshClient:
         self.pending_bytes = 0
         # Those pending, by id.
         self.requests: dict[int, PendingRequest] = {}
-        self._last_id = 0
+        # Begins at random: a request's id is its own in the whole mesh, also when it is sent again.
+        self._last_id = int.from_bytes(os.urandom(5), "little") << 20
         self._link: SchedulerLink | None = None
         self._closed = False
         # The link has been down for longer than the limit, or is closed.
@@ -174,7 +176,7 @@ class MeshClient:
         possibly before this returns.
         """
         if self._unreachable:
-            return self.refuse(request, on_response, Unavailable(_UNREACHABLE))
+            return self.refuse(request, on_response, Unavailable(UNREACHABLE))
         request.id = self._last_id = self._last_id + 1
         pending = PendingRequest(self, request, on_response, size_bytes)
         self.pending_bytes += size_bytes
@@ -237,7 +239,7 @@ class MeshClient:
         if self._link is not None:
             self._link.close()
         self.up = False
-        self._fail_all(Unavailable(_UNREACHABLE) if reason is None else reason)
+        self._fail_all(Unavailable(UNREACHABLE) if reason is None else reason)
 
     # --- the link -------------------------------------------------------------------------------
 
@@ -272,9 +274,11 @@ class MeshClient:
         self.up = False
         self._tensors.on_scheduler_domain("")
         if self._reconnect_limit_s is None:
-            self._fail_all(Unavailable(_UNREACHABLE))
+            self._fail_all(Unavailable(UNREACHABLE))
             return
         self._fail_begun()
+        for pending in self.requests.values():
+            pending.request.resent = True
         _log.warning("%s; %d requests wait to be sent again", _LINK_BROKE, len(self.requests))
         self._start_reconnect_timer()
 
@@ -303,8 +307,8 @@ class MeshClient:
     def _on_reconnect_limit(self) -> None:
         self._reconnect_timer = None
         self._unreachable = True
-        _log.error("%s; failing %d pending requests", _UNREACHABLE, len(self.requests))
-        self._fail_all(Unavailable(_UNREACHABLE))
+        _log.error("%s; failing %d pending requests", UNREACHABLE, len(self.requests))
+        self._fail_all(Unavailable(UNREACHABLE))
 
     def _fail_all(self, reason: NereidError) -> None:
         failed, self.requests = self.requests, {}
@@ -378,6 +382,7 @@ class MeshClient:
         self.release_segments((response.segment_name,))
         self.requests[request.id] = pending
         self.pending_bytes += pending.size_bytes
+        request.resent = True
         if self.up and self._link is not None:
             self._link.send(request)
         return True
@@ -404,23 +409,6 @@ def dial_scheduler(channel: rpc.Channel, domain: str = "") -> OpenLink:
         )
 
     return open_link
-
-
-async def call_scheduler(
-    channel: rpc.Channel, method: str, request: bytes, timeout_s: float | None
-) -> bytes:
-    """One call of the scheduler's control plane, bytes in and bytes out.
-
-    Raises:
-        NereidError: what the scheduler replied, or Unavailable when it did not.
-    """
-    try:
-        return await channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
-    except rpc.NotConnectedError as error:
-        # The scheduler's address is in the log, and not for clients.
-        raise Unavailable(_UNREACHABLE) from error
-    except rpc.RpcError as error:
-        raise error_from_code(int(error.status), error.message) from error
 
 
 def _failure(request_id: int, error: NereidError) -> InferResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from contextlib import asynccontextmanager, contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import uvloop
 
+from nereid.liveness import start_heartbeat
 from nereid.observability.logging import set_up_logging
 from nereid.observability.metrics_endpoint import MetricsEndpoint
 
@@ -69,6 +71,7 @@ def run_service(
     """Run `serve` in an event loop; the exit code. name: of the service, for its log."""
 
     async def run() -> int:
+        start_heartbeat(os.environ)
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)

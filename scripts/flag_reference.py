@@ -61,6 +61,8 @@ def _row(flag: DeclaredFlag, services: list[str]) -> tuple[str, ...]:
     notes = [flag.option.help]
     if flag.option.repeated and "several times" not in flag.option.help:
         notes.append("may be given several times")
+    if flag.option.hardened is not None:
+        notes.append(f"with `--hardened`: `{flag.option.hardened}`")
     older = ", ".join(f"`{name}`" for name in flag.option.deprecated)
     if older:
         notes.append(f"older forms: {older}")

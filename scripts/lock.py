@@ -1,7 +1,13 @@
-"""Locks the dependencies of images, users and tests, with hashes, in requirements/*.txt."""
+"""Locks the dependencies of images, users and tests, with hashes, in requirements/*.txt.
+
+usage: lock.py [--upgrade] [NAME ...]
+
+Versions that are locked already are kept; --upgrade takes the newest of all. NAME: of files.
+"""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -9,22 +15,34 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # File by extras.
 LOCKS = {
-    "gateway": ("gateway",),
+    "dev": ("dev",),
+    "build": ("build",),
+    "gateway": ("gateway", "jwt"),
     "scheduler": ("scheduler",),
     "cache": ("cache",),
     "executor": ("executor",),
-    "serve": ("serve", "examples"),
-    "dev": ("dev",),
+    "executor-openvino": ("executor", "openvino"),
+    "executor-gpu": ("cuda",),
+    "serve": ("serve", "jwt", "examples"),
+    "fuzz": ("fuzz",),
+    "supply": ("supply",),
 }
+# Installed beside what dev.txt installs: no version may differ.
+BESIDE_DEV = {"build", "fuzz"}
 
 
 def main() -> None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "uv"], check=True)
-    for name, extras in LOCKS.items():
-        command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--upgrade"]
-        command += ["--universal", "--python-version=3.11", "--generate-hashes", "--no-header"]
-        command += [f"--extra={extra}" for extra in extras]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(LOCKS)}; none: all")
+    given = parser.parse_args()
+    for name in given.name or LOCKS:
+        command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal"]
+        command += ["--python-version=3.11", "--generate-hashes", "--no-header"]
+        command += [f"--extra={extra}" for extra in LOCKS[name]]
         command += ["pyproject.toml", f"--output-file=requirements/{name}.txt"]
+        command += ["--upgrade"] if given.upgrade else []
+        command += ["--constraint=requirements/dev.txt"] if name in BESIDE_DEV else []
         subprocess.run(command, cwd=ROOT, check=True)
         print(f"requirements/{name}.txt")
 

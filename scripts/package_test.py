@@ -29,9 +29,11 @@ LIMIT_S = 120.0
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
-        build = make_environment(work / "build", "build")
-        run(build, "-m", "build", "--outdir", str(work / "dist"), str(ROOT))
+        lock = ROOT / "requirements" / "build.txt"
+        build = make_environment(work / "build", "--require-hashes", f"--requirement={lock}")
+        run(build, "-m", "build", "--no-isolation", "--outdir", str(work / "dist"), str(ROOT))
         for package in sorted((work / "dist").iterdir()):
+            # Not from the lock file: whoever installs it gets the newest that it permits.
             python = make_environment(work / package.name, f"{package}[serve]")
             found = run(python, "-c", "import importlib.util as u; print(u.find_spec('services'))")
             if found.strip() != "None":
@@ -41,7 +43,7 @@ def main() -> None:
 
 
 def make_environment(path: Path, *packages: str) -> Path:
-    """A new virtual environment with these packages; its Python."""
+    """A new virtual environment with what pip is asked for; its Python."""
     venv.create(path, with_pip=True)
     python = path / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", *packages)

@@ -120,5 +120,7 @@ class ReadinessReporter(Protocol):
     def reports_readiness(self) -> bool:
         """Whether the model that is loaded now does."""
 
-    def query_readiness(self, on_response: Callable[[bool], None]) -> None:
-        """From any thread. on_response is called from any thread, or never if the model hangs."""
+    def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
+        """From any thread. on_response is called from any thread: soon with None, as the model is
+        being asked, then with its response, or never if the model hangs.
+        """

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
-from nereid.cli.serve import command
 from nereid.version import version
 
-_COMMANDS = {"serve": (command.main, "start a whole mesh on this machine")}
+_COMMANDS = {
+    "serve": ("nereid.cli.serve.command", "start a whole mesh on this machine"),
+    "api-key": ("nereid.cli.api_key", "make an API key for --auth-config"),
+    "mesh-token": ("nereid.cli.mesh_token", "make the secret that the services of a mesh share"),
+}
 
 
 def main() -> None:
     """Run the command that argv names."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in _COMMANDS:
-        sys.exit(_COMMANDS[name][0](sys.argv[2:]))
+        # Only this one's imports: the process of `serve` stays small.
+        sys.exit(importlib.import_module(_COMMANDS[name][0]).main(sys.argv[2:]))
     if name in ("-V", "--version", "version"):
         print(f"nereid {version()}")
         sys.exit(0)
     if name and name not in ("-h", "--help", "help"):
         print(f"nereid: unknown command '{name}'", file=sys.stderr)
-    lines = [f"  nereid {each:8} {what}" for each, (_, what) in _COMMANDS.items()]
+    lines = [f"  nereid {each:11} {what}" for each, (_, what) in _COMMANDS.items()]
     print("usage: nereid COMMAND [FLAGS]   (nereid COMMAND --help lists a command's flags)")
     print(*lines, "  nereid --version", sep="\n")
     sys.exit(0 if name in ("-h", "--help", "help") else 2)

@@ -32,13 +32,14 @@ class Topic(enum.Enum):
     EXECUTORS = "Executors and devices"
     HTTP = "HTTP"
     GRPC = "gRPC"
+    AUTHENTICATION = "Client authentication"
     LIMITS = "Limits"
     METRICS = "Metrics"
     TRACING = "Tracing"
     LOGGING = "Logging"
     CACHE = "Response cache"
     SHARED_MEMORY = "Shared memory"
-    MESH = "TLS between services"
+    MESH = "Access and TLS between services"
     TRITON = "Triton's flags without an equivalent"
 
 
@@ -58,6 +59,8 @@ class Flag:
     bare: str | None = None
     # May hold a password: not shown in errors, and passed to child processes by environment only.
     secret: bool = False
+    # The text that stands for the default with --hardened; None: the default.
+    hardened: str | None = None
 
 
 def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
@@ -70,9 +73,11 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     repeated: bool = False,
     bare: str | None = None,
     secret: bool = False,
+    hardened: str | None = None,
 ) -> Any:
     """A dataclass field that is read from --its-name. A default of `...` makes it required."""
-    metadata = {"flag": Flag(help, parse, aliases, deprecated or {}, repeated, bare, secret)}
+    option = Flag(help, parse, aliases, deprecated or {}, repeated, bare, secret, hardened)
+    metadata = {"flag": option}
     if default is ...:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

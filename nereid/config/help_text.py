@@ -35,6 +35,8 @@ def _entry(flag: DeclaredFlag) -> list[str]:
     notes = ["required"] if flag.required else []
     if flag.default_text:
         notes.append(f"default: {flag.default_text}")
+    if flag.option.hardened is not None:
+        notes.append(f"with --hardened: {flag.option.hardened}")
     if flag.option.aliases:
         notes.append(f"alias: {', '.join(flag.option.aliases)}")
     if flag.option.deprecated:

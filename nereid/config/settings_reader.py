@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings")
 
+# The field of --hardened (nereid.config.hardened).
+_HARDENED = "hardened"
 # How similar an unknown flag must be to a known one to be taken for a typing error.
 _SIMILARITY = 0.75
 
@@ -60,8 +62,11 @@ def read_shared_settings(
     _warn_of_deprecated(given, flags, program)
     errors = _unknown_arguments(surplus, flags)
     values: dict[str, Any] = {}
-    for flag in flags:
+    # The flag for the others' defaults comes first.
+    for flag in sorted(flags, key=lambda each: each.field.name != _HARDENED):
         texts, source = _texts(flag, _texts_in_argv(given, flag), environ)
+        if texts is None and values.get(_HARDENED) and flag.option.hardened is not None:
+            texts = [flag.option.hardened]
         if texts is not None:
             values |= _parsed(flag, texts, source, errors)
         elif flag.required:

@@ -156,6 +156,7 @@ def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
     if isinstance(item, CachedModels):
         frame.cached_models.shm_namespace = item.shm_namespace
         frame.cached_models.names[:] = item.names
+        frame.cached_models.digest_key = item.digest_key
         frame.cached_models.SetInParent()
     elif isinstance(item, TraceRules):
         frame.trace_rules.Clear()
@@ -225,7 +226,7 @@ def read_log_rules(message: pb.LogRules) -> LogRules:
 def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
     if frame.HasField("cached_models"):
         notice = frame.cached_models
-        yield CachedModels(tuple(notice.names), notice.shm_namespace)
+        yield CachedModels(tuple(notice.names), notice.shm_namespace, notice.digest_key)
     if frame.HasField("trace_rules"):
         rules = frame.trace_rules
         models = tuple((name, _read_rule(rule)) for name, rule in rules.models.items())
@@ -265,8 +266,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.digest = item.digest
     if item.caller:
         message.caller = item.caller
-    if item.accepts_many:
-        message.accepts_many = True
+    if item.accepts_many or item.resent:
+        message.accepts_many, message.resent = item.accepts_many, item.resent
 
 
 def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
@@ -283,6 +284,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.digest = message.digest
     request.caller = message.caller
     request.accepts_many = message.accepts_many
+    request.resent = message.resent
     return request
 
 

@@ -10,6 +10,8 @@ from typing import ClassVar, Final
 
 INTERNAL_MESSAGE = "internal error; the server's log has the cause"
 
+_MAX_MESSAGE: Final = 65536
+
 
 class NereidError(Exception):
     """A failure with a text for the client. The class name is the metric label."""
@@ -19,6 +21,9 @@ class NereidError(Exception):
 
     def __init__(self, message: str, *, accepted: bool = False) -> None:
         """accepted: the request was valid and failed later (HTTP then responds with text/plain)."""
+        if len(message) > _MAX_MESSAGE:
+            # It quotes the client.
+            message = message[:_MAX_MESSAGE] + "..."
         super().__init__(message)
         self.message = message
         self.accepted = accepted
@@ -60,6 +65,12 @@ class AlreadyExists(NereidError):
     code = 6
 
 
+class Aborted(NereidError):
+    """The request may have run, and its model runs no request twice: only the client can decide."""
+
+    code = 10
+
+
 class Unimplemented(NereidError):
     """The server does not offer this; Triton calls it UNSUPPORTED."""
 
@@ -82,10 +93,11 @@ class Unavailable(NereidError):
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
 # gRPC status code to HTTP status: Triton's table (HttpCodeFromError), in which all others are 400,
-# and DeadlineExceeded, which Triton does not have.
+# and DeadlineExceeded and Aborted, which Triton does not have.
 _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,
     NotFound.code: 404,
+    Aborted.code: 409,
     Unimplemented.code: 501,
     Internal.code: 500,
     Unavailable.code: 503,

@@ -59,7 +59,7 @@ class Arrival(NamedTuple):
 class InferRequest:
     """One inference request of a gateway to the scheduler.
 
-    id is unique on the gateway's link, request_id is the client's text. head is a
+    id is unique in the mesh, request_id is the client's text. head is a
     ModelInferRequest without id, parameters and tensor data; payloads holds one raw tensor for each
     of its inputs. timeout_us is Triton's limit on queueing time, deadline (time.monotonic seconds)
     the client's limit on everything.
@@ -85,6 +85,8 @@ class InferRequest:
     depth: int = 0
     # The client accepts any number of responses; decoupled models refuse all other requests.
     accepts_many: bool = False
+    # It was sent before, and may have begun to run.
+    resent: bool = False
     # Where outputs go in clients' shared memory. Gateway only: it is not sent.
     placements: list[Any] | None = None
     # The client wants an empty final response of a decoupled model. Gateway only: it is not sent.
@@ -164,12 +166,14 @@ class InferResponse:
 
 
 class CachedModels(NamedTuple):
-    """The models whose requests need a digest, and the scheduler's memory domain
+    """The models whose requests need a digest, the key for it, and the scheduler's memory domain
     (nereid.shm.segments.shm_namespace). Replaces the previous notice.
     """
 
     names: tuple[str, ...]
     shm_namespace: str = ""
+    # Secret. Empty: the scheduler computes the digests.
+    digest_key: bytes = b""
     # An id that no request has: code that looks responses up by id needs no extra test.
     id: int = 0
 

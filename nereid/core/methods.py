@@ -9,6 +9,9 @@ INFER_PATH: Final = SCHEDULER + "Infer"
 JOIN_PATH: Final = SCHEDULER + "Join"
 EXECUTE_PATH: Final = SCHEDULER + "Execute"
 
+# Metadata of an executor's streams: a random number that its process made when it started. The same
+# process replaces its own streams, and no other does.
+EXECUTOR_KEY: Final = "nereid-executor"
 # Metadata of an Execute stream: which instance it belongs to.
 INSTANCE_KEY: Final = "nereid-instance"
 # Present if the instance supports MemberControls.

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.model_config.validation.model import validate_config
 from nereid.pb import model_config_pb2
 
@@ -95,6 +96,8 @@ class ModelConfig:
     batching: DynamicBatching | None
     decoupled: bool
     response_cache: bool
+    # A request that may have begun to run is not run again.
+    at_most_once: bool
     proto: model_config_pb2.ModelConfig
 
 
@@ -118,6 +121,7 @@ def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
         batching=_batching(proto.dynamic_batching) if has_dynamic_batching else None,
         decoupled=proto.model_transaction_policy.decoupled,
         response_cache=proto.response_cache.enable,
+        at_most_once=runs_at_most_once(proto),
         proto=proto,
     )
 

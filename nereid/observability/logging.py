@@ -1,5 +1,8 @@
 """The services' logs: flags, set-up, formats.
 
+Much of what is logged was chosen by clients: names, ids, headers, texts of errors. So one record is
+one line, whatever its message says, and the lines of a traceback are indented.
+
 Every line about a request carries the client's request id and the trace id: pass
 `extra=request_log_extra(request.request_id, request.trace_context)`. Knows no service.
 """
@@ -8,11 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from nereid.config.flags import Topic, boolean, choice, flag, integer
 from nereid.core.messages import LogRules
@@ -24,6 +28,12 @@ if TYPE_CHECKING:
 _TRACE_ID: Final = slice(1, 17)
 _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
 
+
+# C0 and C1 but for the tab, line and paragraph separators, bidirectional controls, lone surrogates.
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r"}
 
 LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
 
@@ -122,14 +132,24 @@ def formatter(log_format: str, service: str) -> logging.Formatter:
     return _Triton(iso=log_format == "ISO8601")
 
 
-class _Text(logging.Formatter):
+class _Plain(logging.Formatter):
+    """What the forms that are no JSON objects share: tracebacks below the line."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        # It quotes texts of errors, which must not pass for lines of the log.
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"    {escape_controls(line)}" for line in lines)
+
+
+class _Text(_Plain):
     """A line for people; the ids of its request stand at the end."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = escape_controls(record.message)
         return super().formatMessage(record) + _ids_at_end(record)
 
 
-class _Triton(logging.Formatter):
+class _Triton(_Plain):
     """As Triton: I1121 06:52:42.123456 7 service.py:98] "text", or with the time in ISO 8601."""
 
     def __init__(self, *, iso: bool) -> None:
@@ -140,7 +160,7 @@ class _Triton(logging.Formatter):
         letter = _LETTERS.get(record.levelname, "I")
         at = time.gmtime(record.created)
         where = f"{record.process} {record.filename}:{record.lineno}]"
-        text = json.dumps(record.message, ensure_ascii=False) + _ids_at_end(record)
+        text = _json(record.message) + _ids_at_end(record)
         if self._iso:
             return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', at)} {letter} {where} {text}"
         micros = int(record.created % 1 * 1e6)
@@ -167,7 +187,20 @@ class _Json(logging.Formatter):
         line |= _request_ids(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return _json(line)
+
+
+def escape_controls(text: str) -> str:
+    """The text in one line, with escapes for controls and for what changes the order of text."""
+    return text if text.isprintable() else _CONTROLS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}"
+
+
+def _json(value: object) -> str:
+    return escape_controls(json.dumps(value, ensure_ascii=False))
 
 
 def _request_ids(record: logging.LogRecord) -> dict[str, str]:

@@ -216,6 +216,11 @@ GATEWAY_CONNECTIONS: Final = _gauge(
 GATEWAY_LINKED: Final = _gauge(
     "nereid_gateway_linked", "1 while this gateway's link to the scheduler is up, else 0"
 )
+ACCESS_REFUSALS: Final = _counter(
+    "nereid_gateway_access_refusals_total",
+    "Calls and requests refused by client authentication (--auth-config), by reason",
+    "reason",
+)
 EXECUTOR_JOINED: Final = _gauge(
     "nereid_executor_joined", "1 while this executor is joined to the scheduler, else 0"
 )

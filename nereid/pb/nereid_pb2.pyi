@@ -53,6 +53,14 @@ class CacheStore(_message.Message):
     trace_context: bytes
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., time_to_live_ms: _Optional[int] = ..., trace_context: _Optional[bytes] = ...) -> None: ...
 
+class CachedResponse(_message.Message):
+    __slots__ = ("head", "payloads")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    head: bytes
+    payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class LookupResultFrame(_message.Message):
     __slots__ = ("results", "usage")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -136,7 +144,7 @@ class RequestFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_segments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +165,7 @@ class InferRequest(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_MANY_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    RESENT_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
@@ -170,7 +179,8 @@ class InferRequest(_message.Message):
     digest: bytes
     accepts_many: bool
     caller: int
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ...) -> None: ...
+    resent: bool
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ...) -> None: ...
 
 class ResponseFrame(_message.Message):
     __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces")
@@ -240,12 +250,14 @@ class Moment(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ns: _Optional[int] = ...) -> None: ...
 
 class CachedModels(_message.Message):
-    __slots__ = ("names", "shm_namespace")
+    __slots__ = ("names", "shm_namespace", "digest_key")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_KEY_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     shm_namespace: str
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ...) -> None: ...
+    digest_key: bytes
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., digest_key: _Optional[bytes] = ...) -> None: ...
 
 class TraceRules(_message.Message):
     __slots__ = ("default_rule", "models")
@@ -339,7 +351,7 @@ class MemberControl(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., member: _Optional[int] = ..., kind: _Optional[_Union[MemberControl.Kind, str]] = ...) -> None: ...
 
 class BatchMember(_message.Message):
-    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context", "timeout_us")
+    __slots__ = ("head", "payloads", "request_id", "parameters", "remaining_us", "trace_context", "timeout_us", "id")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +366,7 @@ class BatchMember(_message.Message):
     REMAINING_US_FIELD_NUMBER: _ClassVar[int]
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
     request_id: str
@@ -361,7 +374,8 @@ class BatchMember(_message.Message):
     remaining_us: int
     trace_context: bytes
     timeout_us: int
-    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., timeout_us: _Optional[int] = ...) -> None: ...
+    id: int
+    def __init__(self, head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., timeout_us: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Executed(_message.Message):
     __slots__ = ("id", "responses", "compute_input_ns", "compute_infer_ns", "compute_output_ns", "partial", "busy")
@@ -382,7 +396,7 @@ class Executed(_message.Message):
     def __init__(self, id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "recalled")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -392,6 +406,7 @@ class ExecutorEvent(_message.Message):
     CUSTOM_METRICS_FIELD_NUMBER: _ClassVar[int]
     READINESS_REPORT_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_LOST_FIELD_NUMBER: _ClassVar[int]
+    RECALLED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
     instance_failed: InstanceFailed
@@ -401,17 +416,28 @@ class ExecutorEvent(_message.Message):
     custom_metrics: CustomMetrics
     readiness_report: ReadinessReport
     instance_lost: InstanceLost
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ...) -> None: ...
+    recalled: Recalled
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ...) -> None: ...
+
+class Recalled(_message.Message):
+    __slots__ = ("request", "response")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    response: InferResponse
+    def __init__(self, request: _Optional[int] = ..., response: _Optional[_Union[InferResponse, _Mapping]] = ...) -> None: ...
 
 class ReadinessReport(_message.Message):
-    __slots__ = ("question", "instance", "ready")
+    __slots__ = ("question", "instance", "ready", "asked")
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
     question: int
     instance: int
     ready: bool
-    def __init__(self, question: _Optional[int] = ..., instance: _Optional[int] = ..., ready: bool = ...) -> None: ...
+    asked: bool
+    def __init__(self, question: _Optional[int] = ..., instance: _Optional[int] = ..., ready: bool = ..., asked: bool = ...) -> None: ...
 
 class CustomMetrics(_message.Message):
     __slots__ = ("series",)
@@ -475,20 +501,22 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     BACKENDS_FIELD_NUMBER: _ClassVar[int]
     SHM_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     backends: _containers.RepeatedScalarFieldContainer[str]
     shm_namespace: str
     process: str
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
+    begun_requests: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
@@ -567,20 +595,28 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "recall")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
     LOG_RULES_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     READINESS_QUERY_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
     log_rules: LogRules
     release: Release
     readiness_query: ReadinessQuery
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ...) -> None: ...
+    recall: Recall
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ...) -> None: ...
+
+class Recall(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    def __init__(self, request: _Optional[int] = ...) -> None: ...
 
 class ReadinessQuery(_message.Message):
     __slots__ = ("question", "instance")

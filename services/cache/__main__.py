@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings
 from nereid.observability.tracing import open_tracer
+from nereid.rpc import ServerOptions
 from nereid.service_process import (
     freeze_started_objects,
     listening_for,
@@ -22,16 +24,22 @@ from nereid.services.cache.settings import CacheSettings
 if TYPE_CHECKING:
     from nereid.service_process import Shutdown
 
+_log = logging.getLogger(__name__)
+
 _PROGRAM = "nereid.services.cache"
 
 
 async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
-    service = CacheService(make_store(settings.store_config()), open_tracer(settings, "cache"))
+    service = CacheService(
+        make_store(settings.store_config()),
+        open_tracer(settings, "cache"),
+        settings.with_keepalive(ServerOptions()),
+    )
     try:
         with listening_for("--cache-listen"):
-            tls = settings.mesh_tls_server(settings.cache_listen)
-            await service.listen(settings.cache_listen, tls)
+            address = await service.listen(settings)
+        _log.info("open to %s at %s: the cache", settings.mesh_users(address), address)
         async with metrics_port(settings, partial(metrics.write, service)):
             freeze_started_objects()
             await shutdown.wait()
@@ -42,7 +50,7 @@ async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
 
 def main() -> int:
     """Run the process."""
-    settings = read_settings(CacheSettings, sys.argv[1:], os.environ, _PROGRAM)
+    settings = read_settings(CacheSettings, sys.argv[1:], read_environ(), _PROGRAM)
     return run_service(settings, serve, name="cache", program=_PROGRAM)
 
 

@@ -20,6 +20,7 @@ _OPTION: Final = re.compile(r"[a-z_]+=")
 _DEFAULT_BYTES: Final = 256 << 20
 USER_VARIABLE: Final = "TRITONCACHE_REDIS_USERNAME"
 PASSWORD_VARIABLE: Final = "TRITONCACHE_REDIS_PASSWORD"  # noqa: S105 - the variable's name
+CACHE_VARIABLES: Final = (USER_VARIABLE, PASSWORD_VARIABLE)
 _SCHEMES: Final = ("redis", "rediss", "unix")
 _SENTINELS: Final = frozenset({"sentinel_user", "sentinel_password"})
 _SECRET: Final = ("password", "sentinel_password")
@@ -71,6 +72,17 @@ class RedisConfig:
 
 CacheConfig = LocalConfig | RedisConfig
 
+
+def _first_line(path: str) -> str:
+    try:
+        line = Path(path).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(error.strerror if isinstance(error, OSError) else "not text") from error
+    if not line:
+        raise ValueError("its first line is empty")
+    return line
+
+
 _natural = integer(0)
 _LOCAL_OPTIONS: Final[dict[str, Callable[[str], object]]] = {"size": integer(1), "ttl": seconds}
 _REDIS_OPTIONS: Final[dict[str, Callable[[str], object]]] = {
@@ -79,6 +91,7 @@ _REDIS_OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "url": str,
     "user": str,
     "password": str,
+    "password_file": _first_line,
     "sentinel_user": str,
     "sentinel_password": str,
     "db": _natural,
@@ -138,6 +151,8 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
             errors.append(f"{name},{written}={shown}: {error}")
     if name == "redis":
         errors += _redis_errors(values)
+        if "password_file" in values:
+            values["password"] = values.pop("password_file")
         # A flag wins over its variable.
         values.setdefault("user", environ.get(USER_VARIABLE, ""))
         values.setdefault("password", environ.get(PASSWORD_VARIABLE, ""))
@@ -169,6 +184,8 @@ def _redis_errors(values: Mapping[str, object]) -> list[str]:
         errors.append("redis: host or url is required")
     if url and values.get("host"):
         errors.append("redis: host and url exclude each other")
+    if "password" in values and "password_file" in values:
+        errors.append("redis: password and password_file exclude each other")
     scheme, _, rest = url.partition("://")
     kind, _, variant = scheme.partition("+")
     if url and (kind not in _SCHEMES or (variant and (variant not in _MANY or kind == "unix"))):

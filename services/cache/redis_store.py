@@ -181,15 +181,14 @@ class RedisStore:
     async def _run_pipeline(self, exchanges: list[_Exchange]) -> None:
         started_ns = time.perf_counter_ns()
         pipeline = self._client.pipeline(transaction=False)
-        prefix = self._prefix
         for exchange in exchanges:
             for store in exchange.stores:
                 time_to_live_ms = store.time_to_live_ms or self._options.time_to_live_ms
-                pipeline.set(prefix + store.key, store.value, px=time_to_live_ms or None)
+                pipeline.set(self._name(store.key), store.value, px=time_to_live_ms or None)
         stores = len(pipeline)
         for exchange in exchanges:
             for lookup in exchange.lookups:
-                pipeline.get(prefix + lookup.key)
+                pipeline.get(self._name(lookup.key))
         all_results = await pipeline.execute(raise_on_error=False)
         stored, results = iter(all_results[:stores]), iter(all_results[stores:])
         took_ns = time.perf_counter_ns() - started_ns
@@ -205,6 +204,10 @@ class RedisStore:
                 replies = [next(stored) for _ in exchange.stores]
                 error = self._finish_stores(exchange, replies) or error
         self._log_change(error)
+
+    def _name(self, key: bytes) -> bytes:
+        """A key's name in Redis, where operators read it."""
+        return self._prefix + key.hex().encode()
 
     def _finish_lookups(self, exchange: _Exchange, values: list[Any]) -> Exception | None:
         error = None

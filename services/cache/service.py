@@ -18,6 +18,7 @@ from nereid.core.cache_messages import (
     CacheRequestCodec,
     CacheStore,
 )
+from nereid.mesh_auth.guard import guarded
 from nereid.rpc import Handlers, Server, ServerOptions, accept_link
 from nereid.services.cache.cache_config import LocalConfig
 from nereid.services.cache.memory_store import MemoryStore
@@ -27,13 +28,12 @@ if TYPE_CHECKING:
     from nereid.core.cache_messages import CacheReply, CacheRequest, CacheUsage, LookupResult
     from nereid.observability.tracing import Tracer
     from nereid.rpc import Call, Link
-    from nereid.rpc.net.tls_files import Tls
     from nereid.services.cache.cache_config import CacheConfig, RedisConfig
+    from nereid.services.cache.settings import CacheSettings
     from nereid.services.cache.store import OnFound, OnStored, ResponseStore
 
 _log = logging.getLogger(__name__)
 
-_SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # From the first change until the links are sent the store's usage.
 _USAGE_DELAY_S: Final = 0.25
 
@@ -69,9 +69,15 @@ def _run_timeout_s(config: RedisConfig) -> float | None:
 class CacheService:
     """One cache. Create it inside its event loop."""
 
-    def __init__(self, store: ResponseStore, tracer: Tracer | None = None) -> None:
-        """tracer: None: no traces. The service closes it."""
+    def __init__(
+        self,
+        store: ResponseStore,
+        tracer: Tracer | None = None,
+        options: ServerOptions | None = None,
+    ) -> None:
+        """tracer: None: no traces. The service closes it. options: of connections."""
         self._store = store
+        self._options = options or ServerOptions()
         self._tracer = tracer
         self._links: set[Link[CacheReply]] = set()
         self._server: Server | None = None
@@ -93,11 +99,13 @@ class CacheService:
         link.on_down = partial(self._links.discard, link)
         self._links.add(link)
 
-    async def listen(self, address: str, tls: Tls | None = None) -> str:
-        """Serve at an address; the address that was bound. Raises OSError."""
-        if self._server is None:
-            self._server = Server(self.handlers(), _SERVER_OPTIONS)
-        real = await self._server.listen(address, tls)
+    async def listen(self, settings: CacheSettings) -> str:
+        """Serve at --cache-listen; the address that was bound. Raises OSError."""
+        handlers = guarded(self.handlers(), settings.mesh_guard())
+        self._server = Server(handlers, settings.with_keepalive(ServerOptions()))
+        address = settings.cache_listen
+        tls = settings.mesh_tls_server(address)
+        real = await self._server.listen(address, tls, private=settings.mesh_private)
         _log.info("listening at %s", real)
         return real
 

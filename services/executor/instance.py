@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from nereid.core.methods import (
     CONTROLS_KEY,
     CRASH_REPORTS_KEY,
     EXECUTE_PATH,
+    EXECUTOR_KEY,
     INSTANCE_KEY,
     READINESS_KEY,
 )
@@ -28,11 +30,12 @@ from nereid.rpc import BlockingStream, RpcError, Status
 from nereid.services.executor.backends.direct_serving import DirectServing, StreamContext
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from nereid.services.executor.batch.request_runner import RequestRunner
+from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.shared_tensors import OutputLender
 from nereid.services.executor.warmup import warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nereid.backends import InstanceSpec, Model
     from nereid.observability.tracing import Tracer
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 10.0
+# How long a model whose scheduler was lost may go on with its batch, whose requests may be sent
+# again.
+_ABANDONED_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 
@@ -100,8 +106,13 @@ class InstanceContext:
     # Held while a model is loaded, to bound how many load at the same time.
     load_slots: threading.Semaphore
     shared_tensors: SharedTensors
+    # The EXECUTOR_KEY of this process's streams.
+    process: str = field(default_factory=lambda: secrets.token_hex(16))
+    # Metadata that proves to the scheduler whose a stream is, each for one stream; None: none.
+    credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
     # Records the spans of sampled requests; None: nothing is traced.
     tracer: Tracer | None = None
+    recent_runs: RecentRuns = field(default_factory=RecentRuns)
 
 
 @dataclass(frozen=True)
@@ -163,8 +174,12 @@ class Instance:
 
     def stop(self, *, abandon: bool = False) -> None:
         """End after the current batch; abandon: its responses can no longer be delivered."""
-        if abandon:
+        if abandon and not self._abandoned.is_set():
             self._abandoned.set()
+            if self._lender is not None:
+                self._lender.close()
+            if self._direct is not None:
+                self._context.recent_runs.begin(self, self._direct.running_requests())
         self._stopping.set()
         if self._direct is not None:
             self._direct.wake()
@@ -175,7 +190,7 @@ class Instance:
         if stream is not None and (abandon or not self._is_busy()):
             stream.close()
 
-    def query_readiness(self, on_response: Callable[[bool], None]) -> None:
+    def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """Whether the model reports itself ready. From any thread; a model may not respond."""
         if self._readiness is None:
             on_response(False)
@@ -208,6 +223,7 @@ class Instance:
                 error_status.message,
             )
         self._state = InstanceState.STOPPED
+        self._context.recent_runs.abandon(self)
         self._callbacks.on_ended(error_status)
 
     def _load_and_serve(self) -> None:
@@ -230,13 +246,20 @@ class Instance:
         self._warm_up(BatchRunner(self.spec, model).execute)
         context = self._context
         runner = BatchRunner(
-            self.spec, model, context.tracer, context.shared_tensors.view, self._lender
+            self.spec,
+            model,
+            context.tracer,
+            context.shared_tensors.view,
+            self._lender,
+            recent_runs=context.recent_runs,
         )
         self._serve_streams(lambda: self._serve_batch_stream(runner))
 
     def _serve_requests(self, model: RequestModel) -> None:
         """Like _serve_batches, for a model that may be lost and is restarted then."""
-        self._requests = runner = RequestRunner(self.spec, model, self._context.tracer)
+        self._requests = runner = RequestRunner(
+            self.spec, model, self._context.tracer, self._context.recent_runs
+        )
         if isinstance(model, ReadinessReporter):
             self._readiness = model
         try:
@@ -247,11 +270,15 @@ class Instance:
         while True:
             try:
                 self._serve_streams(lambda: self._serve_request_stream(model, runner))
+                if self._abandoned.is_set() and not model.decoupled:
+                    runner.finish_batches(_ABANDONED_S)
                 return
             except ModelLostError:
                 # The stream is closed: the scheduler sends nothing until the model is back.
                 if not model.restart(self._stopping):
                     return
+            finally:
+                runner.forget_runs()
 
     def _warm_up(self, execute: Callable[[bytes], bytes]) -> None:
         warm_up(self.spec.config, self.spec.version_path.parent, execute)
@@ -350,12 +377,21 @@ class Instance:
             is_stopping=self._stopping.is_set,
             is_abandoned=self._abandoned.is_set,
             on_lost=self._callbacks.on_model_lost,
+            on_kept=self._context.recent_runs.keep,
+            abandoned_s=_ABANDONED_S,
             lender=self._lender,
             tracer=self._context.tracer,
         )
 
-    def _metadata(self) -> list[tuple[str, str]]:
-        metadata = [(INSTANCE_KEY, str(self.spec.number))]
+    def _metadata(self) -> list[tuple[str, str | bytes]]:
+        """Of one stream: it may have a credential that is good for one."""
+        context = self._context
+        metadata: list[tuple[str, str | bytes]] = [
+            (INSTANCE_KEY, str(self.spec.number)),
+            (EXECUTOR_KEY, context.process),
+        ]
+        if context.credentials is not None:
+            metadata += context.credentials(EXECUTE_PATH)
         if self._requests is not None:
             metadata.append((CONTROLS_KEY, "1"))
         if self._readiness is not None and self._readiness.reports_readiness:

@@ -13,9 +13,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from nereid.control_calls import call_scheduler
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, error_status_of
-from nereid.mesh_client import MeshClient, call_scheduler, dial_scheduler
+from nereid.mesh_client import MeshClient, dial_scheduler
 from nereid.shm.mappings import SegmentLostError, exists, read
 from nereid.shm.reference import SharedMemory
 

@@ -11,14 +11,16 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from nereid.mesh_auth.roles import Role
 from nereid.observability.tracing import open_tracer
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
+from nereid.rpc.net.backoff import BackoffOptions
 from nereid.services.executor import devices, metrics
 from nereid.services.executor.backends.python.supervisor import environments
+from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.instance import InstanceContext
 from nereid.services.executor.session import SchedulerSession, SessionContext
 from nereid.services.executor.settings import visible_gpus
@@ -32,13 +34,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
+# Short enough for a scheduler that has just started to wait for what this executor still runs
+# (services/scheduler/requests/first_runs.py).
+_LONGEST_PAUSE_S: Final = 1.0
+_BACKOFF: Final = BackoffOptions(largest_s=1.0)
 # Services start in any order: a scheduler that is missing for longer is worth a warning.
 _WARN_AFTER_S: Final = 3.0
-# Detects a scheduler whose machine vanished, which ends the session and its instances' streams.
-_CHANNEL: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # A model that hangs must not keep the executor from the next session.
 _STOP_TIMEOUT_S: Final = 5.0
+# Most instances stop within this time, and have then told of all that they ran.
+_REPORT_TIMEOUT_S: Final = 1.0
 
 
 class ExecutorService:
@@ -63,8 +68,11 @@ class ExecutorService:
         """Serve until leave(); False: a batch was still running after --exit-timeout-secs."""
         settings = self._settings
         address = settings.scheduler_address
-        tls = settings.mesh_tls_client(address)
-        channel = SocketChannel(address, replace(_CHANNEL, tls=tls))
+        # A scheduler that does not reply ends the session, and with it its instances' streams.
+        options = settings.mesh_channel(
+            address, Role.EXECUTOR, settings.with_keepalive(ChannelOptions(backoff=_BACKOFF))
+        )
+        channel = SocketChannel(address, options)
         # One thread: describing may read a whole large file into memory.
         describe_pool = ThreadPoolExecutor(1, "describe")
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
@@ -74,7 +82,8 @@ class ExecutorService:
         instances = InstanceContext(
             backends=self._backends,
             scheduler_address=address,
-            tls=tls,
+            tls=options.tls,
+            credentials=options.credentials,
             load_slots=threading.Semaphore(settings.model_load_thread_count),
             shared_tensors=shared_tensors,
             tracer=tracer,
@@ -82,11 +91,16 @@ class ExecutorService:
         context = SessionContext(
             settings, hello, channel, describe_pool, instances, self._ended_batches
         )
-        trimming = asyncio.ensure_future(_trim_memory(shared_tensors))
+        stopped_limit_s = settings.mesh_keepalive_timeout_secs
+        tasks = (
+            asyncio.ensure_future(_trim_memory(shared_tensors)),
+            asyncio.ensure_future(STOPPED_WORKERS.run(stopped_limit_s)),
+        )
         try:
             return await self._run_sessions(context)
         finally:
-            trimming.cancel()
+            for task in tasks:
+                task.cancel()
             describe_pool.shutdown(wait=False, cancel_futures=True)
             await asyncio.to_thread(environments.discard)
             await channel.close()
@@ -98,16 +112,19 @@ class ExecutorService:
         pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
         # Level and reason of the last log line about a failed attempt: each is logged once.
         logged = logging.NOTSET, ""
+        predecessor_end: asyncio.Future[None] | None = None
         while not self._leaving.is_set():
-            session = self._session = SchedulerSession(context)
+            session = self._session = SchedulerSession(context, predecessor_end)
             usage_reports = asyncio.ensure_future(self._report_usage(session, context.hello))
             await _wait_for_any(session.ended, self._leaving)
             usage_reports.cancel()
             if self._leaving.is_set():
                 return await session.leave(self._settings.exit_timeout_secs)
-            await session.stop_instances(_STOP_TIMEOUT_S, abandon=True)
-            context.instances.shared_tensors.discard_all()
             if session.accepted:
+                if predecessor_end is not None:
+                    await predecessor_end
+                predecessor_end = asyncio.ensure_future(_end_session(session, context))
+                await asyncio.wait((predecessor_end,), timeout=_REPORT_TIMEOUT_S)
                 pause_s, alone_since = _FIRST_PAUSE_S, loop.time()
                 logged = logging.NOTSET, ""
             else:
@@ -135,6 +152,12 @@ class ExecutorService:
                 _log.exception("this machine's usage cannot be reported any more")
                 return
             await asyncio.sleep(interval_s)
+
+
+async def _end_session(session: SchedulerSession, context: SessionContext) -> None:
+    """Its instances stop, those that execute a batch after that; but room is made in any case."""
+    await session.stop_instances(_STOP_TIMEOUT_S, abandon=True)
+    context.instances.shared_tensors.discard_all()
 
 
 async def _trim_memory(shared_tensors: SharedTensors) -> None:

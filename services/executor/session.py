@@ -21,7 +21,7 @@ from nereid.backends import InstanceSpec
 from nereid.core.codecs import read_log_rules, write_error
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.messages import error_status_of
-from nereid.core.methods import JOIN_PATH
+from nereid.core.methods import EXECUTOR_KEY, JOIN_PATH
 from nereid.model_config import write_description
 from nereid.observability.logging import apply_log_rules
 from nereid.pb import nereid_pb2 as pb
@@ -63,8 +63,12 @@ class SessionContext:
 class SchedulerSession:
     """From Hello to the stream's end; used on the event loop alone."""
 
-    def __init__(self, context: SessionContext) -> None:
+    def __init__(
+        self, context: SessionContext, predecessor_end: asyncio.Future[None] | None = None
+    ) -> None:
+        """predecessor_end: once the instances of the session before have made room for others."""
         self._context = context
+        self._predecessor_end = predecessor_end
         self._loop = asyncio.get_running_loop()
         self._instances: dict[int, Instance] = {}
         self._no_instances = asyncio.Event()
@@ -75,14 +79,20 @@ class SchedulerSession:
         # The scheduler has sent a message: it has accepted this executor.
         self.accepted = False
         self._stream: StreamHandle = context.channel.stream(
-            JOIN_PATH, on_message=self._on_message, on_close=self._on_close
+            JOIN_PATH,
+            metadata=((EXECUTOR_KEY, context.instances.process),),
+            on_message=self._on_message,
+            on_close=self._on_close,
         )
         # When models' metrics were sent last, or will be.
         self._metrics_due_s = 0.0
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
         self._mesh = Mesh(context.channel, context.hello.shm_namespace, memory)
-        self._send_event(pb.ExecutorEvent(hello=context.hello))
+        hello = pb.Hello()
+        hello.CopyFrom(context.hello)
+        hello.begun_requests.extend(context.instances.recent_runs.begun_ids())
+        self._send_event(pb.ExecutorEvent(hello=hello))
         METRICS.on_change = lambda: self._run_on_loop(self._schedule_metrics)
 
     @property
@@ -147,6 +157,8 @@ class SchedulerSession:
                 self._context.instances.shared_tensors.release_segments(command.release)
             case "readiness_query":
                 self._on_readiness_query(command.readiness_query)
+            case "recall":
+                self._on_recall(command.recall.request)
             case _:
                 _log.warning("unknown command from the scheduler; is it of a newer release?")
 
@@ -192,7 +204,11 @@ class SchedulerSession:
         instance = Instance(spec, context.instances, callbacks, lends_outputs=shared)
         self._instances[number] = instance
         self._no_instances.clear()
-        instance.start()
+        end = self._predecessor_end
+        if end is None or end.done():
+            instance.start()
+        else:
+            end.add_done_callback(lambda _: instance.start())
 
     def _on_unload(self, number: int) -> None:
         instance = self._instances.get(number)
@@ -203,10 +219,9 @@ class SchedulerSession:
             instance.stop()
 
     def _on_readiness_query(self, query: pb.ReadinessQuery) -> None:
-        report = pb.ReadinessReport(question=query.question, instance=query.instance)
-
-        def on_response(ready: bool) -> None:
-            report.ready = ready
+        def on_response(ready: bool | None) -> None:
+            report = pb.ReadinessReport(question=query.question, instance=query.instance)
+            report.ready, report.asked = ready is True, ready is None
             self._run_on_loop(lambda: self._send_event(pb.ExecutorEvent(readiness_report=report)))
 
         instance = self._instances.get(query.instance)
@@ -214,6 +229,13 @@ class SchedulerSession:
             on_response(False)
         else:
             instance.query_readiness(on_response)
+
+    def _on_recall(self, request: int) -> None:
+        def on_recalled(response: pb.InferResponse | None) -> None:
+            recalled = pb.Recalled(request=request, response=response)
+            self._run_on_loop(lambda: self._send_event(pb.ExecutorEvent(recalled=recalled)))
+
+        self._context.instances.recent_runs.recall(request, on_recalled)
 
     # ---- instances and models
 

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from nereid.config import flags
 from nereid.config.flags import Topic, flag
-from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.config.inherited_secrets import read_environ
+from nereid.config.mesh_access import MeshAccessSettings
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.settings_reader import read_settings
+from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.shm.settings import SegmentSettings
@@ -59,10 +62,13 @@ def _path_mapping(text: str) -> PathMapping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSettings):
+class ExecutorSettings(
+    MeshAccessSettings, MeshKeepaliveSettings, TraceSettings, SegmentSettings, LogSettings
+):
     """Loads models and executes batches for the scheduler that it joins."""
 
     TOPIC: ClassVar = Topic.EXECUTORS
+    MESH_ROLES: ClassVar = frozenset({Role.EXECUTOR})
 
     scheduler_address: str = flag(
         "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
@@ -91,11 +97,13 @@ class ExecutorSettings(MeshTlsSettings, TraceSettings, SegmentSettings, LogSetti
     metrics_port: int = flag(
         -1, "a port for this executor's own /metrics; -1: none", flags.own_port
     )
-    metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
+    metrics_address: str = flag(
+        "0.0.0.0", "the interface of the metrics port", hardened="127.0.0.1"
+    )
 
     def errors(self) -> list[str]:
         """What is wrong with these settings, one line each."""
-        return self.mesh_tls_errors()
+        return self.mesh_errors()
 
     def select_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
         """Those of the visible GPUs that are offered."""
@@ -127,7 +135,7 @@ def read(
     return read_settings(
         ExecutorSettings,
         sys.argv[1:] if argv is None else argv,
-        os.environ if environ is None else environ,
+        read_environ() if environ is None else environ,
         PROGRAM,
     )
 

@@ -85,6 +85,11 @@ class OutputLender:
         self._segments = shared_tensors.segments
         # The names of the current batch's segments.
         self.lent: list[str] = []
+        self._closed = False
+
+    def close(self) -> None:
+        """Lend nothing more: nobody would release it."""
+        self._closed = True
 
     def lend(self, outputs: Sequence[Piece]) -> list[SharedMemory] | None:
         """A response's outputs, copied to a segment; None: they are small, or memory is full."""
@@ -92,7 +97,7 @@ class OutputLender:
         for output in outputs:
             offsets.append(end)
             end += aligned(len(output))
-        if end < SHM_THRESHOLD_BYTES:
+        if end < SHM_THRESHOLD_BYTES or self._closed:
             return None
         segment = self._segments.acquire_segment(end, self)
         if segment is None:
@@ -114,7 +119,7 @@ class OutputLender:
 
     def allocate_buffer(self, size_bytes: int) -> SharedMemory | None:
         """Memory for a response that the model's process writes itself; None: memory is full."""
-        segment = self._segments.acquire_segment(size_bytes, self)
+        segment = None if self._closed else self._segments.acquire_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def free_segment(self, segment_name: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING
 
+from nereid.mesh_auth.roles import Role
 from nereid.mesh_client import dial_scheduler
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.service_process import StartError, freeze_started_objects, run_service
@@ -16,11 +18,16 @@ if TYPE_CHECKING:
     from nereid.service_process import Shutdown
     from nereid.services.gateway.settings import GatewaySettings
 
+_log = logging.getLogger(__name__)
+
 
 async def serve(settings: GatewaySettings, shutdown: Shutdown) -> int:
     """Serve until shutdown is requested; the exit code."""
-    tls = settings.mesh_tls_client(settings.scheduler_address)
-    channel = SocketChannel(settings.scheduler_address, ChannelOptions(tls=tls))
+    address = settings.scheduler_address
+    options = settings.mesh_channel(
+        address, Role.GATEWAY, settings.with_keepalive(ChannelOptions())
+    )
+    channel = SocketChannel(address, options)
     open_link = dial_scheduler(channel, shm_namespace(settings.shm_limit_bytes))
     service = GatewayService(settings, open_link=open_link, channel=channel)
     try:
@@ -38,6 +45,7 @@ async def _start(service: GatewayService) -> None:
         await service.start()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
+    _log.info("open %s", service.exposure())
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nereid.mesh_client import call_scheduler
+from nereid.control_calls import call_responsive_scheduler, call_scheduler
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     Response = TypeVar("Response", bound=Message)
 
 _LOAD: Final = "RepositoryModelLoad"
+# Probes want to know within 2 s, whatever hangs. A scheduler that waits for a model's own readiness
+# check says so first.
+_READINESS: Final = frozenset({"ServerReady", "ModelReady"})
+_ACCEPT_S: Final = 1.5
 
 
 class Control:
@@ -33,6 +37,10 @@ class Control:
         Raises:
             NereidError: what the scheduler replied, or Unavailable when it did not.
         """
+        if method in _READINESS:
+            return await call_responsive_scheduler(
+                self._channel, method, request, accept_s=_ACCEPT_S, timeout_s=self._timeout_s
+            )
         timeout_s = None if method == _LOAD else self._timeout_s
         return await call_scheduler(self._channel, method, request, timeout_s)
 
@@ -40,9 +48,9 @@ class Control:
         """One call with messages."""
         return response.FromString(await self.call_bytes(method, request.SerializeToString()))
 
-    async def load(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
-        """Load a model, however long that takes."""
-        await self.call_bytes(_LOAD, request.SerializeToString())
+    async def load(self, request: bytes) -> None:
+        """Load a model as a RepositoryModelLoadRequest says, however long that takes."""
+        await self.call_bytes(_LOAD, request)
 
     async def server_ready(self) -> bool:
         """Whether the scheduler is ready."""

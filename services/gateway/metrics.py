@@ -19,6 +19,7 @@ from nereid.rpc import Status
 
 if TYPE_CHECKING:
     from nereid.mesh_client import MeshClient
+    from nereid.services.gateway.auth.access import AccessControl
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.grpc.front import GrpcFront
     from nereid.services.gateway.http.server.call import HttpCall
@@ -41,10 +42,17 @@ def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
 class GatewayMetrics:
     """The gateway's own series."""
 
-    def __init__(self, http: HttpServer, grpc: GrpcFront, client: MeshClient) -> None:
+    def __init__(
+        self,
+        http: HttpServer,
+        grpc: GrpcFront,
+        client: MeshClient,
+        access: AccessControl | None = None,
+    ) -> None:
         self._http = http
         self._grpc = grpc
         self._client = client
+        self._access = access
 
     def write(self, page: Page) -> None:
         """Add all series of this gateway."""
@@ -55,6 +63,9 @@ class GatewayMetrics:
         page.add_value(metrics.GATEWAY_PENDING, len(self._client.requests))
         page.add_value(metrics.GATEWAY_CONNECTIONS, self._http.connections)
         page.add_value(metrics.GATEWAY_LINKED, self._client.up)
+        if self._access is not None:
+            for reason, count in self._access.refusals.counts.items():
+                page.add_value(metrics.ACCESS_REFUSALS, count, {"reason": reason.value})
 
 
 class MetricsFront:

@@ -6,12 +6,12 @@ event loop: where a digest is missing, the scheduler has a thread compute it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
 from nereid.core.bounded_cache import BoundedCache
-from nereid.core.digest import Layout, digest, layout_of
+from nereid.core.digest import KEY_BYTES, Layout, digest, layout_of
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.tensor_memory import tensor_bytes
 from nereid.shm.reference import SharedMemory
@@ -24,38 +24,41 @@ if TYPE_CHECKING:
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 4096
 # So many take half a millisecond.
-_MAX_BYTES: Final = 16 << 20
-_UNKNOWN: Final = Layout(b"", ())
+_MAX_BYTES: Final = 2 << 20
+# What a table without the head returns: None is a value of it.
+_UNKNOWN: Final = layout_of(kserve_pb2.ModelInferRequest(), bytes(KEY_BYTES))
 
 
 class Digester:
-    """Knows which models' requests want a digest."""
+    """Knows which models' requests want a digest, and the mesh's key for it."""
 
     def __init__(
         self,
         models: Iterable[str],
+        key: bytes,
         max_bytes: int = _MAX_BYTES,
         cached_heads: int = _CACHED_HEADS,
     ) -> None:
         self._models = frozenset(models)
+        self._key = key
         self._max_bytes = max_bytes
         # By head; None: its model's requests want no digest.
         self._layouts = BoundedCache[bytes, Layout | None](cached_heads, _MAX_CACHED_HEAD_BYTES)
 
     def digest(self, request: InferRequest) -> bytes:
-        """16 bytes; none if the model wants none, or the data is in clients' memory or large."""
+        """Empty if the model wants none, or the data is in clients' memory or large."""
         layout = self._layouts.get(request.head, _UNKNOWN)
         if layout is _UNKNOWN:
             layout = self._find_layout(request.head)
         if layout is None or request.error_status is not None:
             return b""
-        if len(layout.order) != len(request.payloads):
+        if layout.inputs != len(request.payloads):
             return b""
-        if request.lease is None and any(
-            isinstance(payload, SharedMemory) for payload in request.payloads
-        ):
+        payloads: list[Any] = request.payloads
+        if request.lease is not None:
+            payloads = [tensor_bytes(request, payload) for payload in payloads]
+        elif SharedMemory in map(type, payloads):
             return b""
-        payloads = [tensor_bytes(request, payload) for payload in request.payloads]
         if sum(map(len, payloads)) > self._max_bytes:
             return b""
         return digest(layout, request.parameters, payloads)
@@ -65,5 +68,6 @@ class Digester:
             message = kserve_pb2.ModelInferRequest.FromString(head)
         except DecodeError:
             return None
-        layout = layout_of(message) if message.model_name in self._models else None
+        wanted = message.model_name in self._models
+        layout = layout_of(message, self._key) if wanted else None
         return self._layouts.remember(head, layout)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
@@ -16,10 +17,18 @@ from nereid.observability.logging import apply_log_rules
 from nereid.rpc.net.budget import ByteBudget
 from nereid.rpc.net.inflation import InflationQueue
 from nereid.rpc.net.stall_detection import UploadLimits
+from nereid.services.gateway import exposure
+from nereid.services.gateway.auth.access import AccessControl
+from nereid.services.gateway.auth.authenticator import CREDENTIAL_HEADERS, Authenticator
+from nereid.services.gateway.auth.grpc_guard import AuthenticatedGrpc
+from nereid.services.gateway.auth.http_guard import AuthenticatedHttp
+from nereid.services.gateway.auth.refusals import AccessRefusals
+from nereid.services.gateway.auth.reload import ConfigWatch, LoadedConfig, load_config
 from nereid.services.gateway.client_shm.outputs import RegionOutputs
 from nereid.services.gateway.client_shm.regions import NO_REGIONS, Regions
 from nereid.services.gateway.control import Control
 from nereid.services.gateway.data_plane import DataPlane, InferChain
+from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
 from nereid.services.gateway.grpc.front import GrpcFront
 from nereid.services.gateway.http.content_coding import Decompressor
 from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
@@ -28,6 +37,7 @@ from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from nereid.services.gateway.policy import restricted_apis
+from nereid.services.gateway.policy.control_apis import ClosedHttp, closed_grpc
 from nereid.services.gateway.policy.header_forwarding import (
     CasePreservingConnection,
     HeaderForwarding,
@@ -41,6 +51,8 @@ if TYPE_CHECKING:
     from nereid.core.messages import Notice, ToScheduler
     from nereid.mesh_client import OpenLink, SchedulerLink
     from nereid.rpc.grpc.grpcio_engine import GrpcioServer
+    from nereid.services.gateway.http.server.body import AllocateBody
+    from nereid.services.gateway.http.server.connection import Dispatch
     from nereid.services.gateway.infer_chain import InferStep
     from nereid.services.gateway.settings import GatewaySettings
 
@@ -48,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 # The part of the drain time in which new HTTP requests are still accepted, as Triton does.
 _ACCEPTING_SHARE: Final = 0.2
-_SCRAPE_TIMEOUT_S: Final = 5.0
+_SCRAPE_TIMEOUT_S: Final = 2.0
 # Of one gRPC client that does not read its responses.
 _MAX_UNSENT_BYTES: Final = 64 << 20
 
@@ -86,7 +98,22 @@ class GatewayService:
         self._upstream = Upstream(open_link, limits, tensors, self._budget, self._on_notice)
         chain = _infer_chain(settings, self._upstream)
         self._tracing = chain.tracing
-        self._data_plane = DataPlane(chain, self._upstream, control, settings.server_id)
+        self._decoders = DecoderPool(
+            PoolLimits(
+                processes=settings.decoder_processes,
+                memory_bytes=settings.decoder_memory_bytes,
+                job_timeout_s=settings.decoder_timeout_secs,
+                max_waiting_bytes=settings.decoder_max_waiting_bytes,
+            )
+        )
+        self._data_plane = DataPlane(
+            chain, self._upstream, control, settings.server_id, self._decoders
+        )
+        # None: clients need no credentials.
+        self._access: AccessControl | None = None
+        self._auth_watch: ConfigWatch | None = None
+        if settings.auth_config:
+            self._open_access(settings.auth_config)
         self._http_front = HttpFront(
             self._data_plane,
             Decompressor(
@@ -94,16 +121,16 @@ class GatewayService:
                 settings.max_inflation_ratio or None,
                 self._inflations,
             ),
-            _forwarding(settings.http_header_forward_pattern),
+            self._forwarding(settings.http_header_forward_pattern),
         )
         self._http = self._http_server()
         self._grpc_front = GrpcFront(
-            self._data_plane, _forwarding(settings.grpc_header_forward_pattern)
+            self._data_plane, self._forwarding(settings.grpc_header_forward_pattern)
         )
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
         scraped = Control(channel, min(settings.control_timeout_secs, _SCRAPE_TIMEOUT_S))
-        own = GatewayMetrics(self._http, self._grpc_front, self._upstream.client)
+        own = GatewayMetrics(self._http, self._grpc_front, self._upstream.client, self._access)
         self._metrics = HttpServer(
             MetricsFront(own, scraped, mesh_request(settings)), _http_limits(settings)
         )
@@ -118,10 +145,28 @@ class GatewayService:
             CasePreservingConnection if settings.http_header_forward_pattern else HttpConnection
         )
         restricted = restricted_apis.gather(settings.http_restricted_api)
-        dispatch = RestrictedHttp(front, restricted) if restricted else front
-        return HttpServer(
-            dispatch, _http_limits(settings), protocol, front.allocate_body, self._budget
-        )
+        closed = settings.closed_apis("http")
+        served = ClosedHttp(front, closed) if closed else front
+        dispatch: Dispatch = RestrictedHttp(served, restricted) if restricted else served
+        allocate_body: AllocateBody = front.allocate_body
+        if self._access is not None:
+            guard = AuthenticatedHttp(dispatch, allocate_body, self._access)
+            dispatch, allocate_body = guard, guard.allocate_body
+        return HttpServer(dispatch, _http_limits(settings), protocol, allocate_body, self._budget)
+
+    def _open_access(self, path: str) -> None:
+        loaded = load_config(path)
+        authenticator = Authenticator(*loaded)
+
+        def apply(changed: LoadedConfig) -> None:
+            authenticator.apply(*changed)
+
+        self._access = AccessControl(authenticator, AccessRefusals(monotonic), monotonic)
+        self._auth_watch = ConfigWatch(path, loaded, apply)
+
+    def _forwarding(self, pattern: str) -> HeaderForwarding | None:
+        without = CREDENTIAL_HEADERS if self._access is not None else frozenset[str]()
+        return HeaderForwarding(pattern, without) if pattern else None
 
     async def start(self) -> None:
         """Bind the ports, then open the link.
@@ -144,9 +189,20 @@ class GatewayService:
             if self._grpc is not None:
                 await self._grpc.drain(0)
             raise
+        if self._auth_watch is not None:
+            self._auth_watch.start()
         self._upstream.start()
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
+
+    def exposure(self) -> str:
+        """What its ports are open for, and to whom."""
+        addresses = {
+            "http": self.http_address,
+            "grpc": self.grpc_address,
+            "metrics": self.metrics_address,
+        }
+        return exposure.exposure(self._settings, addresses)
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, LogRules):
@@ -158,7 +214,13 @@ class GatewayService:
         settings = self._settings
         front = self._grpc_front
         handlers = front.handlers()
+        closed = settings.closed_apis("grpc")
+        if closed:
+            handlers = closed_grpc(handlers, closed, front.statuses)
         restricted = restricted_apis.gather(settings.grpc_restricted_protocol)
+        if self._access is not None:
+            guard = AuthenticatedGrpc(front, self._data_plane, self._access)
+            handlers = guard.handlers(handlers)
         if restricted:
             handlers = restricted_grpc(handlers, restricted, front.statuses)
         self._grpc = self._engine(handlers)
@@ -180,12 +242,14 @@ class GatewayService:
         self._data_plane.begin_drain()
         self._http.begin_drain()
         self._grpc_front.begin_drain()
+        await self._decoders.drain(timeout_s * _ACCEPTING_SHARE)
         if not await self._upstream.drain(timeout_s * _ACCEPTING_SHARE):
             _log.info("%d requests are still pending", len(self._upstream.client.requests))
         self._http.stop_accepting()
         if not await self._upstream.drain(max(0.0, deadline - loop.time())):
             pending = len(self._upstream.client.requests)
             _log.warning("%d requests were not finished in time", pending)
+        self._decoders.close()
         self._upstream.close(Unavailable("the server is shutting down"))
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
@@ -194,6 +258,8 @@ class GatewayService:
         await self._http.close()
         await self._metrics.close()
         self._inflations.close()
+        if self._auth_watch is not None:
+            await self._auth_watch.close()
         self._data_plane.regions.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
@@ -213,10 +279,6 @@ def _infer_chain(settings: GatewaySettings, upstream: Upstream) -> InferChain:
     if tracing is not None:
         step = tracing
     return InferChain(step.infer, tracing, regions)
-
-
-def _forwarding(pattern: str) -> HeaderForwarding | None:
-    return HeaderForwarding(pattern) if pattern else None
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:

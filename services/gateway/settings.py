@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid.config import flags
 from nereid.config.flags import Topic, flag
-from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.config.inherited_secrets import read_environ
+from nereid.config.mesh_access import MeshAccessSettings
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.config.settings_reader import read_settings
+from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
 from nereid.rpc.grpc.compression import LEVELS
 from nereid.rpc.net.budget import BudgetLimits
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
+from nereid.services.gateway.auth.config import AuthConfigError
+from nereid.services.gateway.auth.grant import APIS
+from nereid.services.gateway.auth.reload import load_config
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
+from nereid.services.gateway.policy.control_apis import CONTROL_APIS
 from nereid.shm.settings import SegmentSettings
 
 if TYPE_CHECKING:
@@ -64,6 +70,7 @@ class HttpSettings:
         "<api>,<api>:<header>=<value>: APIs restricted to HTTP requests with this header",
         restricted_apis.checked,
         repeated=True,
+        secret=True,
     )
 
     http_use_ssl: bool = flag(False, "serve HTTP over TLS", flags.boolean, bare="true")
@@ -119,6 +126,7 @@ class GrpcSettings:
         " triton-grpc-protocol-<key>",
         restricted_apis.checked,
         repeated=True,
+        secret=True,
     )
     grpc_max_connection_age_grace: int = flag(
         0,
@@ -155,6 +163,52 @@ class GrpcSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ControlApiSettings:
+    """The flag of the APIs that change the server."""
+
+    TOPIC: ClassVar = Topic.MODELS
+
+    open_control_apis: bool = flag(
+        True,
+        "whether clients without credentials may load and unload models, change trace and log"
+        " settings and register shared memory; false: only with a restricted API's header or by"
+        " --auth-config",
+        flags.boolean,
+        bare="true",
+        hardened="false",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthSettings:
+    """The flag of client authentication."""
+
+    TOPIC: ClassVar = Topic.AUTHENTICATION
+
+    auth_config: str = flag(
+        "",
+        "TOML file of the API keys and token issuers whose clients are served, and of their rights"
+        " and limits; empty: clients need no credentials",
+    )
+
+    def apis_with_credentials(self) -> frozenset[str]:
+        """The groups of APIs that no client may use without an API key or a token."""
+        if not self.auth_config:
+            return frozenset()
+        return APIS - load_config(self.auth_config).config.open_apis()
+
+    def auth_errors(self) -> list[str]:
+        """What is wrong with the file, one line each."""
+        if not self.auth_config:
+            return []
+        try:
+            load_config(self.auth_config)
+        except AuthConfigError as error:
+            return [f"--auth-config: {self.auth_config}: {each}" for each in error.errors]
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientShmSettings:
     """The flags of clients' shared memory."""
 
@@ -176,7 +230,9 @@ class MeshMetricsSettings:
 
     allow_metrics: bool = flag(True, "serve metrics", flags.boolean, bare="true")
     metrics_address: str = flag(
-        "", "the interface of the metrics port, or unix:/path; default: HTTP's, or the loopback's"
+        "",
+        "the interface of the metrics port, or unix:/path; default: HTTP's, or the loopback's",
+        hardened="127.0.0.1",
     )
     metrics_port: int = flag(8002, "the metrics port; 0 takes a free one", flags.own_port)
     allow_cpu_metrics: bool = flag(
@@ -240,16 +296,37 @@ class LimitSettings:
     upload_timeout_secs: float = flag(
         14400.0, "how long a request may take to arrive in all; 0: any time", flags.seconds
     )
+    decoder_processes: int = flag(
+        2,
+        "processes that decode and encode large JSON, started when needed; 0: the gateway does it"
+        " itself, and serves nobody else meanwhile",
+        flags.integer(0),
+    )
+    decoder_memory_bytes: int = flag(
+        2 << 30, "memory that a decoder process may allocate", flags.integer(64 << 20)
+    )
+    decoder_timeout_secs: float = flag(
+        30.0, "when a decoder process is killed that is still at one request", flags.seconds
+    )
+    decoder_max_waiting_bytes: int = flag(
+        512 << 20,
+        "bytes of requests that wait for a decoder process before more are refused; one client's"
+        " address may have half of it",
+        flags.integer(1),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySettings(
     HttpSettings,
     GrpcSettings,
+    ControlApiSettings,
+    AuthSettings,
     ClientShmSettings,
     MeshMetricsSettings,
     LimitSettings,
-    MeshTlsSettings,
+    MeshAccessSettings,
+    MeshKeepaliveSettings,
     TraceSettings,
     SegmentSettings,
     LogSettings,
@@ -257,6 +334,7 @@ class GatewaySettings(
     """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
 
     TOPIC: ClassVar = Topic.PROCESSES
+    MESH_ROLES: ClassVar = frozenset({Role.GATEWAY})
 
     scheduler_address: str = flag(
         "127.0.0.1:8003", "the scheduler: host:port or unix:/path", flags.address
@@ -304,6 +382,17 @@ class GatewaySettings(
         interface = self.metrics_address or ("127.0.0.1" if private else self.http_address)
         return flags.listening_address(interface, self.metrics_port)
 
+    def restricted_apis(self, protocol: str) -> frozenset[str]:
+        """The APIs of the "http" or "grpc" port that require a header."""
+        texts = self.http_restricted_api if protocol == "http" else self.grpc_restricted_protocol
+        return frozenset(restricted_apis.gather(texts))
+
+    def closed_apis(self, protocol: str) -> frozenset[str]:
+        """The APIs of the "http" or "grpc" port that are closed, as nothing else guards them."""
+        if self.open_control_apis:
+            return frozenset()
+        return CONTROL_APIS - self.restricted_apis(protocol) - self.apis_with_credentials()
+
     def tls(self, protocol: str) -> Tls | None:
         """The TLS side of the "http" or "grpc" port; None where it speaks clear text.
 
@@ -338,7 +427,7 @@ class GatewaySettings(
             )
         for protocol in _ALPN:
             found += self._tls_errors(protocol)
-        return found + self.mesh_tls_errors()
+        return found + self.auth_errors() + self.mesh_errors()
 
     def _tls_errors(self, protocol: str) -> list[str]:
         mutual = getattr(self, f"{protocol}_use_ssl_mutual")
@@ -363,6 +452,6 @@ def read(
     return read_settings(
         GatewaySettings,
         sys.argv[1:] if argv is None else argv,
-        os.environ if environ is None else environ,
+        read_environ() if environ is None else environ,
         PROGRAM,
     )

@@ -112,6 +112,7 @@ class Upstream:
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, CachedModels):
-            self._digester = Digester(notice.names) if notice.names else None
+            wanted = notice.names and notice.digest_key
+            self._digester = Digester(notice.names, notice.digest_key) if wanted else None
         elif self._forward_notice is not None:
             self._forward_notice(notice)

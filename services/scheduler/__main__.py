@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import TYPE_CHECKING
 
+from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings
 from nereid.service_process import (
     StartError,
@@ -30,6 +30,7 @@ async def serve(settings: Settings, shutdown: Shutdown) -> int:
     service = SchedulerService(settings, on_failed_start=shutdown.request)
     with listening_for("--scheduler-address"):
         await service.start()
+    _log.info("open %s", service.exposure())
     try:
         async with metrics_port(settings, service.metrics.write):
             freeze_started_objects()
@@ -44,7 +45,7 @@ async def serve(settings: Settings, shutdown: Shutdown) -> int:
 
 def main() -> int:
     """Run the process."""
-    settings = read_settings(Settings, sys.argv[1:], os.environ, _PROGRAM)
+    settings = read_settings(Settings, sys.argv[1:], read_environ(), _PROGRAM)
     return run_service(settings, serve, name="scheduler", program=_PROGRAM)
 
 

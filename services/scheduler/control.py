@@ -147,7 +147,9 @@ def _handler(request_type: type[Message], wire_response: Callable[[Any], Message
 def _async_handler(
     request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
-    async def handle(_call: Call, message: bytes) -> bytes:
+    async def handle(call: Call, message: bytes) -> bytes:
+        # The caller learns that we are here, however long models take.
+        call.accept()
         with _errors_as_statuses():
             response = await wire_response(request_type.FromString(message))
         return response.SerializeToString()

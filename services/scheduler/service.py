@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels
+from nereid.core.messages import CachedModels, InferRequest
 from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SHM_NAMESPACE_KEY
+from nereid.mesh_auth.guard import guarded
+from nereid.mesh_auth.roles import Role
 from nereid.rpc import (
     ChannelOptions,
     Handlers,
@@ -25,8 +26,9 @@ from nereid.rpc import (
     accept_link,
 )
 from nereid.services.scheduler.caching.cache_client import CacheClient, dial_cache
+from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
 from nereid.services.scheduler.control import Control
-from nereid.services.scheduler.executors.executor_streams import accept_execute, accept_join
+from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.models.config_completion import CompletionRules
 from nereid.services.scheduler.models.load_rules import LoadRules
@@ -44,25 +46,22 @@ from nereid.services.scheduler.requests.admission import STOPPING, Admission
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
+from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import shm_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import FromScheduler, Notice
+    from nereid.core.messages import FromScheduler, Notice, ToScheduler
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
+    from nereid.services.scheduler.caching.cache_secrets import CacheSecrets
     from nereid.services.scheduler.observability.latencies import MetricsConfig
     from nereid.services.scheduler.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# A peer that hangs with its connections open counts as lost after this. An executor that executes
-# a batch still replies to pings.
-_SERVER_OPTIONS: Final = ServerOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
-# Lookups in a cache that hangs time out by themselves; this only closes its connection.
-_CACHE_OPTIONS: Final = ChannelOptions(keepalive_interval_s=5.0, keepalive_timeout_s=10.0)
 # For the responses that are still in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
 # The exit code after --exit-on-error: the process should not be restarted.
@@ -77,8 +76,11 @@ class SchedulerService:
         settings: Settings,
         cache_link: CacheLink | None = None,
         on_failed_start: Callable[[], None] = lambda: None,
+        *,
+        cache_in_memory: bool = False,
     ) -> None:
         """cache_link: to a cache in this process; else settings say where one is, if any.
+        cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
         on_failed_start: with --exit-on-error, a model could not be loaded at start.
         """
         self._settings = settings
@@ -87,15 +89,21 @@ class SchedulerService:
         self._catalogue = Catalogue()
         metrics_config = parse_metrics_config(settings.metrics_config)
         self._cache_channel: SocketChannel | None = None
-        self._cache = self._open_cache(cache_link)
+        secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
+        self._cache = self._open_cache(cache_link, secrets, in_memory=cache_in_memory)
         rules = self._load_rules(metrics_config)
         self._mesh_settings = MeshSettings(settings, self._send_notice, self._send_command)
         self._loader = Loader(
             rules, self._models_changed, self._catalogue, self._mesh_settings.commands
         )
+        self._executor_streams = ExecutorStreams(self._loader)
         self._load_queue = LoadQueue(settings.no_executor_timeout_secs, settings.max_queue_size)
         self._admission = Admission(
-            self._catalogue, self._load_queue, self._traces, self._loader.nested_calls
+            self._catalogue,
+            self._load_queue,
+            self._traces,
+            self._loader.nested_calls,
+            first_runs=self._loader.first_runs,
         )
         repositories = Repositories(settings.model_repository, settings.model_config_name)
         self._repository = ModelControl(
@@ -137,8 +145,8 @@ class SchedulerService:
             },
             stream={
                 INFER_PATH: self._accept_gateway,
-                JOIN_PATH: partial(accept_join, self._loader),
-                EXECUTE_PATH: partial(accept_execute, self._loader),
+                JOIN_PATH: self._executor_streams.accept_join,
+                EXECUTE_PATH: self._executor_streams.accept_execute,
             },
         )
 
@@ -151,19 +159,33 @@ class SchedulerService:
 
     def announce(self) -> None:
         """Send the gateways all notices that are in force."""
-        for link in self._links.values():
-            self._send_notices(link)
+        for session, link in self._links.items():
+            self._send_notices(session, link)
 
     async def start(self) -> None:
         """Read the repositories' configurations and listen. Raises OSError for an address."""
         await self._repository.start()
-        self._server = Server(self.handlers(), _SERVER_OPTIONS)
-        for address in self._settings.scheduler_address:
-            tls = self._settings.mesh_tls_server(address)
-            self.addresses.append(await self._server.listen(address, tls))
+        settings = self._settings
+        rules = settings.mesh_guard(executor_control=settings.allow_executor_control)
+        self._server = Server(
+            guarded(self.handlers(), rules), settings.with_keepalive(ServerOptions())
+        )
+        self._loader.first_runs.restart_grace()
+        for address in settings.scheduler_address:
+            tls = settings.mesh_tls_server(address)
+            real = await self._server.listen(address, tls, private=settings.mesh_private)
+            self.addresses.append(real)
         _log.info("listening at %s", ", ".join(self.addresses))
         if self._settings.exit_on_error:
             self._first_loads = asyncio.ensure_future(self._watch_first_loads())
+
+    def exposure(self) -> str:
+        """What its ports are open for, and to whom."""
+        settings = self._settings
+        return "; ".join(
+            f"to {settings.mesh_users(address)} at {address}: the mesh"
+            for address in self.addresses
+        )
 
     async def _watch_first_loads(self) -> None:
         if not await self._repository.first_loads():
@@ -227,43 +249,54 @@ class SchedulerService:
             self._traces,
             self._cache,
             self._segment_owners,
+            settings.backends,
         )
 
-    def _open_cache(self, link: CacheLink | None) -> CacheClient | None:
+    def _open_cache(
+        self, link: CacheLink | None, secrets: CacheSecrets, *, in_memory: bool
+    ) -> CacheClient | None:
         address = self._settings.cache_address
         if link is None and address is not None:
-            options = replace(_CACHE_OPTIONS, tls=self._settings.mesh_tls_client(address))
+            options = self._settings.mesh_channel(
+                address, Role.SCHEDULER, self._settings.with_keepalive(ChannelOptions())
+            )
             self._cache_channel = SocketChannel(address, options)
             link = dial_cache(self._cache_channel)
         if link is None:
             return None
-        return CacheClient(link, self._settings.cache_timeout_ms / 1000)
+        timeout_s = self._settings.cache_timeout_ms / 1000
+        return CacheClient(link, secrets, timeout_s, in_this_process=in_memory)
 
-    def _cached_models(self) -> CachedModels:
+    def _cached_models(self, session: GatewaySession) -> CachedModels:
+        # Of a gateway that shares no memory the requests must be inline.
+        domain = self._segment_owners.domain if session.shares else ""
         if self._cache is None:
-            return CachedModels((), self._segment_owners.domain)
-        return CachedModels(self._catalogue.cached_models(), self._segment_owners.domain)
+            return CachedModels((), domain)
+        key = self._cache.secrets.request_key
+        return CachedModels(self._catalogue.cached_models(), domain, key)
 
     def _models_changed(self) -> None:
         self._admission.models_changed()
         if self._cache is not None and self._announced != self._catalogue.cached_models():
             self._announced = self._catalogue.cached_models()
-            self._send_notice(self._cached_models())
+            for session, link in self._links.items():
+                link.send(self._cached_models(session))
 
     def _accept_gateway(self, call: Call) -> None:
-        domain = call.get(SHM_NAMESPACE_KEY)
+        domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
         session = GatewaySession(self._admission, self._segment_owners, str(domain or ""))
         on_down = partial(self._gateway_lost, session)
-        link = accept_link(call, _GatewayCodec(), on_items=session.on_items, on_down=on_down)
+        codec = _GatewayCodec() if session.shares else _RemoteGatewayCodec()
+        link = accept_link(call, codec, on_items=session.on_items, on_down=on_down)
         self._attach(session, link)
 
     def _attach(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
         session.link = link
         self._links[session] = link
-        self._send_notices(link)
+        self._send_notices(session, link)
 
-    def _send_notices(self, link: Link[FromScheduler]) -> None:
-        link.send(self._cached_models())
+    def _send_notices(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
+        link.send(self._cached_models(session))
         for notice in self._mesh_settings.notices():
             link.send(notice)
 
@@ -292,6 +325,25 @@ class _GatewayCodec:
         self.decode = RequestCodec().decode
 
 
+class _RemoteGatewayCodec(_GatewayCodec):
+    """Of a gateway that shares no memory with us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        decode = self.decode
+
+        def decode_inline(frame: bytes) -> list[ToScheduler]:
+            items = decode(frame)
+            for item in items:
+                payloads = item.payloads if isinstance(item, InferRequest) else ()
+                if any(isinstance(each, SharedMemory) for each in payloads):
+                    # Of some other process of this host: a model would read it for the gateway.
+                    raise ValueError("a reference to memory that the gateway does not share")
+            return items
+
+        self.decode = decode_inline
+
+
 def _control_rules(settings: Settings) -> ModelControlRules:
     return ModelControlRules(
         settings.model_control_mode,
@@ -299,4 +351,5 @@ def _control_rules(settings: Settings) -> ModelControlRules:
         settings.repository_poll_secs,
         settings.model_load_retry_count,
         settings.no_executor_timeout_secs,
+        allow_model_files=settings.allow_model_files,
     )

@@ -20,9 +20,11 @@ from nereid.config.flags import (
     own_port,
     seconds,
 )
-from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.config.mesh_access import MeshAccessSettings
+from nereid.config.mesh_keepalive import MeshKeepaliveSettings
 from nereid.observability.logging import LogSettings
 from nereid.observability.trace_config import TraceSettings
+from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.observability.latencies import setting
 from nereid.shm.settings import SegmentPoolSettings
 
@@ -104,7 +106,9 @@ class MetricsSettings:
         repeated=True,
     )
     metrics_port: int = flag(-1, "a port for the scheduler's own /metrics; -1: none", own_port)
-    metrics_address: str = flag("0.0.0.0", "the interface of the metrics port")
+    metrics_address: str = flag(
+        "0.0.0.0", "the interface of the metrics port", hardened="127.0.0.1"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +129,14 @@ class ModelControlSettings:
     repository_poll_secs: float = flag(
         15.0, "how often to look for changes, with --model-control-mode=poll; 0: never", seconds
     )
+    backends: AllowedBackends = flag(  # noqa: RUF009 - as every flag
+        ALL_BACKENDS, "the backends that models may use, such as onnxruntime,openvino, or -python"
+        " for all but that; default: all", AllowedBackends.parse, hardened="-python",
+    )  # fmt: skip
+    allow_model_files: bool = flag(
+        True, "whether clients may send a model's files with the request to load it (file:...)",
+        boolean, bare="true", hardened="false",
+    )  # fmt: skip
     model_load_retry_count: int = flag(
         0, "how often to try again to load a model that failed to load", integer(0)
     )
@@ -135,6 +147,10 @@ class ModelControlSettings:
     disable_auto_complete_config: bool = flag(
         False, "take model configurations as they are written", boolean,
         aliases=("--strict-model-config",), bare="true",
+    )  # fmt: skip
+    allow_executor_control: bool = flag(
+        False, "where services need a token or certificate, let executors load and unload models,"
+        " as Python models may ask of them", boolean, bare="true",
     )  # fmt: skip
     exit_on_error: bool = flag(
         False, "whether the scheduler ends when a model that it begins with cannot be loaded",
@@ -149,7 +165,8 @@ class Settings(
     QueueSettings,
     CacheClientSettings,
     MetricsSettings,
-    MeshTlsSettings,
+    MeshAccessSettings,
+    MeshKeepaliveSettings,
     TraceSettings,
     SegmentPoolSettings,
     LogSettings,
@@ -159,7 +176,7 @@ class Settings(
     TOPIC: ClassVar = Topic.PROCESSES
 
     scheduler_address: tuple[str, ...] = flag(
-        ("0.0.0.0:8003",),
+        ("127.0.0.1:8003",),
         "where gateways and executors find the scheduler, host:port or unix:/path; may be given"
         " several times",
         address,
@@ -183,7 +200,7 @@ class Settings(
             errors.append("--load-model requires --model-control-mode=explicit as well")
         if "*" in self.load_model and len(self.load_model) > 1:
             errors.append("--load-model: '*' must be the only one, if it is given at all")
-        return errors + self.mesh_tls_errors(self.scheduler_address)
+        return errors + self.mesh_errors(self.scheduler_address)
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """What --backend-config says for this backend; its own settings win over those for all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 import urllib.request
@@ -13,6 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("gateway", "scheduler", "executor", "cache")
+# Base images by the variable that names another.
+IMAGES = {"PYTHON_IMAGE": "python", "REDIS_IMAGE": "redis", "PROMETHEUS_IMAGE": "prom/prometheus"}
 _LIMIT_S = 420.0
 
 
@@ -31,6 +34,28 @@ class Stack:
             "NEREID_ENV_FILE": os.devnull,
             "NEREID_TAG": "test",
         }
+        self._environment |= self._images_without_registry()
+
+    def _images_without_registry(self) -> dict[str, str]:
+        """What an engine without the pinned images has by other tags: it reaches no registry."""
+        files = [(ROOT / name).read_text() for name in ("deploy/Dockerfile", "docker-compose.yml")]
+        found = {}
+        for variable, repository in IMAGES.items():
+            pinned = re.search(rf"{variable}(?:=|:-)({repository}:[\w.@:-]+)", "\n".join(files))
+            assert pinned is not None, f"{variable} has no pinned image"
+            if self._has_image(pinned[1]):
+                continue
+            shown = self.docker("images", "--format={{.Repository}}:{{.Tag}}", repository)
+            if shown.split():
+                found[variable] = shown.split()[0]
+        return found
+
+    def _has_image(self, name: str) -> bool:
+        try:
+            self.docker("image", "inspect", name)
+        except AssertionError:
+            return False
+        return True
 
     def docker(self, *words: str) -> str:
         """What the command printed; its errors are reported if it fails."""
@@ -76,6 +101,16 @@ class Stack:
     def containers(self, service: str) -> list[str]:
         """The service's running containers."""
         return self.compose("ps", "--quiet", service).split()
+
+    def facts(self, service: str) -> dict[str, Any]:
+        """What the engine knows of a container of the service, which may have ended."""
+        container = self.compose("ps", "--all", "--quiet", service).split()[0]
+        found: list[dict[str, Any]] = json.loads(self.docker("inspect", container))
+        return found[0]
+
+    def python(self, service: str, program: str) -> str:
+        """What a program in Python prints in the service's container."""
+        return self.compose("exec", "-T", service, "python", "-c", program).strip()
 
     def address(self, service: str, port: int) -> str:
         """Where a container's port is on this host."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # One package that each service needs.
-_REQUIRED = ("httptools", "numpy", "xxhash")
+_REQUIRED = ("blake3", "httptools", "numpy")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ class Plan:
 
     children: tuple[ChildSpec, ...]
     exit_timeout_s: float
+    # Those of the environment that no child inherits.
+    secret_variables: frozenset[str]
+    watchdog_timeout_s: float
     http_address: str | None
     grpc_address: str | None
     metrics_address: str | None
@@ -59,7 +62,9 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(number, _exit_early)
     with tempfile.TemporaryDirectory(prefix="nereid-") as directory:
         planned = subprocess.run(
-            [sys.executable, "-m", "nereid.cli.serve.plan", directory, *argv],
+            [sys.executable, "-m", "nereid.cli.serve.plan"],
+            # Not its argv: there may be secrets in it.
+            input=json.dumps([directory, *argv]).encode(),
             stdout=subprocess.PIPE,
             check=False,
         )
@@ -86,12 +91,20 @@ def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
 def _read_plan(text: bytes) -> Plan:
     plan = json.loads(text)
     children = tuple(
-        ChildSpec(child["name"], (sys.executable, *child["argv"]), child["stage"], child["environ"])
+        ChildSpec(
+            child["name"],
+            (sys.executable, *child["argv"]),
+            child["stage"],
+            child["secrets"],
+            child["may_block"],
+        )
         for child in plan["children"]
     )
     return Plan(
         children,
         plan["exit_timeout_s"],
+        frozenset(plan["secret_variables"]),
+        plan["watchdog_timeout_s"],
         plan["http_address"],
         plan["grpc_address"],
         plan["metrics_address"],
@@ -101,7 +114,9 @@ def _read_plan(text: bytes) -> Plan:
 
 
 async def _serve(plan: Plan) -> int:
-    supervisor = Supervisor(plan.children, plan.exit_timeout_s)
+    supervisor = Supervisor(
+        plan.children, plan.exit_timeout_s, plan.secret_variables, plan.watchdog_timeout_s
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)

@@ -6,15 +6,17 @@ With nereid.cli.serve.plan the only module that may know several services.
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid import rpc
+from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_shared_settings
 from nereid.observability.tracing import open_tracer
 from nereid.service_process import StartError, freeze_started_objects, run_service
+from nereid.services.cache.cache_config import LocalConfig
 from nereid.services.cache.service import CacheService, make_store
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.gateway.service import GatewayService, joined
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from nereid.service_process import Shutdown
 
 _PROGRAM = "nereid.cli.serve.joined"
+_log = logging.getLogger(__name__)
 
 
 async def serve(
@@ -39,14 +42,18 @@ async def serve(
     """Serve until shutdown is requested or the start failed; the exit code."""
     cache: CacheService | None = None
     cache_link: rpc.Link[CacheRequest] | None = None
+    store_config = cache_settings.store_config()
     if cache_settings.cache_config:
         scheduler_side: rpc.Link[CacheReply]
         cache_link, scheduler_side = rpc.memory_links()
-        cache = CacheService(
-            make_store(cache_settings.store_config()), open_tracer(cache_settings, "cache")
-        )
+        cache = CacheService(make_store(store_config), open_tracer(cache_settings, "cache"))
         cache.attach(scheduler_side)
-    scheduler = SchedulerService(scheduler_settings, cache_link, shutdown.request)
+    scheduler = SchedulerService(
+        scheduler_settings,
+        cache_link,
+        shutdown.request,
+        cache_in_memory=isinstance(store_config, LocalConfig),
+    )
     gateway_end: rpc.Link[ToScheduler]
     scheduler_end: rpc.Link[FromScheduler]
     gateway_end, scheduler_end = rpc.memory_links()
@@ -60,6 +67,7 @@ async def serve(
         scheduler.announce()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
+    _log.info("open %s; %s", gateway.exposure(), scheduler.exposure())
     freeze_started_objects()
     await shutdown.wait()
     loop = asyncio.get_running_loop()
@@ -75,7 +83,7 @@ def main() -> int:
     """Run the process."""
     # The scheduler's come first: its --scheduler-address is the one that may be repeated.
     scheduler, gateway, cache = read_shared_settings(
-        (SchedulerSettings, GatewaySettings, CacheSettings), sys.argv[1:], os.environ, _PROGRAM
+        (SchedulerSettings, GatewaySettings, CacheSettings), sys.argv[1:], read_environ(), _PROGRAM
     )
     serve_all = partial(serve, scheduler, cache)
     return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)

@@ -12,19 +12,22 @@ import json
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from nereid.cli.serve.triton_flags import TritonFlags
 from nereid.config import flags
-from nereid.config.flags import flag
+from nereid.config.flags import declared_flags, flag
+from nereid.config.mesh_access import MeshAccessSettings
 from nereid.config.settings_reader import (
     exit_on_errors,
     read_shared_settings,
     secret_environ,
     settings_argv,
 )
+from nereid.mesh_auth.roles import Role
 from nereid.observability.logging import LogSettings
 from nereid.rpc.net.address import host_and_port, unix_path
+from nereid.services.cache.cache_config import CACHE_VARIABLES
 from nereid.services.cache.settings import CacheSettings
 from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.service import offered_gpus
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PROGRAM = "nereid serve"
+_EXECUTOR = "nereid.services.executor"
+_Member = TypeVar("_Member", bound=MeshAccessSettings)
 
 # What --help shows; --help-all shows all flags.
 COMMON_FLAGS = frozenset(
@@ -82,6 +87,12 @@ class ServeSettings:
     exit_timeout_secs: float = flag(
         30.0, "how long pending requests may take to finish after SIGTERM", flags.seconds
     )
+    watchdog_timeout_secs: float = flag(
+        8.0,
+        "when a process without a heartbeat is killed and started again; an executor that is not"
+        " stopped has 30 times as long, for models that load; 0: never",
+        flags.seconds,
+    )
     scheduler_address: tuple[str, ...] = flag(
         (),
         "where the scheduler listens for gateways and executors of other machines as well,"
@@ -91,6 +102,23 @@ class ServeSettings:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Scheduler(SchedulerSettings):
+    """Of the mesh: its own socket is a unix socket, which comes to those that are asked for."""
+
+    scheduler_address: tuple[str, ...] = flag((), "", flags.address, repeated=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Cache(CacheSettings):
+    """Of the mesh: on a unix socket, whatever is asked for."""
+
+    cache_listen: str = flag("unix:cache.sock", "accepted and ignored: nereid serve chooses it")
+
+
+_SETTINGS = (ServeSettings, GatewaySettings, ExecutorSettings, _Scheduler, _Cache)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Mesh:
     serve: ServeSettings
@@ -98,6 +126,13 @@ class _Mesh:
     scheduler: SchedulerSettings
     executor: ExecutorSettings
     cache: CacheSettings
+
+    def of_role(self, settings: _Member, role: Role) -> _Member:
+        """A service's settings with the token of its role in place of the mesh's."""
+        token = self.scheduler.read_mesh_token()
+        if token is None:
+            return settings
+        return dataclasses.replace(settings, mesh_token=token.role_token(role), mesh_token_file="")
 
     def children(self, directory: str) -> list[dict[str, Any]]:
         """The processes to run; the scheduler's unix socket is in directory."""
@@ -115,36 +150,39 @@ class _Mesh:
         if joined:
             # Of two flags of one name, the scheduler's counts: it comes last.
             argv = _merged(settings_argv(gateway), settings_argv(scheduler))
+            argv = _merged(settings_argv(self.cache), argv)
+            members: tuple[Any, ...] = (gateway, scheduler)
             if has_cache:
-                argv = _merged(settings_argv(self.cache), argv)
-            children = [
-                _child("nereid.cli.serve.joined", argv, 0, environ=secret_environ(self.cache))
-            ]
+                members = (self.cache, *members)
+            children = [_child("nereid.cli.serve.joined", argv, 0, members)]
         else:
-            children = [_child("nereid.services.gateway", settings_argv(gateway), 0)]
+            gateway = self.of_role(gateway, Role.GATEWAY)
+            children = [_child("nereid.services.gateway", settings_argv(gateway), 0, (gateway,))]
             if has_cache:
                 cache = dataclasses.replace(
-                    self.cache, cache_listen=f"unix:{directory}/cache.sock", metrics_port=-1
+                    self.of_role(self.cache, Role.SCHEDULER),
+                    cache_listen=f"unix:{directory}/cache.sock",
+                    metrics_port=-1,
                 )
                 scheduler = dataclasses.replace(scheduler, cache_address=cache.cache_listen)
-                secrets = secret_environ(cache)
-                children.append(
-                    _child("nereid.services.cache", settings_argv(cache), 2, environ=secrets)
-                )
-            children.append(_child("nereid.services.scheduler", settings_argv(scheduler), 1))
+                children.append(_child("nereid.services.cache", settings_argv(cache), 2, (cache,)))
+            children.append(
+                _child("nereid.services.scheduler", settings_argv(scheduler), 1, (scheduler,))
+            )
         gpus = [gpu.id for gpu in offered_gpus(self.executor, BackendRegistry())]
         count = self.serve.executors
         interval_ms = self.executor.metrics_interval_ms if gateway.allow_metrics else 0
         for number in range(max(1, len(gpus)) if count is None else count):
             executor = dataclasses.replace(
-                self.executor,
+                self.of_role(self.executor, Role.EXECUTOR),
                 name=f"executor-{number}",
                 scheduler_address=address,
                 metrics_port=-1,
                 metrics_interval_ms=interval_ms,
                 gpus=str(gpus[number % len(gpus)]) if gpus else self.executor.gpus,
             )
-            children.append(_child("nereid.services.executor", settings_argv(executor), 2, number))
+            argv = settings_argv(executor)
+            children.append(_child(_EXECUTOR, argv, 2, (executor,), number) | {"may_block": True})
         return children
 
     def edges(self) -> dict[str, str | None]:
@@ -164,8 +202,8 @@ class _Mesh:
 
 
 def main() -> None:
-    """Print the plan for the runtime directory argv[1] and the flags after it."""
-    directory, *argv = sys.argv[1:]
+    """Print the plan for a runtime directory and flags, which are read as a JSON list."""
+    directory, *argv = json.load(sys.stdin)
     prepare_environment()
     mesh = _read(argv)
     gateway, edges = mesh.gateway, mesh.edges()
@@ -175,7 +213,9 @@ def main() -> None:
     children = mesh.children(directory)
     log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
     limit_s = mesh.serve.exit_timeout_secs
-    plan = {"children": children, "exit_timeout_s": limit_s, "log": log, **edges}
+    plan: dict[str, Any] = {"children": children, "exit_timeout_s": limit_s, "log": log, **edges}
+    plan["secret_variables"] = _secret_variables()
+    plan["watchdog_timeout_s"] = mesh.serve.watchdog_timeout_secs
     plan["https"] = (
         "mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else ""
     )
@@ -183,9 +223,8 @@ def main() -> None:
 
 
 def _read(argv: Sequence[str]) -> _Mesh:
-    classes = (ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings)
     serve, gateway, executor, scheduler, cache, triton = read_shared_settings(
-        (*classes, TritonFlags), argv, os.environ, _PROGRAM, common=COMMON_FLAGS
+        (*_SETTINGS, TritonFlags), argv, os.environ, _PROGRAM, common=COMMON_FLAGS
     )
     if triton.response_cache_byte_size is not None:
         if cache.cache_config:
@@ -201,19 +240,25 @@ def _read(argv: Sequence[str]) -> _Mesh:
 
 
 def _child(
-    module: str,
-    argv: list[str],
-    stage: int,
-    number: int = 0,
-    *,
-    environ: dict[str, str] | None = None,
+    module: str, argv: list[str], stage: int, members: Sequence[Any], number: int = 0
 ) -> dict[str, Any]:
+    """members: the settings of the services in it, whose secrets it gets."""
+    secrets = {name: text for each in members for name, text in secret_environ(each).items()}
+    if any(isinstance(each, CacheSettings) for each in members):
+        secrets |= {name: os.environ[name] for name in CACHE_VARIABLES if name in os.environ}
     return {
         "name": f"{module} {number}",
         "argv": ["-m", module, *argv],
         "stage": stage,
-        "environ": environ or {},
+        "secrets": secrets,
+        "may_block": False,
     }
+
+
+def _secret_variables() -> list[str]:
+    """All variables that may hold a secret: each child gets its own in another way."""
+    secret = [each.variable for each in declared_flags(*_SETTINGS) if each.option.secret]
+    return [*secret, *CACHE_VARIABLES]
 
 
 def _merged(first: list[str], last: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Keeps a set of child processes running: start, restart with back-off, ordered drain.
+"""Keeps a set of child processes running: start, watch, restart with back-off, ordered drain.
 
 Knows processes and signals only, not what they serve. Each child has a session of its own, so that
 a terminal's Ctrl-C reaches only the supervisor, which drains it; it dies with the supervisor even
@@ -16,8 +16,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nereid.cli.serve.watchdog import HeartbeatPipe, Watchdog, until_hung
+from nereid.config.inherited_secrets import SecretsFile
+
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Collection, Coroutine, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -40,16 +43,31 @@ class ChildSpec:
     name: str
     argv: tuple[str, ...]
     stage: int
-    # Added to the supervisor's own environment: secrets, which argv would show to everybody.
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Variables of its settings that nobody else may see.
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Its models may block its interpreter for long while they load.
+    may_block: bool = False
 
 
 class Supervisor:
     """Runs its children until stop() or until one ends with a final exit code (2 or 3)."""
 
-    def __init__(self, specs: Sequence[ChildSpec], exit_timeout_s: float) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        exit_timeout_s: float,
+        secret_variables: Collection[str] = (),
+        watchdog_timeout_s: float = 0,
+    ) -> None:
+        """secret_variables: those of our environment that no child inherits.
+        watchdog_timeout_s: how long a child may show no heartbeat; 0: for ever.
+        """
         self._specs = specs
+        self._environ = {
+            name: text for name, text in os.environ.items() if name not in secret_variables
+        }
         self._exit_timeout_s = exit_timeout_s
+        self._watchdog_timeout_s = watchdog_timeout_s
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._kill_now = asyncio.Event()
@@ -77,17 +95,7 @@ class Supervisor:
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             started = loop.time()
-            process = await asyncio.create_subprocess_exec(
-                *spec.argv,
-                env={**os.environ, **spec.environ},
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
-            self._processes[spec.name] = process
-            if self._stopping.is_set():
-                # The drain began while this one was being started, and missed it.
-                _signal(process, signal.SIGKILL)
-            code = await process.wait()
+            code = await self._run_once(spec)
             if self._stopping.is_set():
                 return
             if code in _FINAL_CODES:
@@ -99,6 +107,40 @@ class Supervisor:
             _log.warning("%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s)
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _run_once(self, spec: ChildSpec) -> int:
+        """Start a child and wait for its end, which comes by force if it hangs; its exit code."""
+        pipe = HeartbeatPipe()
+        try:
+            with SecretsFile(spec.secrets) as secrets:
+                process = await asyncio.create_subprocess_exec(
+                    *spec.argv,
+                    env={**self._environ, **secrets.environ, **pipe.environ},
+                    pass_fds=(*secrets.descriptors, *pipe.descriptors),
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+            pipe.on_started()
+            self._processes[spec.name] = process
+            if self._stopping.is_set():
+                # The drain began while this one was being started, and missed it.
+                _signal(process, signal.SIGKILL)
+            watch = asyncio.create_task(self._kill_if_hung(spec, process, pipe))
+            code = await process.wait()
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            return code
+        finally:
+            pipe.close()
+
+    async def _kill_if_hung(
+        self, spec: ChildSpec, process: asyncio.subprocess.Process, pipe: HeartbeatPipe
+    ) -> None:
+        limit_s = self._watchdog_timeout_s
+        if limit_s:
+            await until_hung(pipe, Watchdog(limit_s, may_block=spec.may_block), process.pid)
+            _log.error("%s hangs: no heartbeat for %g s or more; killing it", spec.name, limit_s)
+            _signal(process, signal.SIGKILL)
 
     async def _drain(self) -> None:
         """SIGTERM stage by stage, each once the one before has ended; SIGKILL at the time limit."""

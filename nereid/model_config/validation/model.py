@@ -12,6 +12,7 @@ from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.model_config.validation.ensemble import validate_ensemble
+from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.model_config.validation.instance_groups import validate_instance_groups
 from nereid.model_config.validation.sequence import validate_sequence
 from nereid.model_config.validation.tensors import validate_tensors
@@ -61,6 +62,7 @@ def validate_scheduling(config: ModelConfig) -> None:
             "transaction policy. Please disable the response cache."
         )
     _check_metrics(config)
+    runs_at_most_once(config)
 
 
 def _check_platform(config: ModelConfig) -> None:

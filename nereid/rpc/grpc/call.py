@@ -90,6 +90,16 @@ class Call:
         """Sent, but still waiting for the peer's window or the socket. Sending never blocks."""
         raise NotImplementedError
 
+    @property
+    def peer_names(self) -> tuple[str, ...]:
+        """The names in the peer's certificate; none without one."""
+        return ()
+
+    @property
+    def peer_is_local(self) -> bool:
+        """Whether the peer is of this host, as far as its address says."""
+        return True
+
     def get(self, key: str) -> str | bytes | None:
         """The first value of a metadata key."""
         for name, value in self.metadata:

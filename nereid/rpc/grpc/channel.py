@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
+from nereid.rpc.grpc.metadata import encode_metadata
 from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
@@ -84,6 +85,8 @@ class ChannelOptions(Limits):
     tls: Tls | None = None
     # The :authority of requests, when not the address.
     authority: str | None = None
+    # Metadata for each call of a path, made when the call begins; None: none.
+    credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
 
 
 class SocketChannel:
@@ -121,10 +124,10 @@ class SocketChannel:
             async with asyncio.timeout(timeout_s):
                 for _ in range(_ATTEMPTS - 1):
                     try:
-                        return await self._unary(block, message)
+                        return await self._unary(path, block, message)
                     except NotProcessedError:
                         continue
-                return await self._unary(block, message)
+                return await self._unary(path, block, message)
         except TimeoutError:
             raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
 
@@ -140,7 +143,7 @@ class SocketChannel:
     ) -> ClientStream:
         block = self._block(path, metadata, None)
         stream = ClientStream(block, on_message, on_close, on_open, on_writable)
-        self._submit(stream)
+        self._submit(path, stream)
         return stream
 
     async def close(self) -> None:
@@ -213,7 +216,7 @@ class SocketChannel:
             self._blocks[key] = block
         return block
 
-    async def _unary(self, block: bytes, message: bytes) -> bytes:
+    async def _unary(self, path: str, block: bytes, message: bytes) -> bytes:
         response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         received: list[bytes] = []
 
@@ -232,14 +235,17 @@ class SocketChannel:
         stream = ClientStream(block, received.append, closed)
         stream.send(message)
         stream.half_close()
-        self._submit(stream)
+        self._submit(path, stream)
         try:
             return await response
         except asyncio.CancelledError:
             stream.cancel()
             raise
 
-    def _submit(self, stream: ClientStream) -> None:
+    def _submit(self, path: str, stream: ClientStream) -> None:
+        credentials = self._options.credentials
+        if credentials is not None:
+            stream.sign = lambda: encode_metadata(credentials(path))
         current = self._current
         if current is not None and current.connection.usable:
             if current.connection.has_stream_slot and not self._queue:

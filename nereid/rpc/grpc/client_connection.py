@@ -92,6 +92,7 @@ class ClientStream(MessageStream):
         "on_writable",
         "opened",
         "outcome",
+        "sign",
     )
 
     # Set, like the stream's id, when a connection begins the stream.
@@ -115,6 +116,9 @@ class ClientStream(MessageStream):
         self.on_writable = on_writable
         # Set by a channel that holds the stream in its queue.
         self.leave_queue: Callable[[ClientStream], None] | None = None
+        # Set by a channel whose calls carry credentials: those of this one, as header fields that
+        # are made when it begins.
+        self.sign: Callable[[], bytes] | None = None
         self.opened = False
         self.done = False
         self.outcome: RpcError | None = None
@@ -254,7 +258,8 @@ class ClientConnection:
         # 1, 3, 5, ...
         stream_id = self._table.last_id = (self._table.last_id + 1) | 1
         self.streams[stream_id] = stream
-        self.sender.write_headers(stream_id, stream.block)
+        block = stream.block if stream.sign is None else stream.block + stream.sign()
+        self.sender.write_headers(stream_id, block)
         stream.begin(self, stream_id)
 
     def connection_lost(self, because: str = "") -> None:

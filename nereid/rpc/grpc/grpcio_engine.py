@@ -43,6 +43,7 @@ class GrpcioServer:
         handlers: Handlers,
         options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
     ) -> None:
+        assert handlers.admit is None, "only our own engine asks for admission"
         self._routes = routes_of(handlers)
         self._options = options
         self._tasks = HandlerTasks()

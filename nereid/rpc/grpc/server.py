@@ -15,10 +15,11 @@ from nereid.rpc.grpc.message_inflations import MessageInflations
 from nereid.rpc.grpc.server_connection import ServerCall, ServerConnection, ServerContext
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
-from nereid.rpc.net.address import text_of
+from nereid.rpc.net.address import host_of, is_local, text_of
 from nereid.rpc.net.connection_counts import ConnectionCounts
 from nereid.rpc.net.listener import Listener, listen
 from nereid.rpc.net.stall_detection import IdleWatch, StallWatch
+from nereid.rpc.net.tls_files import certificate_names
 
 if TYPE_CHECKING:
     from nereid.rpc.grpc.handlers import Handlers
@@ -86,6 +87,7 @@ class Server:
             compression=options.compression,
             budget=budget,
             inflate=None if self._inflations is None else self._inflations.start,
+            admit=handlers.admit,
         )
         self._listeners: list[Listener] = []
         self._http2_protocols: set[_ServerProtocol] = set()
@@ -96,17 +98,22 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
 
-    async def listen(self, address: str, tls: Tls | None = None) -> str:
+    async def listen(self, address: str, tls: Tls | None = None, *, private: bool = False) -> str:
         """Serve at an address as well; returns the real one, with the port the system chose.
 
-        tls: must agree on h2; None: in clear.
+        tls: must agree on h2; None: in clear. private: only this user may connect to a unix socket.
         """
         loop = asyncio.get_running_loop()
         if self._timer is None:
             self._timer = loop.call_later(self._timer_s(), self._on_timer)
         reuse_port = self._options.reuse_port
         listener = await listen(
-            self._new_protocol, address, self._counts, tls=tls, reuse_port=reuse_port
+            self._new_protocol,
+            address,
+            self._counts,
+            tls=tls,
+            reuse_port=reuse_port,
+            private=private,
         )
         self._listeners.append(listener)
         return listener.address
@@ -226,6 +233,9 @@ class _ServerProtocol(Http2Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = text_of(transport.get_extra_info("peername"))
         self.connection = ServerConnection(self._options, self._context, peer, wake=self.wake)
+        local = text_of(transport.get_extra_info("sockname"))
+        self.connection.peer_is_local = is_local(peer) or host_of(peer) == host_of(local)
+        self.connection.peer_names = certificate_names(transport.get_extra_info("peercert"))
         self.http2 = self.connection.http2
         super().connection_made(transport)
         self._server.on_connection(self)

@@ -85,11 +85,13 @@ class ServerContext:
         compression: str = "none",
         budget: ByteBudget | None = None,
         inflate: Callable[[ServerCall, Inflation], None] | None = None,
+        admit: Callable[[Call], None] | None = None,
     ) -> None:
         """compression: the level at which responses of compressible methods are compressed.
         on_earlier_deadline: the earliest deadline changed. budget: of the clients' bytes; None:
         they are not counted. inflate: begins to inflate a call's message; its connection's
         on_inflated is to be called at the end. None: messages are inflated where they are read.
+        admit: see Handlers.
         """
         self.budget = budget
         self.inflate = inflate
@@ -100,6 +102,7 @@ class ServerContext:
         self.spawn = spawn
         self.on_earlier_deadline = on_earlier_deadline
         self.compression = compression
+        self.admit = admit
 
 
 class ServerCall(MessageStream, Call):
@@ -158,6 +161,14 @@ class ServerCall(MessageStream, Call):
         if held_bytes and account is not None:
             self.held_bytes = 0
             account.release(held_bytes)
+
+    @property
+    def peer_names(self) -> tuple[str, ...]:
+        return self.connection.peer_names
+
+    @property
+    def peer_is_local(self) -> bool:
+        return self.connection.peer_is_local
 
     def disable_keepalive(self) -> None:
         self.connection.http2.control.keepalive.enabled = False
@@ -343,6 +354,9 @@ class ServerConnection:
         self._reader: MessageReader[ServerCall] = MessageReader(
             limits.max_message_bytes, self, limits.max_inflation_ratio
         )
+        # Those of its certificate.
+        self.peer_names: tuple[str, ...] = ()
+        self.peer_is_local = False
         self.http2: Http2Connection[ServerCall] = Http2Connection(
             limits,
             self,
@@ -431,6 +445,10 @@ class ServerConnection:
         if head.refusal is not None:
             call.refuse(head.refusal)
             return
+        if self.context.admit is not None:
+            call.run_callback(self.context.admit, call)
+            if call.done:
+                return
         if head.timeout_s is not None:
             self._set_deadline(call, head.timeout_s)
         if head.route.stream is not None:

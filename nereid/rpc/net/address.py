@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv6Address, ip_address
+import ipaddress
 from typing import Final
 
 # Who shares a network of this many bits counts as one client: it is what one customer gets.
@@ -14,6 +14,22 @@ def unix_path(address: str) -> str | None:
     if not address.startswith("unix:"):
         return None
     return address[5:].removeprefix("//")
+
+
+def is_local(address: str) -> bool:
+    """Whether only processes of this host can connect to an address, or from it."""
+    if unix_path(address) is not None:
+        return True
+    host, _ = host_and_port(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def host_of(address: str) -> str:
+    """An address without its port, which changes with each connection."""
+    return address if unix_path(address) is not None else address.rpartition(":")[0]
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -50,14 +66,14 @@ def client_of(peer: str) -> str:
     if not colon:
         return ""
     try:
-        address = ip_address(host.strip("[]"))
+        address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return host
-    if not isinstance(address, IPv6Address):
+    if not isinstance(address, ipaddress.IPv6Address):
         return str(address)
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     if address.is_loopback or address.is_link_local:
         return str(address)
     network = int(address) >> (128 - _IPV6_CLIENT_BITS) << (128 - _IPV6_CLIENT_BITS)
-    return f"{IPv6Address(network)}/{_IPV6_CLIENT_BITS}"
+    return f"{ipaddress.IPv6Address(network)}/{_IPV6_CLIENT_BITS}"

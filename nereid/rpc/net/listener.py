@@ -1,7 +1,7 @@
 """Listening sockets for any protocol: TCP or unix, clear or TLS. Knows nothing of HTTP or gRPC.
 
-A unix socket has the mode that the process's umask leaves. A stale one is replaced, a live one is
-an error, and ours is removed on close.
+A unix socket has the mode that the process's umask leaves, or 0600 if it is private. A stale one is
+replaced, a live one is an error, and ours is removed on close.
 
 TLS connections are accepted here rather than by the event loop, which drops failed handshakes
 without a log line. A client that stalls in its handshake holds a socket for a few seconds and
@@ -43,23 +43,26 @@ _LOG_INTERVAL_S: Final = 1.0
 _PROBE_S: Final = 1.0
 
 
-async def listen(
+async def listen(  # noqa: PLR0913 (by keyword)
     factory: Factory,
     address: str,
     counts: ConnectionCounts | None = None,
     *,
     tls: Tls | None = None,
     reuse_port: bool = False,
+    private: bool = False,
 ) -> Listener:
-    """Serve at host:port or unix:/path; raises OSError. counts: limits handshakes; the owner of the
-    factory's protocols counts the connections.
+    """Serve at host:port or unix:/path; raises OSError.
+
+    counts: limits handshakes; the owner of the factory's protocols counts the connections.
+    private: only this user may connect to a unix socket.
     """
     path = unix_path(address)
     if path is None:
         sockets, claim = await _bind_all_tcp(address, reuse_port=reuse_port), None
     else:
         claim = UnixClaim(path)
-        sockets = [_bind_unix(path)]
+        sockets = [_bind_unix(path, private=private)]
         claim.bound()
     name = f"unix:{path}" if path is not None else text_of(sockets[0].getsockname())
     listener = Listener(name, claim)
@@ -136,9 +139,12 @@ def _stale(path: str) -> bool:
     return False
 
 
-def _bind_unix(path: str) -> socket.socket:
+def _bind_unix(path: str, *, private: bool) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        if private:
+            # Linux gives the file the socket's own mode: there is no moment at which it is open.
+            os.fchmod(sock.fileno(), 0o600)
         sock.bind(path)
         sock.listen(_BACKLOG)
     except OSError as error:

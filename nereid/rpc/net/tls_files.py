@@ -16,7 +16,10 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _log = logging.getLogger(__name__)
 
@@ -150,6 +153,18 @@ class Tls:
 
     def _versions(self) -> tuple[_FileVersion, ...]:
         return tuple(map(_FileVersion.of, self._files.given))
+
+
+def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The DNS names in a peer's certificate, or its common name if there are none.
+
+    certificate: as ssl.SSLSocket.getpeercert() describes it; None: none was shown.
+    """
+    if not certificate:
+        return ()
+    names = tuple(name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS")
+    subject = (field for fields in certificate.get("subject", ()) for field in fields)
+    return names or tuple(name for kind, name in subject if kind == "commonName")
 
 
 def reason(error: Exception) -> str:

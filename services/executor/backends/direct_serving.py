@@ -23,12 +23,17 @@ class StreamContext:
     # The scheduler's.
     address: str
     # Identifies the instance to the scheduler.
-    metadata: Sequence[tuple[str, str]]
-    # Whether to end after the current batch, or, if abandoned, without waiting for it.
+    metadata: Sequence[tuple[str, str | bytes]]
+    # Whether to end after the current batch; if abandoned, the scheduler is lost.
     is_stopping: Callable[[], bool]
     is_abandoned: Callable[[], bool]
     # Called with the last batch that the lost model had begun, and the error for its requests.
     on_lost: Callable[[int, ErrorStatus], None]
+    # Called after the stream with the batches that had run lately: their requests' ids, and the
+    # Executed messages, which may not have reached the scheduler.
+    on_kept: Callable[[Sequence[int], bytes], None]
+    # How long the current batch may still take once it is abandoned.
+    abandoned_s: float
     # None: responses cannot be put in shared memory; nothing is traced.
     lender: OutputLender | None
     tracer: Tracer | None
@@ -45,6 +50,9 @@ class DirectServing(Protocol):
     @property
     def last_batch_begun(self) -> int:
         """The last batch from a stream that it serves itself; 0: none."""
+
+    def running_requests(self) -> Sequence[int]:
+        """The ids of the requests that it executes now, from a stream that it serves itself."""
 
     def serve_stream(self, context: StreamContext) -> None:
         """Until the stream ends, or the context stops it.

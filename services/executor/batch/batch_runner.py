@@ -17,6 +17,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
 from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES, error_response
+from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record, sampled
 
 if TYPE_CHECKING:
@@ -33,15 +34,20 @@ _log = logging.getLogger(__name__)
 class BatchRunner:
     """Executes batches on one loaded model; used by its instance's thread alone."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what most models need comes by keyword)
         self,
         spec: InstanceSpec,
         model: Model,
         tracer: Tracer | None = None,
         view: View | None = None,
         lender: OutputLender | None = None,
+        *,
+        recent_runs: RecentRuns | None = None,
     ) -> None:
-        """view: maps requests' tensors in shared memory; lender: puts responses' there."""
+        """view: maps requests' tensors in shared memory; lender: puts responses' there.
+
+        recent_runs: is notified of the requests that run.
+        """
         self._name = spec.name
         self._model = model
         self.signature = signature_of(
@@ -55,6 +61,7 @@ class BatchRunner:
         self._tracer = tracer
         self._view = view
         self._lender = lender
+        self._recent_runs = recent_runs or RecentRuns()
         self.max_frame_bytes = MAX_EXECUTED_BYTES
         # The last batch, if it had sampled members; recorded once its responses are written.
         self.traced: Run | None = None
@@ -64,6 +71,9 @@ class BatchRunner:
         started = perf_counter_ns()
         lender = self._lender
         batch = pb.Batch.FromString(frame)
+        members = batch.members
+        ids = [members[0].id] if len(members) == 1 else [member.id for member in members]
+        self._recent_runs.begin(self, ids)
         gathered: GatheredBatch | None = None
         stacked = ran = 0
         failed: str | None = None
@@ -96,7 +106,9 @@ class BatchRunner:
             compute_output_ns=ended - ran,
         )
         pieces.append(times.SerializeToString())
-        return b"".join(pieces)
+        executed = b"".join(pieces)
+        self._recent_runs.complete(self, ids, executed)
+        return executed
 
     def record_spans(self) -> None:
         """Of the last batch, if it was traced."""

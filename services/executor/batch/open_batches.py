@@ -79,6 +79,7 @@ class OpenBatch:
         "classes",
         "execution",
         "id",
+        "ids",
         "output_buffers",
         "started_ns",
         "state",
@@ -91,6 +92,8 @@ class OpenBatch:
         """places: those of the members in the batch."""
         # The scheduler's number.
         self.id = batch_id
+        # Of all its requests: see recent_runs.
+        self.ids: Sequence[int] = ()
         self.state = EXECUTING
         # Of perf_counter_ns. When the model got it; 0: it did not.
         self.started_ns = started_ns
@@ -246,6 +249,7 @@ class OpenBatches:
             places.append(place)
             requests.append(request)
         batch = OpenBatch(message.id, started_ns, places, decoupled=self._decoupled)
+        batch.ids = [member.id for member in members]
         batch.classes, batch.output_buffers = classes, output_buffers
         for place, error_status in rejected:
             batch.reject_request(place, error_status)

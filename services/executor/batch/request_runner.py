@@ -18,6 +18,7 @@ from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.open_batches import BatchState, OpenBatches
+from nereid.services.executor.recent_runs import RecentRuns
 from nereid.services.executor.tracing import Run, record
 
 if TYPE_CHECKING:
@@ -39,10 +40,13 @@ class RequestRunner:
         spec: InstanceSpec,
         model: RequestModel,
         tracer: Tracer | None = None,
+        recent_runs: RecentRuns | None = None,
     ) -> None:
+        """recent_runs: is notified of the requests that run."""
         self._name = spec.name
         self._model = model
         self._tracer = tracer
+        self._recent_runs = recent_runs or RecentRuns()
         # By the model's number: the scheduler may use its own again on a new stream.
         self._open = OpenBatches(
             spec.config,
@@ -108,6 +112,31 @@ class RequestRunner:
                 stream.send(reply)
             raise
 
+    def finish_batches(self, limit_s: float) -> None:
+        """Have the model complete what it executes, though the stream has ended: the requests may
+        be sent again, and their responses asked for.
+        """
+        poll = self._poll_model()
+        until = time.monotonic() + limit_s
+        try:
+            while self._may_be_resent and (left_s := until - time.monotonic()) > 0:
+                ready = {descriptor for descriptor, _ in poll.poll(left_s * 1000 + 1)}
+                for _ in self._collect_frames(ready):
+                    pass
+        except ModelLostError as error:
+            for _ in self._fail_batches(str(error)):
+                pass
+
+    def forget_runs(self) -> None:
+        """The stream has ended, and nothing more is executed for it."""
+        for number in self._open.batches:
+            self._recent_runs.abandon((self, number))
+
+    @property
+    def _may_be_resent(self) -> bool:
+        """Whether it executes requests whose senders may send them again."""
+        return self._executing is not None and any(self._executing.ids)
+
     def _poll_model(self) -> select.poll:
         poll = select.poll()
         for descriptor in self._model.file_descriptors():
@@ -120,6 +149,7 @@ class RequestRunner:
         """Cancel the batches of an earlier stream."""
         self._executing = self._deadline = None
         for number, batch in self._open.remove_all():
+            self._recent_runs.abandon((self, number))
             for member in batch.open_members():
                 self._model.control_request(number, member, pb.MemberControl.CANCEL)
 
@@ -145,6 +175,7 @@ class RequestRunner:
         self._last_number += 1
         number = self._last_number
         self._open.batches[number] = batch
+        self._recent_runs.begin((self, number), batch.ids)
         self._executing = batch
         timeout_s = self._model.execution_timeout_s
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -175,6 +206,7 @@ class RequestRunner:
             yield frame
         if batch.state is BatchState.COMPLETE:
             del self._open.batches[number]
+            self._recent_runs.complete((self, number), batch.ids, frame)
             self._record_trace(batch, responded_ns)
 
     def _record_trace(self, batch: OpenBatch, responded_ns: int, failed: str | None = None) -> None:
@@ -209,6 +241,7 @@ class RequestRunner:
             text = f"Failed to process the request(s) for model '{self._name}', message: {why}"
         error_status = ErrorStatus(Internal.code, text, accepted=True)
         for number, batch in self._open.remove_all():
+            self._recent_runs.abandon((self, number))
             self._open.release_buffers(batch)
             if not self._model.may_have_begun(number):
                 continue

@@ -7,6 +7,7 @@ no scheduler; the order and form of replies are stream_responses'.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
@@ -25,13 +26,13 @@ from nereid.services.gateway.grpc.stream_responses import (
 from nereid.services.gateway.tracing import trace_context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, Coroutine, MutableMapping
 
     from nereid.core.messages import InferRequest, InferResponse
     from nereid.rpc import Call
     from nereid.services.gateway.data_plane import DataPlane
-    from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
-    from nereid.services.gateway.infer_chain import RequestHandle
+    from nereid.services.gateway.grpc.bounded_decoder import BoundedDecoder
+    from nereid.services.gateway.infer_chain import Infer, RequestHandle
     from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
 
 # Metadata by which a client asks for a model's failure as the status of the call.
@@ -50,7 +51,7 @@ class InferStreams:
     def __init__(
         self,
         data_plane: DataPlane,
-        decoder: GrpcDecoder,
+        decoder: BoundedDecoder,
         statuses: MutableMapping[int, int],
         early_end_status: Callable[[Call], Status],
         forwarding: HeaderForwarding | None,
@@ -62,10 +63,12 @@ class InferStreams:
         # Makes metadata parameters; None: none is wanted.
         self.forwarding = forwarding
         self._open: set[_InferStream] = set()
+        # Decode what is not decoded where it arrives.
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def open_stream(self, call: Call) -> None:
-        """Serve a new call."""
-        stream = _InferStream(self, call)
+    def open_stream(self, call: Call, infer: Infer) -> None:
+        """Serve a new call; its requests are sent on by infer."""
+        stream = _InferStream(self, call, infer)
         self._open.add(stream)
         call.on_message = stream.on_message
         call.on_half_close = stream.on_half_close
@@ -77,6 +80,13 @@ class InferStreams:
         for stream in list(self._open):
             stream.end((status, message))
 
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run work as a task."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     def remove_stream(self, stream: _InferStream) -> None:
         """It has ended."""
         self._open.discard(stream)
@@ -85,19 +95,19 @@ class InferStreams:
 class _StreamRequest(PendingReply):
     """One request of a stream and its replies."""
 
-    __slots__ = ("_decoupled", "_request", "_stream", "handle")
+    __slots__ = ("_decoupled", "_stream", "handle", "request")
 
     def __init__(self, stream: _InferStream, request: InferRequest) -> None:
         super().__init__()
         self._stream = stream
-        self._request = request
+        self.request = request
         # The model gives any number of responses: it had one with `more`.
         self._decoupled = False
         # None: infer() has not returned yet.
         self.handle: RequestHandle | None = None
 
     def on_response(self, response: InferResponse) -> None:
-        stream, request = self._stream, self._request
+        stream, request = self._stream, self.request
         if stream.ended:
             return
         error_status = response.error
@@ -139,7 +149,9 @@ class _InferStream:
 
     __slots__ = (
         "_call",
+        "_decoding",
         "_half_closed",
+        "_infer",
         "_owner",
         "_paused_requests",
         "_trace_context",
@@ -153,9 +165,10 @@ class _InferStream:
         "wants_status",
     )
 
-    def __init__(self, owner: InferStreams, call: Call) -> None:
+    def __init__(self, owner: InferStreams, call: Call, infer: Infer) -> None:
         self._owner = owner
         self._call = call
+        self._infer = infer
         self.order = ReplyOrder(call.send)
         self.statuses = owner.statuses
         self.wants_status = call.get(_STATUS_WANTED) == "true"
@@ -165,6 +178,8 @@ class _InferStream:
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self.reading_paused = False
+        # Decodes the message that was read last.
+        self._decoding: asyncio.Task[None] | None = None
         # Their models wait for the client to read its replies.
         self._paused_requests: dict[_StreamRequest, None] = {}
         # Set: nothing more is read, and the call ends so once no request is pending.
@@ -241,6 +256,8 @@ class _InferStream:
 
     def end_if_finished(self) -> None:
         """End if that is due and no request is pending."""
+        if self._decoding is not None:
+            return
         if self.end_status is not None and not self.order.replies and not self.ended:
             status, message = self.end_status
             if status:
@@ -281,14 +298,38 @@ class _InferStream:
 
     def _submit_message(self, message: bytes) -> None:
         owner = self._owner
-        data_plane = owner.data_plane
-        received_ns = monotonic_ns() if data_plane.records_arrivals else 0
+        received_ns = monotonic_ns() if owner.data_plane.records_arrivals else 0
         try:
-            request = owner.decoder.decode(message)
+            request = owner.decoder.decode_now(message)
         except NereidError as error:
             # What cannot be parsed has no id to reply with.
             self.end((Status(error.code), error.message))
             return
+        if request is None:
+            # Nothing is read meanwhile, which keeps the order.
+            self._decoding = owner.spawn(self._decode_and_submit(message, received_ns))
+        else:
+            self._submit_request(request, received_ns)
+
+    async def _decode_and_submit(self, message: bytes, received_ns: int) -> None:
+        decoder = self._owner.decoder
+        try:
+            request = await decoder.decode_later(message, self._call.peer, accepts_many=True)
+        except NereidError as error:
+            self._decoding = None
+            self.end((Status(error.code), error.message))
+            self.end_if_finished()
+        except Exception as error:
+            self._decoding = None
+            self._cancel_requests()
+            self._call.fail_with(error)
+        else:
+            self._decoding = None
+            self._submit_request(request, received_ns)
+            self.resume_reading()
+
+    def _submit_request(self, request: InferRequest, received_ns: int) -> None:
+        owner = self._owner
         request.accepts_many = True
         request.deadline = self._call.deadline
         request.trace_context = self._trace_context
@@ -298,16 +339,21 @@ class _InferStream:
             owner.forwarding.forward_headers(request, self._call.metadata)
         stream_request = _StreamRequest(self, request)
         self.order.add_request(stream_request)
-        stream_request.handle = data_plane.infer(request, stream_request.on_response)
+        stream_request.handle = self._infer(request, stream_request.on_response)
 
     def _is_full(self, max_pending: int = MAX_PENDING) -> bool:
         return (
-            len(self.order.replies) >= max_pending or self._call.buffered_bytes > _MAX_UNREAD_BYTES
+            self._decoding is not None
+            or len(self.order.replies) >= max_pending
+            or self._call.buffered_bytes > _MAX_UNREAD_BYTES
         )
 
     def _cancel_requests(self) -> None:
         self.ended = True
         self._owner.remove_stream(self)
+        if self._decoding is not None:
+            self._decoding.cancel()
+            self._decoding = None
         for request in self.order.replies:
             # Does nothing for those with a reply that waits to be sent.
             request.cancel()

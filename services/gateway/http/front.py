@@ -62,12 +62,12 @@ class HttpFront:
         submission = InferSubmission(data_plane, forwarding)
         self._tasks = CallTasks()
         infer = InferEndpoint(submission, encoder, loads, self._tasks, decompressor)
-        generate = GenerateEndpoint(submission, encoder, loads)
+        generate = GenerateEndpoint(submission, encoder, loads, self._tasks)
         health = HealthEndpoints(data_plane)
         metadata = MetadataEndpoints(data_plane)
-        repository = RepositoryEndpoints(control)
-        settings = TraceAndLogEndpoints(control)
-        shared_memory = SharedMemoryEndpoints(data_plane.regions)
+        repository = RepositoryEndpoints(control, data_plane)
+        settings = TraceAndLogEndpoints(control, data_plane)
+        shared_memory = SharedMemoryEndpoints(data_plane.regions, data_plane)
         get, post = (b"GET",), (b"POST",)
         self._endpoints: dict[RouteKind, Endpoint] = {
             RouteKind.INFER: Endpoint(infer.handle, post, TEXT),

@@ -14,7 +14,7 @@ from nereid.core.messages import error_status_of
 from nereid.services.gateway.http.server.connection import HttpConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from nereid.core.messages import InferRequest, Parameter
 
@@ -55,8 +55,10 @@ def _compile(text: str) -> Any:
 class HeaderForwarding:
     """Adds the headers that match one pattern to requests."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, without: Collection[str] = ()) -> None:
+        """without: headers that are never forwarded, in lower case."""
         self._pattern = _compile(pattern)
+        self._without = without
         # Whether a name matches.
         self._matching: BoundedCache[Text, bool] = BoundedCache(_CACHED_NAMES)
 
@@ -80,7 +82,8 @@ class HeaderForwarding:
 
     def _matches(self, name: Text) -> bool:
         text = _text(name)
-        matches = text not in _OWN and text != _STREAM and bool(self._pattern.search(text))
+        excluded = text in _OWN or text == _STREAM or text.lower() in self._without
+        matches = not excluded and bool(self._pattern.search(text))
         return self._matching.remember(name, matches)
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.rpc import RpcError, Status
-from nereid.services.gateway.grpc import health
-from nereid.services.gateway.http.routes import RouteKind, resolve
+from nereid.services.gateway.http.routes import resolve
 from nereid.services.gateway.http.server.call import TEXT, HttpCall
+from nereid.services.gateway.policy.api_groups import METHODS_BY_API, ROUTES_BY_API
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -20,43 +20,7 @@ if TYPE_CHECKING:
     from nereid.rpc import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
 
 _METADATA_PREFIX: Final = "triton-grpc-protocol-"
-_SERVICE: Final = "/inference.GRPCInferenceService/"
-
-_KINDS: Final[dict[str, tuple[RouteKind, ...]]] = {
-    "health": (RouteKind.LIVE, RouteKind.READY, RouteKind.MODEL_READY),
-    "metadata": (RouteKind.SERVER_METADATA, RouteKind.MODEL_METADATA),
-    "inference": (RouteKind.INFER, RouteKind.GENERATE, RouteKind.GENERATE_STREAM),
-    "shared-memory": (
-        RouteKind.SHARED_MEMORY_STATUS,
-        RouteKind.SHARED_MEMORY_REGISTER,
-        RouteKind.SHARED_MEMORY_UNREGISTER,
-    ),
-    "model-config": (RouteKind.MODEL_CONFIG,),
-    "model-repository": (
-        RouteKind.REPOSITORY_INDEX,
-        RouteKind.REPOSITORY_LOAD,
-        RouteKind.REPOSITORY_UNLOAD,
-    ),
-    "statistics": (RouteKind.MODEL_STATISTICS,),
-    "trace": (RouteKind.TRACE_SETTING,),
-    "logging": (RouteKind.LOGGING,),
-}
-_METHODS: Final[dict[str, tuple[str, ...]]] = {
-    "health": ("ServerLive", "ServerReady", "ModelReady"),
-    "metadata": ("ServerMetadata", "ModelMetadata"),
-    "inference": ("ModelInfer", "ModelStreamInfer"),
-    "shared-memory": tuple(
-        f"{kind}SharedMemory{act}"
-        for kind in ("System", "Cuda")
-        for act in ("Status", "Register", "Unregister")
-    ),
-    "model-config": ("ModelConfig",),
-    "model-repository": ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
-    "statistics": ("ModelStatistics",),
-    "trace": ("TraceSetting",),
-    "logging": ("LogSettings",),
-}
-CATEGORIES: Final = tuple(_KINDS)
+CATEGORIES: Final = tuple(ROUTES_BY_API)
 
 
 class Restriction(NamedTuple):
@@ -78,7 +42,7 @@ def parse(text: str) -> dict[str, Restriction]:
         raise ValueError("expected <api>,<api>:<header>=<value>")
     table: dict[str, Restriction] = {}
     for name in names.split(","):
-        if name not in _KINDS:
+        if name not in ROUTES_BY_API:
             raise ValueError(f"'{name}' is none of {', '.join(CATEGORIES)}")
         if name in table:
             raise ValueError(f"'{name}' is named twice")
@@ -117,7 +81,7 @@ class RestrictedHttp:
         self._rules = {
             kind: (each.header.lower().encode(), each.value.encode(), each.header)
             for name, each in table.items()
-            for kind in _KINDS[name]
+            for kind in ROUTES_BY_API[name]
         }
 
     def __call__(self, call: HttpCall) -> None:
@@ -135,9 +99,7 @@ def restricted_grpc(
     rules: dict[str, Restriction] = {}
     for name, each in table.items():
         rule = Restriction(_METADATA_PREFIX + each.header.lower(), each.value)
-        rules |= {_SERVICE + method: rule for method in _METHODS[name]}
-        if name == "health":
-            rules[health.CHECK] = rule
+        rules |= dict.fromkeys(METHODS_BY_API[name], rule)
     return replace(
         handlers,
         unary={

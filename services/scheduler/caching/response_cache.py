@@ -10,20 +10,16 @@ revision of the model that computed them. Knows the queue by three methods of it
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from google.protobuf.message import DecodeError
-
-from nereid.core.codecs import read_response, write_response
 from nereid.core.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable
 from nereid.core.messages import InferResponse, payload_bytes
-from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.batching.queues import deadline_passed, queue_full
 from nereid.services.scheduler.caching.cache_keys import CacheKeys
+from nereid.services.scheduler.caching.cached_values import read_cached, write_cached
 from nereid.services.scheduler.caching.single_flight import Flight, SingleFlight
 from nereid.services.scheduler.requests.entry import RequestState, about
 
@@ -68,13 +64,6 @@ class CacheScope(NamedTuple):
     revision: bytes
 
 
-def cache_scope_of(name: str, number: int, revision: bytes) -> CacheScope:
-    """The prefix of the keys of a version in one of its revisions."""
-    # A digest of the name, which may hold any character: keys shall be short.
-    model = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
-    return CacheScope(f"{model}:{number}:{revision.hex()}:".encode(), revision)
-
-
 class CacheLookup:
     """An entry's lookup and its flight.
 
@@ -108,16 +97,20 @@ class ResponseCache:
         self._max_waiting = max_waiting
         self._waiting = 0
         self._flights = SingleFlight["Entry"]()
-        self._keys = CacheKeys(spec.name for spec in version.config.outputs)
+        self._keys = CacheKeys((spec.name for spec in version.config.outputs), client.secrets)
         self._loop = asyncio.get_running_loop()
         # None: no instance is loaded yet, so the revision is not known.
         self._scope: CacheScope | None = None
 
-    def set_scope(self, scope: CacheScope | None) -> None:
+    def set_revision(self, number: int, revision: bytes | None) -> None:
         """The version's files have changed: entries of the old revision are not found any more.
         None: its responses cannot be cached.
         """
-        self._scope = scope
+        if revision is None:
+            self._scope = None
+        else:
+            prefix = self._keys.scope(self._version.name, number, revision)
+            self._scope = CacheScope(prefix, revision)
 
     # ---- from arrival to the queue
 
@@ -215,7 +208,7 @@ class ResponseCache:
         if lookup is None:
             return  # all its members were cancelled
         now_ns = _now_ns()
-        response = None if value is None else _read_response(value)
+        response = None if value is None else read_cached(value)
         if response is None:
             self._enqueue_leader(flight.leader, lookup, now_ns)
         else:
@@ -327,11 +320,9 @@ class ResponseCache:
         if valid and not self._client.can_send(size_bytes):
             # Before serialising it in vain.
             self._client.failures += 1
-        elif valid and all(isinstance(payload, bytes) for payload in response.payloads):
-            message = pb.InferResponse()
-            write_response(response, message)
+        elif valid and (value := write_cached(response)) is not None:
             context = b"" if entry.trace is None else entry.trace.lookup
-            self._client.store(lookup.key, message.SerializeToString(), context)
+            self._client.store(lookup.key, value, context)
         self._version.statistics.record_cache_miss(lookup.waited_ns, _now_ns() - started_ns)
 
     def _end_wait(self, lookup: CacheLookup) -> None:
@@ -341,13 +332,3 @@ class ResponseCache:
         if lookup.timer is not None:
             lookup.timer.cancel()
             lookup.timer = None
-
-
-def _read_response(value: bytes) -> InferResponse | None:
-    """None: the value is no response; a miss."""
-    try:
-        response = read_response(pb.InferResponse.FromString(value))
-    except DecodeError:
-        _log.warning("the cache returned a value that is no response; counting it as a miss")
-        return None
-    return response if response.error is None and response.head else None

@@ -34,9 +34,11 @@ from nereid.services.scheduler.ensembles.step_tensors import (
     StepHeads,
     Tensor,
 )
+from nereid.services.scheduler.models.dependencies import step_request_id
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.requests.entry import about
+from nereid.services.scheduler.requests.resent_requests import may_have_run
 from nereid.services.scheduler.requests.segment_owners import inline
 from nereid.shm.mappings import SegmentLostError, exists
 from nereid.shm.reference import SharedMemory
@@ -57,6 +59,7 @@ _log = logging.getLogger(__name__)
 _DEADLOCK: Final = (
     "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 )
+_TENSORS_LOST: Final = "an executor was lost with its answer"
 # A decoupled step waits while so many calls of one request's steps are open.
 _MAX_OPEN_CALLS: Final = 1024
 # Steps differ by the outputs that are requested, of which clients could ask for any combination.
@@ -165,8 +168,10 @@ class EnsembleVersion(ModelVersion):
             heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
             self._steps.remember(step, heads)
         original = run.entry.request
+        # A decoupled step may be called several times for one request.
+        number = 0 if self.config.decoupled else step_request_id(original.id, step.index)
         request = InferRequest(
-            0,
+            number,
             heads.write_request(call.tensors),
             [tensor.payload for tensor in call.tensors.values()],
             original.request_id,
@@ -315,7 +320,12 @@ class EnsembleVersion(ModelVersion):
         entry = run.entry
         now_ns = _now_ns()
         if run.responses_sent or entry.retries >= self._limits.max_retries:
-            self._fail_run(run, Unavailable.code, "an executor was lost with its answer")
+            self._fail_run(run, Unavailable.code, _TENSORS_LOST)
+            return
+        # Of any of the ensemble's requests: the steps that this one has called are not kept.
+        if any(heads.model.config.at_most_once for heads in self._steps.values()):
+            error = may_have_run(self.name, _TENSORS_LOST)
+            self._fail_run(run, error.code, error.message)
             return
         _log.warning(
             "tensors were lost with an executor; a request of %r starts again",

@@ -68,4 +68,5 @@ def _recover(placed: PlacedInstance, cause: str, report: CrashReport | None) -> 
             report.error_status.code, report.error_status.message, accepted=True
         )
         runtime.fail_begun(placed.instance, report.begun, error)
-    runtime.lose_instance(placed.instance, cause)
+    # What the report does not name had not begun.
+    runtime.lose_instance(placed.instance, cause, begun=report is None)

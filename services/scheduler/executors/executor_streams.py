@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
 from nereid.core.codecs import read_error
-from nereid.core.methods import CONTROLS_KEY, CRASH_REPORTS_KEY, INSTANCE_KEY, READINESS_KEY
+from nereid.core.methods import (
+    CONTROLS_KEY,
+    CRASH_REPORTS_KEY,
+    EXECUTOR_KEY,
+    INSTANCE_KEY,
+    READINESS_KEY,
+)
+from nereid.observability.refusal_log import RefusalLog
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.scheduler.executors.instance import CrashReport
@@ -27,19 +34,32 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-
-def accept_join(loader: Loader, call: Call) -> None:
-    """Open an executor's control stream."""
-    _JoinStream(loader, call)
-    call.accept()
+# Of an executor's name, in characters.
+_LONGEST_NAME: Final = 256
 
 
-def accept_execute(loader: Loader, call: Call) -> None:
-    """Open the stream of an instance that is loaded and warm."""
+class ExecutorStreams:
+    """Accepts the executors' streams for one loader."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._refusals = RefusalLog(_log)
+
+    def accept_join(self, call: Call) -> None:
+        """Open an executor's control stream."""
+        _JoinStream(self._loader, call, self._refusals)
+        call.accept()
+
+    def accept_execute(self, call: Call) -> None:
+        """Open the stream of an instance that is loaded and warm."""
+        _accept_execute(self._loader, call)
+
+
+def _accept_execute(loader: Loader, call: Call) -> None:
     text = call.get(INSTANCE_KEY)
     number = int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else -1
     call.accept()
-    placed = loader.instance_opened(number, call)
+    placed = loader.instance_opened(number, call, _process_of(call))
     if placed is None or placed.served.runtime is None:
         call.fail(Status.NOT_FOUND, f"instance {text!r} is not known; it may have been unloaded")
         return
@@ -53,6 +73,11 @@ def accept_execute(loader: Loader, call: Call) -> None:
     call.on_half_close = call.on_cancel
 
 
+def _process_of(call: Call) -> str:
+    process = call.get(EXECUTOR_KEY)
+    return process if isinstance(process, str) else ""
+
+
 def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
     loader.instance_closed(placed, call)
     call.finish()
@@ -61,9 +86,10 @@ def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
 class _JoinStream:
     """One Join stream: a hello first, then the events of a session."""
 
-    def __init__(self, loader: Loader, call: Call) -> None:
+    def __init__(self, loader: Loader, call: Call, refusals: RefusalLog) -> None:
         self._loader = loader
         self._call = call
+        self._refusals = refusals
         self._session: Session | None = None
         call.on_message = self._on_message
         call.on_cancel = self._end
@@ -77,13 +103,25 @@ class _JoinStream:
             return
         kind = event.WhichOneof("event")
         if self._session is None:
-            if kind == "hello" and event.hello.name:
-                self._session = Session(event.hello, self._call)
-                self._loader.executor_joined(self._session)
+            if kind == "hello" and 0 < len(event.hello.name) <= _LONGEST_NAME:
+                self._join(event.hello)
             else:
-                self._refuse("the first message must be a hello with a name")
+                text = f"a hello with a name of 1 to {_LONGEST_NAME} characters"
+                self._refuse(f"the first message must be {text}")
             return
         self._on_event(self._session, kind, event)
+
+    def _join(self, hello: pb.Hello) -> None:
+        if not self._call.peer_is_local:
+            # Memory is shared on one host, and its name is no secret.
+            hello.shm_namespace = ""
+        session = Session(hello, self._call, _process_of(self._call))
+        if self._loader.executor_joined(session):
+            self._session = session
+        else:
+            # A name in use by a process that died is free as soon as its streams have ended.
+            text = f"another executor has joined as '{hello.name}': give this one another --name"
+            self._refuse(text, Status.ALREADY_EXISTS)
 
     def _on_event(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> None:
         if kind == "described":
@@ -106,15 +144,17 @@ class _JoinStream:
         elif kind == "readiness_report":
             placed = self._loader.instances.placed.get(event.readiness_report.instance)
             on_readiness_report(placed, session, event.readiness_report)
+        elif kind == "recalled":
+            self._loader.first_runs.on_recalled(event.recalled)
         elif kind == "leaving":
             self._loader.executor_leaving(session)
         else:
             # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
             _log.warning("executor '%s' sent an unknown event; ignoring it", session.name)
 
-    def _refuse(self, why: str) -> None:
-        _log.warning("executor at %s refused: %s", self._call.peer, why)
-        self._call.fail(Status.INVALID_ARGUMENT, why)
+    def _refuse(self, why: str, status: Status = Status.INVALID_ARGUMENT) -> None:
+        self._refusals.report(self._call.peer, status.name, "executor at %s refused: %s", why)
+        self._call.fail(status, why)
         self._end()
 
     def _end(self) -> None:

@@ -5,6 +5,7 @@ Knows executors as streams that accept commands, not the transport. Decides noth
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -49,6 +50,8 @@ class Session:
 
     hello: pb.Hello
     stream: CommandStream
+    # Of the executor's process (core.methods.EXECUTOR_KEY); empty: it has said none.
+    process: str = ""
     hosted: dict[ServedVersion, HostedVersion] = field(default_factory=dict)
     leaving: bool = False
     # Its stream has ended.
@@ -60,6 +63,10 @@ class Session:
     @property
     def name(self) -> str:
         return self.hello.name
+
+    def is_same_process(self, process: str) -> bool:
+        """Whether a stream with this EXECUTOR_KEY comes from this executor's process."""
+        return bool(process) and hmac.compare_digest(process.encode(), self.process.encode())
 
     def send(self, command: pb.ExecutorCommand) -> None:
         self.stream.send(command.SerializeToString())

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
+from nereid.model_config.validation.execution import runs_at_most_once
 from nereid.pb import kserve_pb2
+from nereid.services.scheduler.models.dependencies import step_models, step_request_id
 from nereid.services.scheduler.models.lifecycle import VersionLife, VersionState
 
 if TYPE_CHECKING:
@@ -122,6 +124,31 @@ class Catalogue:
         chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
         states = {served.life.state for served in chosen if served is not None}
         return VersionState.LOADING in states and VersionState.READY not in states
+
+    def runs_at_most_once(self, name: str, version: str) -> bool:
+        """Whether a request must not run twice: by its model's configuration, or by that of any
+        model that it consists of.
+        """
+        drafts = self._drafts(name, version)
+        return any(map(runs_at_most_once, drafts)) or any(
+            self.runs_at_most_once(step, "") for draft in drafts for step in step_models(draft)
+        )
+
+    def run_ids(self, name: str, version: str, request_id: int) -> set[int]:
+        """By which ids instances run a request: its own, and for an ensemble its steps'."""
+        ids = {request_id}
+        for draft in self._drafts(name, version):
+            for index, step in enumerate(draft.ensemble_scheduling.step):
+                ids |= self.run_ids(step.model_name, "", step_request_id(request_id, index))
+        return ids
+
+    def _drafts(self, name: str, version: str) -> list[config_pb.ModelConfig]:
+        number = parse_version(version)
+        model = self._models.get(name)
+        if model is None:
+            return []
+        chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
+        return [served.draft for served in chosen if served is not None]
 
     def is_ready(self, name: str, version: str) -> bool:
         """Whether a request for this model would be executed now."""

@@ -102,7 +102,7 @@ class DecoupledVersion(ModelVersion):
             self._open_batches.setdefault(instance, {})[running.id] = open_batch
         return instance
 
-    def lose_instance(self, instance: Instance, cause: str) -> None:
+    def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
         """It is lost, with all its batches. Only requests without a response run again."""
         self.retire_instance(instance)
         instance.running, instance.open_members = None, 0
@@ -122,13 +122,13 @@ class DecoupledVersion(ModelVersion):
                 elif member.entry.state is not RequestState.RESPONDED:
                     text = f"{cause}, {member.responses} responses into the request"
                     self._fail(member.entry, Unavailable(text, accepted=True), now_ns)
-        self._retry(retries, cause, now_ns)
+        self._retry(retries, cause, now_ns, begun=begun)
 
     def executed(self, instance: Instance, message: bytes) -> None:
         """A message from an instance: responses to open requests, or it is free again."""
         now_ns = _now_ns()
         try:
-            frame = pb.Executed.FromString(message)
+            frame = instance.read_executed(message)
             batch = self._open_batches.get(instance, {}).get(frame.id)
             if batch is None:
                 _log.error("response from %s to a batch that it does not have", instance.name)

@@ -6,7 +6,7 @@ Pure: configurations in; names and orders out.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.repository.found_model import FoundModel
 
 
+# Any large odd number: multiplying by it spreads neighbours.
+_ODD: Final = 0x9E3779B97F4A7C15
+_LARGEST_ID: Final = (1 << 64) - 1
+
+
 def is_ensemble(draft: config_pb.ModelConfig) -> bool:
     """Whether a configuration is an ensemble's."""
     return draft.platform == ENSEMBLE_PLATFORM
@@ -26,6 +31,11 @@ def is_ensemble(draft: config_pb.ModelConfig) -> bool:
 def step_models(draft: config_pb.ModelConfig) -> list[str]:
     """The models of an ensemble's steps, each once; none for other models."""
     return list(dict.fromkeys(step.model_name for step in draft.ensemble_scheduling.step))
+
+
+def step_request_id(request_id: int, step: int) -> int:
+    """The id of a step's request, which is the same when the ensemble's request is sent again."""
+    return ((request_id + step + 1) * _ODD + step) & _LARGEST_ID if request_id else 0
 
 
 def in_load_order(models: Iterable[FoundModel]) -> list[FoundModel]:

@@ -14,11 +14,14 @@ from nereid.core.classification import read_labels
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.model_config import freeze_config
 from nereid.model_config.backend_choice import ENSEMBLE_PLATFORM
+from nereid.model_config.validation.file_names import validate_file_names
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
+from nereid.services.scheduler.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid.services.scheduler.models.config_completion import complete
 from nereid.services.scheduler.models.decoupled_version import DecoupledVersion
+from nereid.services.scheduler.models.dependencies import is_ensemble
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
 from nereid.services.scheduler.models.warmup_validation import check_samples
 from nereid.services.scheduler.observability.latencies import MetricsConfig
@@ -51,6 +54,17 @@ class LoadRules:
     traces: Traces | None = None
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
+    backends: AllowedBackends = ALL_BACKENDS
+
+    def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
+        """Before any of a model's files is read.
+
+        Raises:
+            InvalidArgument: its backend is not allowed, or it names files of others.
+        """
+        validate_file_names(draft)
+        if not is_ensemble(draft):
+            self.backends.require(draft.backend, draft.name)
 
     def create_runtime(
         self,
@@ -68,6 +82,8 @@ class LoadRules:
             NereidError: the configuration is wrong, or does not fit the model file.
         """
         config = self._complete_config(served, described)
+        # What an executor says is no more trusted than the file.
+        self.check_draft(config.proto)
         context = VersionContext(
             self.limits,
             self.traces,
@@ -102,7 +118,7 @@ class LoadRules:
             kind=slot.kind,
             device_id=slot.device_id,
             backend_settings=self.backend_settings(config.backend),
-            shm_namespace=self.segment_owners.domain,
+            shm_namespace=self.segment_owners.domain if placed.instance.shares else "",
         )
         return pb.ExecutorCommand(load=load)
 

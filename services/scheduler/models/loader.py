@@ -30,6 +30,7 @@ from nereid.services.scheduler.models.lifecycle import LoadStatus, VersionState,
 from nereid.services.scheduler.models.load_rules import full_config_of
 from nereid.services.scheduler.models.load_waiters import LoadWaiters
 from nereid.services.scheduler.repository.revision import digest_files, revision_of
+from nereid.services.scheduler.requests.first_runs import FirstRuns
 from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Loader:
         # Pending Describe commands by their numbers.
         self._describing: dict[int, tuple[ServedVersion, Session]] = {}
         self.nested_calls = NestedCalls(self.instances.placed)
+        self.first_runs = FirstRuns()
         self._ensembles = Ensembles(catalogue or Catalogue(), self._apply_event)
 
     # ---- versions
@@ -89,6 +91,11 @@ class Loader:
         """Load a version on every executor, those that join later included."""
         self._versions[served] = None
         self._apply_event(served, served.life.await_executor)
+        try:
+            self._rules.check_draft(served.draft)
+        except NereidError as error:
+            self._refuse(served, error)
+            return
         if is_ensemble(served.draft):
             self._create_runtime(served, None)
             self._ensembles.add_ensemble(served)
@@ -155,10 +162,12 @@ class Loader:
         """The executors that have joined."""
         return self._sessions.values()
 
-    def executor_joined(self, session: Session) -> None:
-        """An executor has joined: load all versions on it."""
-        old = self._sessions.pop(session.name, None)
+    def executor_joined(self, session: Session) -> bool:
+        """An executor has joined: load all versions on it. False: another one has its name."""
+        old = self._sessions.get(session.name)
         if old is not None:
+            if not old.is_same_process(session.process):
+                return False
             _log.warning("executor '%s' joined again; its old session ends", session.name)
             self.executor_left(old)
             old.stream.finish()
@@ -168,8 +177,10 @@ class Loader:
         self._rules.segment_owners.add_owner(session)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
+        self.first_runs.executor_joined(session)
         for served in list(self._versions):
             self._load_on_executor(served, session)
+        return True
 
     def executor_leaving(self, session: Session) -> None:
         """An executor finishes the batches that it has and takes no new ones."""
@@ -191,6 +202,7 @@ class Loader:
         self._remove_session(session)
         session.gone = True
         self.crash_recovery.on_executor_left(session)
+        self.first_runs.executor_left(session)
         for hosted in session.hosted.values():
             for instance in list(hosted.instances.values()):
                 if not (session.leaving and instance.at_work and instance.stream is not None):
@@ -222,10 +234,17 @@ class Loader:
 
     # ---- instances
 
-    def instance_opened(self, number: int, stream: BatchStream) -> PlacedInstance | None:
-        """An instance's stream is open: it is ready for batches. None: no such instance."""
+    def instance_opened(
+        self, number: int, stream: BatchStream, process: str = ""
+    ) -> PlacedInstance | None:
+        """An instance's stream is open: it is ready for batches. None: no such instance.
+
+        process: its executor's EXECUTOR_KEY; no other process has the instance.
+        """
         placed = self.instances.placed.get(number)
         if placed is None or placed.session.leaving:
+            return None
+        if placed.session.process and not placed.session.is_same_process(process):
             return None
         instance, served = placed.instance, placed.served
         old = instance.stream
@@ -321,8 +340,11 @@ class Loader:
                 served, described, self._ensembles.find_model, self.nested_calls
             )
         except NereidError as error:
-            reason = reason_of(error.code, error.message)
-            self._apply_event(served, partial(served.life.refuse, reason))
+            self._refuse(served, error)
+
+    def _refuse(self, served: ServedVersion, error: NereidError) -> None:
+        reason = reason_of(error.code, error.message)
+        self._apply_event(served, partial(served.life.refuse, reason))
 
     def _place_instances(self, served: ServedVersion, session: Session) -> None:
         try:

@@ -17,7 +17,7 @@ from nereid.core.errors import DeadlineExceeded, Internal, NereidError, Unavaila
 from nereid.core.messages import DECOUPLED, InferResponse, error_status_of
 from nereid.observability.metrics import CANCELED, OTHER, REJECTED
 from nereid.services.scheduler.batching.batcher import make_batcher
-from nereid.services.scheduler.caching.response_cache import ResponseCache, cache_scope_of
+from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.executors.executor_wait import ExecutorWait
 from nereid.services.scheduler.executors.instance import cancel_member
 from nereid.services.scheduler.executors.router import Router
@@ -26,6 +26,7 @@ from nereid.services.scheduler.observability.request_traces import end_attempts
 from nereid.services.scheduler.observability.statistics import ModelStatistics
 from nereid.services.scheduler.requests.deferred_responses import DeferredResponses, drop_deferred
 from nereid.services.scheduler.requests.entry import Entry, RequestState, about
+from nereid.services.scheduler.requests.resent_requests import may_have_run
 from nereid.services.scheduler.requests.response_order import ResponseOrder
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.services.scheduler.requests.validation import Validator
@@ -100,6 +101,11 @@ class ModelVersion:
         return f"'{self.name}' version {self.number}"
 
     @property
+    def decoupled(self) -> bool:
+        """Whether its requests have any number of responses."""
+        return self.config.decoupled
+
+    @property
     def pending(self) -> int:
         """How many requests wait for an instance."""
         return self._batcher.pending
@@ -114,9 +120,7 @@ class ModelVersion:
         self.revision = revision
         if self.cache is not None:
             # A sequence of responses cannot be cached.
-            decoupled = self.config.decoupled
-            scope = None if decoupled else cache_scope_of(self.name, self.number, revision)
-            self.cache.set_scope(scope)
+            self.cache.set_revision(self.number, None if self.config.decoupled else revision)
 
     # ---- requests
 
@@ -207,8 +211,10 @@ class ModelVersion:
             self._executor_wait.restart_clock()
             self._await_instance()
 
-    def lose_instance(self, instance: Instance, cause: str) -> None:
-        """It is lost. Its batch runs again elsewhere, ahead of the queue."""
+    def lose_instance(self, instance: Instance, cause: str, *, begun: bool = True) -> None:
+        """It is lost. Its batch runs again elsewhere, ahead of the queue; or fails, if it may have
+        begun and the model runs requests at most once.
+        """
         self.retire_instance(instance)
         running, instance.running = instance.running, None
         entries = drop_deferred(instance)
@@ -218,7 +224,7 @@ class ModelVersion:
             if running.batch.traced:
                 end_attempts(instance, running, now_ns, cause)
         if entries:
-            self._retry(entries, cause, now_ns)
+            self._retry(entries, cause, now_ns, begun=begun)
 
     def fail_begun(self, instance: Instance, begun: int, error: NereidError) -> None:
         """It is about to be lost; batches up to number `begun` must not run again."""
@@ -235,7 +241,13 @@ class ModelVersion:
         """The entries that it executes now."""
         return [] if instance.running is None else instance.running.batch.entries
 
-    def _retry(self, entries: Iterable[Entry], cause: str, now_ns: int) -> None:
+    def _retry(
+        self, entries: Iterable[Entry], cause: str, now_ns: int, *, begun: bool = True
+    ) -> None:
+        if begun and self.config.at_most_once:
+            self._fail_all(entries, may_have_run(self.name, cause), now_ns)
+            self.wake()
+            return
         retries = []
         for entry in entries:
             if entry.state is RequestState.RESPONDED:
@@ -274,7 +286,7 @@ class ModelVersion:
         if running.batch.traced:
             end_attempts(instance, running, finished_ns)
         try:
-            reply = running.read_reply(message)
+            reply = running.check_reply(instance.read_executed(message))
         except Exception:
             _log.exception("malformed response from instance %s; its batch fails", instance.name)
             self._fail_all(running.batch.entries, _malformed(), finished_ns)

@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 
 # Triton's limit for the same.
 LIMIT_S: Final = 5.0
+# A process that does not even say that it asks its model hangs.
+_ASK_S: Final = 1.5
 
 
 class Readiness:
     """Queries the models of one scheduler's executors."""
 
-    def __init__(self, sessions: Callable[[], Collection[Session]]) -> None:
+    def __init__(
+        self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASK_S
+    ) -> None:
+        """ask_limit_s: how long an instance may take to say that it asks its model."""
         self._sessions = sessions
+        self._ask_limit_s = ask_limit_s
         self._numbers = count(1)
 
     async def are_ready(self, versions: Iterable[ServedVersion], limit_s: float = LIMIT_S) -> bool:
@@ -75,10 +81,13 @@ class Readiness:
         known = instance.question
         if known is not None and known.stream is stream and not known.response.done():
             return known.response
-        response: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        response: asyncio.Future[bool] = loop.create_future()
         question = instance.question = ReadinessQuestion(next(self._numbers), stream, response)
         query = pb.ReadinessQuery(question=question.number, instance=instance.id)
         session.send(pb.ExecutorCommand(readiness_query=query))
+        silence = loop.call_later(self._ask_limit_s, _end_unasked, question)
+        response.add_done_callback(lambda _: silence.cancel())
         return response
 
 
@@ -90,7 +99,15 @@ def on_readiness_report(
     if placed is None or placed.session is not session or question is None:
         return
     if question.number == report.question and not question.response.done():
-        question.response.set_result(report.ready)
+        if report.asked:
+            question.asked = True
+        else:
+            question.response.set_result(report.ready)
+
+
+def _end_unasked(question: ReadinessQuestion) -> None:
+    if not question.asked and not question.response.done():
+        question.response.set_result(False)
 
 
 def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:

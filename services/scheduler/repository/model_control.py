@@ -44,6 +44,11 @@ POLL: Final = "poll"
 ALL_MODELS: Final = "*"
 _NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is enabled"
 
+_NO_FILES: Final = (
+    "model files in load requests ('file:' parameters) are not allowed on this server"
+    " (--allow-model-files)"
+)
+
 
 @dataclass(frozen=True)
 class ModelControlRules:
@@ -55,6 +60,8 @@ class ModelControlRules:
     retries: int = 0
     # How long a load waits while no executor tries.
     no_executor_timeout_s: float = 30.0
+    # Whether load requests may bring files.
+    allow_model_files: bool = True
 
 
 class ModelControl:
@@ -132,6 +139,8 @@ class ModelControl:
             NereidError: it cannot be; what was served before still is.
         """
         self._require_explicit()
+        if override is not None and override.files and not self._rules.allow_model_files:
+            raise InvalidArgument(_NO_FILES)
         if "/" in name or name in (".", ".."):
             raise InvalidArgument(
                 f"invalid model name '{name}', model name must not contain path traversal"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf import json_format
 
 from nereid.core.errors import InvalidArgument
+from nereid.model_config.validation.file_names import is_inside
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def write_files(files: Mapping[str, bytes]) -> OverrideDirectory:
     """
     directory = OverrideDirectory()
     for name, content in files.items():
-        if "\0" in name or name.startswith("/") or ".." in Path(name).parts:
+        if not is_inside(name):
             raise InvalidArgument(
                 f"Invalid file parameter 'file:{name}': it must stay within the model's directory"
             )

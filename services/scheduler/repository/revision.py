@@ -36,7 +36,8 @@ def revision_of(config: config_pb.ModelConfig, files: bytes) -> bytes:
     for field in ("instance_group", "version_policy"):
         counted.ClearField(field)
     text = counted.SerializeToString(deterministic=True)
-    return hashlib.blake2b(files + text, digest_size=_SIZE_BYTES).digest()
+    framed = b"%d:%s%s" % (len(files), files, text)
+    return hashlib.blake2b(framed, digest_size=_SIZE_BYTES).digest()
 
 
 def digest_files(version_path: str) -> bytes:

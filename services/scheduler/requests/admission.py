@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
@@ -26,14 +26,18 @@ from nereid.observability.logging import request_log_extra
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.observability.entry_trace import RefusedRequest
+from nereid.services.scheduler.requests.entry import identify_response
 from nereid.services.scheduler.requests.load_queue import HeldRequest, LoadQueue
+from nereid.services.scheduler.requests.orphaned_requests import OrphanedRequests
+from nereid.services.scheduler.requests.resent_requests import ResentRequest, may_have_run
 
 if TYPE_CHECKING:
     from nereid.core.messages import InferRequest
     from nereid.services.scheduler.models.catalogue import Catalogue
     from nereid.services.scheduler.models.model_version import ModelVersion
     from nereid.services.scheduler.observability.entry_trace import Traces
-    from nereid.services.scheduler.requests.entry import Entry
+    from nereid.services.scheduler.requests.entry import Entry, PendingRequest
+    from nereid.services.scheduler.requests.first_runs import FirstRuns
     from nereid.services.scheduler.requests.load_queue import OnQueued, OnResponse
     from nereid.services.scheduler.requests.nested_calls import NestedCalls
 
@@ -46,32 +50,29 @@ _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
 
 
-class PendingRequest(Protocol):
-    """An accepted request without its last response: an Entry or a HeldRequest."""
-
-    def cancel(self) -> None:
-        """The client disconnected or cancelled."""
-
-    def set_flow(self, *, paused: bool) -> None:
-        """The client cannot keep up with the responses (paused), or can again."""
-
-
 class Admission:
     """Finds the model version of each request."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (most by keyword)
         self,
         catalogue: Catalogue,
         load_queue: LoadQueue,
         traces: Traces | None = None,
         nested_calls: NestedCalls | None = None,
+        *,
+        first_runs: FirstRuns | None = None,
         max_heads: int = _MAX_HEADS,
     ) -> None:
-        """Without traces no request is traced; without nested_calls models make no requests."""
+        """Without traces no request is traced; without nested_calls models make no requests;
+        without first_runs resent requests run again at once.
+        """
         self._catalogue = catalogue
         self._load_queue = load_queue
         self._traces = traces
         self._nested_calls = nested_calls
+        self._first_runs = first_runs
+        # What ran when its gateway was lost.
+        self.orphans = OrphanedRequests()
         self._by_head = BoundedCache[bytes, "ModelVersion"](max_heads, _MAX_HEAD_BYTES)
         self._stopping = False
         self._retry_due = False
@@ -90,7 +91,11 @@ class Admission:
             NereidError: it was refused; on_response will not be called.
         """
         model = self._by_head.get(request.head)
-        if model is None or request.caller or request.error_status is not None:
+        if model is None or request.caller or request.resent or request.error_status is not None:
+            if request.resent and request.error_status is None:
+                pending = self._await_first_run(request, on_response, on_queued)
+                if pending is not None:
+                    return pending
             return self._submit_slowly(request, on_response, on_queued)
         return model.submit(request, on_response, at_once=at_once)
 
@@ -111,6 +116,8 @@ class Admission:
         """
         self._stopping = True
         self._by_head.clear()
+        if self._first_runs is not None:
+            self._first_runs.end_waits()
 
     def models_changed(self) -> None:
         """Some version's state changed: forget what was found, retry what is held."""
@@ -145,6 +152,55 @@ class Admission:
             self._load_queue.hold_request(held)
             return held
         return self._submit_to(model, request, on_response)
+
+    def _await_first_run(
+        self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
+    ) -> PendingRequest | None:
+        """A request that was sent before; None: it can be submitted as any other.
+
+        Raises:
+            Aborted: it must not run again.
+        """
+        orphan = self.orphans.claim(request.id, on_response)
+        if orphan is not None:
+            return orphan
+        name, version = _model_and_version(request.head)
+        refusal = None
+        if self._catalogue.runs_at_most_once(name, version):
+            refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
+
+        def on_unknown() -> None:
+            if refusal is None:
+                self._submit_later(request, on_response, on_queued)
+            else:
+                self._refuse_later(request, refusal, on_response)
+
+        if self._first_runs is not None:
+            run_ids = self._catalogue.run_ids(name, version, request.id)
+            resent = ResentRequest(request, self._first_runs, on_response, on_unknown, run_ids)
+            if resent.wait():
+                return resent
+        if refusal is not None:
+            raise refusal
+        return None
+
+    def _submit_later(
+        self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
+    ) -> None:
+        """Submit a request whose sender has been given something else for it."""
+        try:
+            on_queued(request.id, self._submit_slowly(request, on_response, on_queued))
+        except Exception as error:
+            self._refuse_later(request, client_error(error, request), on_response)
+
+    def _refuse_later(
+        self, request: InferRequest, refusal: NereidError, on_response: OnResponse
+    ) -> None:
+        self.trace_refusal(request, refusal)
+        response = InferResponse(request.id, error=error_status_of(refusal))
+        if refusal.accepted:
+            identify_response(request, response)
+        on_response(response)
 
     def _submit_to(
         self, model: ModelVersion, request: InferRequest, on_response: OnResponse

@@ -69,8 +69,22 @@ class ValidHead:
     shape_tensors: tuple[int, ...] = ()
 
 
+class PendingRequest(Protocol):
+    """An accepted request without its last response: an Entry, a HeldRequest or a ResentRequest."""
+
+    def cancel(self) -> None:
+        """The client disconnected or cancelled."""
+
+    def set_flow(self, *, paused: bool) -> None:
+        """The client cannot keep up with the responses (paused), or can again."""
+
+
 class EntryOwner(Protocol):
     """The model version that accepted an entry."""
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether its requests have any number of responses."""
 
     def cancel(self, entry: Entry) -> None:
         """The client disconnected or cancelled."""
@@ -116,12 +130,16 @@ class Entry:
     def set_flow(self, *, paused: bool) -> None:
         self.owner.set_flow(self, paused=paused)
 
+    @property
+    def is_running_once(self) -> bool:
+        """Whether an instance has it, and will send a single response."""
+        return self.state is RequestState.EXECUTING and not self.owner.decoupled
+
     def respond(self, response: InferResponse) -> None:
         """Send a response; a callback that raises is logged and affects no other entry."""
         response.id = self.request.id
         if response.error is not None:
-            name = kserve_pb2.ModelInferRequest.FromString(self.request.head).model_name
-            response.head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
+            identify_response(self.request, response)
         try:
             self.on_response(response)
         except Exception:
@@ -148,6 +166,14 @@ def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
         entry.state = RequestState.EXECUTING
         entry.holder = None
     return Batch(entries, size, reason)
+
+
+def identify_response(request: InferRequest, response: InferResponse) -> None:
+    """Make it the response to this request; an error names the model."""
+    response.id = request.id
+    if response.error is not None:
+        name = kserve_pb2.ModelInferRequest.FromString(request.head).model_name
+        response.head = kserve_pb2.ModelInferResponse(model_name=name).SerializeToString()
 
 
 def about(entry: Entry) -> dict[str, str]:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid.core.messages import Cancel, FlowControl, InferRequest, InferResponse, error_status_of
 from nereid.services.scheduler.requests.admission import client_error
+from nereid.services.scheduler.requests.entry import Entry
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 
 if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid.core.messages import ToScheduler
-    from nereid.services.scheduler.requests.admission import Admission, PendingRequest
+    from nereid.services.scheduler.requests.admission import Admission
+    from nereid.services.scheduler.requests.entry import PendingRequest
     from nereid.services.scheduler.requests.load_queue import OnQueued, OnResponse
 
 
@@ -41,7 +43,7 @@ class GatewaySession:
         """domain: the shared-memory domain of the gateway; empty: it has none."""
         self._admission = admission
         self._segment_owners = segment_owners or SegmentOwners()
-        self._shares = self._segment_owners.shares_domain(domain)
+        self.shares = self._segment_owners.shares_domain(domain)
         # Segments that responses lie in, until the gateway releases them.
         self._lent: set[str] = set()
         # Tells this link from the others in metrics.
@@ -75,9 +77,17 @@ class GatewaySession:
                 self._segment_owners.return_segments(released)
 
     def on_down(self) -> None:
-        """The link broke. A gateway that is still alive sends its requests again on a new one."""
-        for number in list(self._pending):
-            self._cancel(number)
+        """The link broke. A gateway that is still alive sends its requests again on a new one:
+        those that run go on for a while.
+        """
+        orphans = self._admission.orphans
+        for number, pending in list(self._pending.items()):
+            if isinstance(pending, Entry) and pending.is_running_once:
+                orphans.adopt(number, pending)
+            else:
+                self._cancel(number)
+        # Their responses need no segments of this gateway's session.
+        self.link, self._shares = orphans, False
         self._segment_owners.return_segments(self._lent, discard=True)
         self._lent.clear()
 
@@ -116,7 +126,7 @@ class GatewaySession:
                 self.link.flush()
 
     def _lend_segment(self, response: InferResponse) -> InferResponse:
-        if not self._shares:
+        if not self.shares:
             return self._segment_owners.inline_response(response)
         self._lent.add(response.segment_name)
         return response

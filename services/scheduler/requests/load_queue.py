@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from nereid.core.messages import InferRequest
-    from nereid.services.scheduler.requests.entry import Entry
+    from nereid.services.scheduler.requests.entry import PendingRequest
 
     OnResponse = Callable[[InferResponse], None]
-    # A request has left the load queue for its model's: its id and its entry there.
-    OnQueued = Callable[[int, Entry], None]
+    # A request waits in another queue now: its id, and what its sender may cancel there.
+    OnQueued = Callable[[int, PendingRequest], None]
     # Its model was not loaded in time: the request, the error, and when it came.
     OnFailed = Callable[[InferRequest, NereidError, int], None]
 

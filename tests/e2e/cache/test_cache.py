@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nereid.pb import kserve_pb2
 from tests.support.mesh.large_tensors import client, tensor
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import DATATYPES, save_identity, save_multiplier
-from tests.support.peers.redis_server import redis_server
+from tests.support.peers.redis_server import RedisServer, redis_server
 from tests.support.scheduler.ensemble_configs import ensemble_config, save_ensemble
+from tests.support.scheduler.xxh3_collision import colliding_payloads
 
 pytestmark = pytest.mark.slow
 
@@ -149,6 +152,17 @@ def test_a_step_shares_responses_with_clients(it: Mesh, size: int) -> None:
                 assert grown(it, "whole", whole) == (miss | executed if wanted else hit)
 
 
+def test_tensors_that_once_had_one_digest_share_nothing(it: Mesh) -> None:
+    head = kserve_pb2.ModelInferRequest()
+    head.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 128])
+    colliding = colliding_payloads(head, 512)
+    for protocol in ("http", "grpc"):
+        with client(it, protocol) as one:
+            for payload in colliding:
+                array = np.frombuffer(payload, np.float32).reshape(1, 128)
+                assert one.infer("kept", array).tobytes() == payload
+
+
 def test_an_error_reaches_all_and_is_not_cached(it: Mesh) -> None:
     before = it.counts("triple")
     with ThreadPoolExecutor(4) as pool:
@@ -169,8 +183,8 @@ def test_a_model_without_a_cache_runs_every_time(it: Mesh) -> None:
 
 
 @contextlib.contextmanager
-def cache_service(address: str) -> Iterator[subprocess.Popen[bytes]]:
-    argv = [sys.executable, "-m", "nereid.services.cache", f"--cache-listen={address}"]
+def cache_service(address: str, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-m", "nereid.services.cache", f"--cache-listen={address}", *flags]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process
@@ -179,13 +193,15 @@ def cache_service(address: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(20)
 
 
-def test_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> None:
+def test_with_a_token_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'cache.sock'}"
+    (tmp_path / "token").write_text("a token of this mesh")
+    token = f"--mesh-token-file={tmp_path / 'token'}"
     models = tmp_path / "models"
-    write_model(models, "same", 3)
-    write_model(models, "changed", 3)
-    flags = (f"--cache-address={address}", "--cache-timeout-ms=10000")
-    with cache_service(address) as cache:
+    for name in ("same", "changed"):
+        write_model(models, name, 3)
+    flags = (f"--cache-address={address}", "--cache-timeout-ms=10000", token)
+    with cache_service(address, token):
         with running(models, tmp_path / "log1", *flags) as mesh:
             for name in ("same", "changed"):
                 warm(mesh, name)
@@ -197,11 +213,59 @@ def test_a_cache_outlives_the_mesh_but_no_change_of_a_model(tmp_path: Path) -> N
             assert infer(mesh, "same", 5) == {"O": 15}
             assert grown(mesh, "same", before) == {"success": 1, "cache_hit": 1}
             assert infer(mesh, "changed", 5) == {"O": 20}
+
+
+def test_a_cache_begins_anew_with_each_scheduler_without_a_token(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'cache.sock'}"
+    models = tmp_path / "models"
+    write_model(models, "triple", 3)
+    flags = (f"--cache-address={address}", "--cache-timeout-ms=10000")
+    with cache_service(address) as cache:
+        with running(models, tmp_path / "log1", *flags) as mesh:
+            warm(mesh, "triple", 5)
+        with running(models, tmp_path / "log2", *flags) as mesh:
+            warm(mesh, "triple")
+            before = mesh.counts("triple")
+            assert infer(mesh, "triple", 5) == {"O": 15}
+            assert grown(mesh, "triple", before)["cache_miss"] == 1
             cache.terminate()
             cache.wait(20)
             # Without its cache it works on.
-            assert infer(mesh, "same", 5) == {"O": 15}
-            assert infer(mesh, "same", 6) == {"O": 18}
+            assert infer(mesh, "triple", 5) == {"O": 15}
+            assert infer(mesh, "triple", 6) == {"O": 18}
+
+
+@pytest.mark.parametrize("join", ["all", "none"])
+def test_what_others_write_to_redis_is_a_miss(tmp_path: Path, join: str) -> None:
+    write_model(tmp_path / "models", "triple", 3)
+    with redis_server(tmp_path) as server:
+        flags = (f"--join={join}", f"--cache-config=redis,url={server.url}")
+        with running(
+            tmp_path / "models", tmp_path / "log", *flags, "--cache-timeout-ms=10000"
+        ) as mesh:
+            warm(mesh, "triple")
+            known = names_in(server)
+            assert infer(mesh, "triple", 5) == {"O": 15}
+            until(lambda: len(names_in(server)) > len(known), "the value in Redis")
+            (name,) = names_in(server) - known
+            assert re.fullmatch(r"nereid:([0-9a-f]{64}){3}", name)
+            # A byte more, another request's value under this name, and none of Nereid's.
+            for command in (
+                ("APPEND", name, "x"),
+                ("COPY", known.pop(), name, "REPLACE"),
+                ("SET", name, "x"),
+            ):
+                assert not server.command(*command).startswith(b"-")
+                before = mesh.counts("triple")
+                assert infer(mesh, "triple", 5) == {"O": 15}
+                assert grown(mesh, "triple", before).get("cache_miss") == 1
+                # What is stored in its place is found.
+                warm(mesh, "triple", 5)
+    assert "that this mesh did not store" in (tmp_path / "log").read_text()
+
+
+def names_in(server: RedisServer) -> set[str]:
+    return {word.decode() for word in server.command("KEYS", "*").split() if b":" in word}
 
 
 @pytest.mark.parametrize("join", ["all", "none"])

@@ -60,9 +60,11 @@ def hits(port: int) -> int:
 def test_services_that_show_each_other_certificates(
     ours: Authority, models: Path, tmp_path: Path
 ) -> None:
-    served = ours.identity("mesh.test", files="server")
-    client = ours.identity("client.test", files="client")
-    stranger = Authority(tmp_path / "theirs").identity("client.test", files="client")
+    # A certificate may name several roles.
+    names = {"server": ("scheduler.test", "mesh.test"), "client": ("gateway.test", "executor.test")}
+    served = ours.identity(*names["server"], files="server")
+    client = ours.identity(*names["client"], files="client")
+    stranger = Authority(tmp_path / "theirs").identity(*names["client"], files="client")
     scheduler, cache = (f"127.0.0.1:{free_port()}" for _ in range(2))
     http_port = free_port()
     dial = f"--scheduler-address={scheduler}"
@@ -100,8 +102,8 @@ def test_services_that_show_each_other_certificates(
                 until(lambda reported=reported: _matches(logs["scheduler"], reported), reported)  # type: ignore[misc]
             assert infer(http_port, 7) == 21
         # New files on both sides, and no process of those that serve starts anew.
-        ours.identity("mesh.test", files="server")
-        ours.identity("client.test", files="client")
+        for files, named in names.items():
+            ours.identity(*named, files=files)
         with service("executor", executor, dial, "--gpus=none", *known):
             until(lambda: ready(http_port, "triple"), "the model")
             assert infer(http_port, 8) == 24
@@ -139,7 +141,7 @@ def test_serve_lets_executors_of_other_machines_join_over_tls(
     flags = [f"--scheduler-address={scheduler}", "--join=none", "--executors=0"]
     flags += [f"--http-port={http_port}", f"--grpc-port={free_port()}", "--allow-metrics=false"]
     served = ours.identity("127.0.0.1")
-    client = ours.identity("client.test", files="client")
+    client = ours.identity("executor.test", files="client")
     dial = f"--scheduler-address={scheduler}"
     with (
         serve(models, tmp_path / "log", *flags, *mesh_flags(served, ours.root)),

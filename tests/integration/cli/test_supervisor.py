@@ -1,6 +1,8 @@
 """The supervisor keeps real processes running and drains them in order."""
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -116,5 +118,36 @@ async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     run = asyncio.create_task(supervisor.run())
     await lines(journal, 1)
     supervisor.stop()
+    supervisor.stop()
+    assert await asyncio.wait_for(run, LIMIT_S) == 0
+
+
+# As a service does, until it is stopped; the restarted one writes the second line.
+BEATING = """
+import asyncio, os, sys
+from nereid.liveness import start_heartbeat
+async def main():
+    start_heartbeat(os.environ)
+    open(sys.argv[2], "a").write(f"{os.getpid()}\\n")
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_child_that_hangs_is_killed_and_restarted(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    specs = [child(BEATING, "beating", journal)]
+    supervisor = Supervisor(specs, exit_timeout_s=0, watchdog_timeout_s=2)
+    run = asyncio.create_task(supervisor.run())
+    (pid,) = map(int, await lines(journal, 1))
+    # It is alive for longer than the limit.
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(run), 4)
+    assert len(journal.read_text().splitlines()) == 1
+    os.kill(pid, signal.SIGSTOP)
+    _, restarted = map(int, await lines(journal, 2))
+    assert restarted != pid
+    assert not Path(f"/proc/{pid}").exists()
     supervisor.stop()
     assert await asyncio.wait_for(run, LIMIT_S) == 0

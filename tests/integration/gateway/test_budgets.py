@@ -169,5 +169,5 @@ async def test_one_client_has_a_limit_of_connections(
             async with asyncio.timeout(LIMIT_S):
                 assert await reader.read() == b""
         assert "of 127.0.0.1: refusing the newest (--max-connections-per-client)" in caplog.text
-        for _, each in (*ours, (reader, writer)):
-            each.close()
+        for _, opened in (*ours, (reader, writer)):
+            opened.close()

@@ -14,6 +14,8 @@ from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,
+    Executor,
+    Instance,
     add_model,
     description,
     error_status_of,
@@ -160,12 +162,51 @@ async def test_an_instance_that_fails_in_service_leaves_the_others(tmp_path: Pat
 
 async def test_an_executor_that_joins_again_replaces_itself(repository: Path) -> None:
     async with world(repository) as it:
-        first = await it.executor("same", hold=True)
+        first = await it.executor("same", hold=True, process="1")
         gateway = await it.gateway()
         future = gateway.send(request(1, 2))
         await first.batch()
-        await it.executor("same")
+        await it.executor("same", process="1")
         assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 4]
+
+
+async def test_a_live_executor_is_not_evicted_by_its_name(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(repository) as it:
+        first = await it.executor("same", hold=True, process="1")
+        gateway = await it.gateway()
+        future = gateway.send(request(1, 2))
+        instance, batch = await first.batch()
+        for process in ("2", "2", ""):
+            rogue = await it.executor("same", process=process)
+            await asyncio.wait_for(rogue.closed.wait(), LIMIT_S)
+            assert rogue.error is not None
+            assert rogue.error.status is Status.ALREADY_EXISTS
+            assert "--name" in rogue.error.message
+            assert rogue.commands.empty()
+        instance.response(batch)
+        assert numbers_of(await asyncio.wait_for(future, LIMIT_S)) == [2, 4]
+        assert len([line for line in caplog.messages if "refused" in line]) == 1
+        # Its name is free once it has died, which its broken stream says at once.
+        await first.die()
+        heir = await it.executor("same", process="2")
+        assert (await heir.command()).WhichOneof("command") == "load"
+
+
+async def test_an_instance_is_not_taken_over_by_another_process(repository: Path) -> None:
+    async with world(repository) as it:
+        first = await it.executor("first", process="1")
+        await it.until_state("READY")
+        (instance,) = first.instances
+        rogue = Executor(it, "rogue", process="2")
+        stolen = Instance(rogue, instance.load)
+        await asyncio.wait_for(stolen.closed.wait(), LIMIT_S)
+        assert stolen.error is not None
+        assert stolen.error.status is Status.NOT_FOUND
+        gateway = await it.gateway()
+        assert numbers_of(await gateway.ask(1, 2)) == [2, 4]
+        assert not rogue.seen
 
 
 @pytest.mark.parametrize(

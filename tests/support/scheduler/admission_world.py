@@ -53,9 +53,9 @@ class AdmissionWorld:
         self.tracer = RecordedSpans()
         self.traces = SpanTraces(self.tracer)
         self.served = served or loading_version()
-        catalogue = Catalogue([ServedModel("m", {1: self.served})])
+        self.catalogue = Catalogue([ServedModel("m", {1: self.served})])
         self.load_queue = LoadQueue(limit_s, max_held)
-        self.admission = Admission(catalogue, self.load_queue, self.traces, **admission)
+        self.admission = Admission(self.catalogue, self.load_queue, self.traces, **admission)
         self.link = Link()
         self.gateway = GatewaySession(self.admission)
         self.gateway.link = self.link

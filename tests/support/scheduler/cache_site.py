@@ -1,4 +1,4 @@
-"""A link to a cache whose results the test sends."""
+"""A link to a cache whose results the test sends, and the secrets of its scheduler."""
 
 from collections.abc import Callable
 
@@ -9,6 +9,10 @@ from nereid.core.cache_messages import (
     CacheStore,
     LookupResult,
 )
+from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
+from nereid.services.scheduler.caching.cached_values import ValueSeal
+
+SECRETS = cache_secrets(cache_seed(b"the key of these tests"))
 
 
 class FakeLink:
@@ -40,3 +44,10 @@ class FakeLink:
         lookups = self.lookups()
         new, self._sent_results = lookups[self._sent_results :], len(lookups)
         self.on_items([LookupResult(each.id, value) for each in new])
+
+    def send_sealed(self, value: bytes) -> None:
+        """Send all lookups since the last call a value that the scheduler with SECRETS stored."""
+        seal = ValueSeal(SECRETS.value_key)
+        lookups = self.lookups()
+        new, self._sent_results = lookups[self._sent_results :], len(lookups)
+        self.on_items([LookupResult(each.id, seal.seal(each.key, value)) for each in new])

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from nereid.core.digest import DIGEST_BYTES
 from nereid.core.messages import InferRequest, InferResponse, Payload
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
@@ -13,7 +14,7 @@ from nereid.services.scheduler.observability.request_traces import SpanTraces
 from nereid.services.scheduler.requests.entry import Entry
 from nereid.shm.reference import SharedMemory
 from tests.support.peers.spans import RecordedSpans
-from tests.support.scheduler.cache_site import FakeLink
+from tests.support.scheduler.cache_site import SECRETS, FakeLink
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of, model_of
 
@@ -43,7 +44,7 @@ class CachedModel:
         self.link = FakeLink()
         self.tracer = RecordedSpans()
         limits = QueueLimits(max_queue_size=max_queue_size)
-        self.client = CacheClient(self.link, timeout_s, max_unsent_bytes)
+        self.client = CacheClient(self.link, SECRETS, timeout_s, max_unsent_bytes)
         context = VersionContext(limits, SpanTraces(self.tracer), self.client)
         self.model = ModelVersion(model_of(config), 1, context)
         self.model.set_revision(REVISION)
@@ -58,7 +59,7 @@ class CachedModel:
     def submit(
         self,
         number: int,
-        digest: bytes = b"d" * 16,
+        digest: bytes = b"d" * DIGEST_BYTES,
         deadline: float | None = None,
         priority: int = 0,
         trace_context: bytes = b"",

@@ -67,6 +67,8 @@ class CheckedEntry(Entry):
 class NoOwner:
     """For entries that nobody cancels."""
 
+    decoupled = False
+
     def cancel(self, entry: Entry) -> None:
         raise AssertionError(entry)
 

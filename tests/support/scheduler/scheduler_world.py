@@ -26,6 +26,7 @@ from nereid.core.messages import (
 from nereid.core.methods import (
     CONTROLS_KEY,
     EXECUTE_PATH,
+    EXECUTOR_KEY,
     INFER_PATH,
     INSTANCE_KEY,
     JOIN_PATH,
@@ -141,6 +142,7 @@ class Instance:
             EXECUTE_PATH,
             metadata=(
                 (INSTANCE_KEY, str(load.instance)),
+                (EXECUTOR_KEY, executor.process),
                 *(((CONTROLS_KEY, "1"),) if executor.controls is not None else ()),
                 *(((READINESS_KEY, "1"),) if executor.questions is not None else ()),
             ),
@@ -216,7 +218,7 @@ class Instance:
 class Executor:
     """An executor that has joined. refuse: loads fail with this text; hold: batches wait for the
     test; lazy: loads wait for the test; controls: models accept controls; reports_readiness: models
-    report their readiness.
+    report their readiness; process: what tells its process from others of its name.
     """
 
     def __init__(
@@ -232,8 +234,10 @@ class Executor:
         controls: bool = False,
         reports_readiness: bool = False,
         gpus: tuple[str, ...] = (),
+        process: str = "",
     ) -> None:
         self.world = where
+        self.process = process or name
         self.name = name
         self.hold = hold
         self.refuse = refuse
@@ -259,7 +263,10 @@ class Executor:
     async def join(self) -> None:
         self.channel = self.world.channel()
         self.stream = self.channel.stream(
-            JOIN_PATH, on_message=self._on_command, on_close=self._on_close
+            JOIN_PATH,
+            metadata=((EXECUTOR_KEY, self.process),),
+            on_message=self._on_command,
+            on_close=self._on_close,
         )
         hello = pb.Hello(name=self.name, host="here", backends=self.backends)
         hello.devices.add(kind=pb.Device.CPU, name="cpu")

@@ -5,6 +5,7 @@ A worker that ends unexpectedly takes only what it was executing with it; it is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import random
@@ -252,7 +253,7 @@ class PythonModel:
     def reports_readiness(self) -> bool:
         return self._queries.enabled
 
-    def query_readiness(self, on_response: Callable[[bool], None]) -> None:
+    def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
         """From any thread."""
         self._queries.submit_query(on_response)
 
@@ -262,6 +263,14 @@ class PythonModel:
     def last_batch_begun(self) -> int:
         worker = self._worker
         return worker.last_batch if self._serves_stream and worker is not None else 0
+
+    def running_requests(self) -> Sequence[int]:
+        """From any thread."""
+        worker = self._worker
+        # A worker that is being removed has no memory any more.
+        with contextlib.suppress(ValueError):
+            return worker.running_requests if self._serves_stream and worker is not None else ()
+        return ()
 
     def serve_stream(self, context: StreamContext) -> None:
         self._serves_stream = True

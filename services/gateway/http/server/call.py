@@ -43,7 +43,8 @@ class HttpCall:
     It is responded to once, by any of the methods; later responses are dropped. A streamed response
     is one begin_stream(), any number of send_chunk() and one end_stream().
 
-    `on_cancel` is called once if the client disconnects before the response is complete.
+    `on_cancel` is called once if the client disconnects before the response is complete, `on_done`
+    once when it is complete or the client disconnected before.
     `on_flow_control` is called with True when chunks queue up faster than the client reads them,
     and with False when it has caught up.
     """
@@ -63,7 +64,9 @@ class HttpCall:
         "keepalive_chunk",
         "method",
         "on_cancel",
+        "on_done",
         "on_flow_control",
+        "peer",
         "queued_bytes",
         "received_ns",
         "streamed",
@@ -71,10 +74,13 @@ class HttpCall:
         "unwritten",
     )
 
-    def __init__(self, on_progress: Callable[[], None], account: Account | None = None) -> None:
-        """on_progress: called whenever there is something in `unwritten` to write. account: where
-        the request's bytes are charged.
+    def __init__(
+        self, on_progress: Callable[[], None], peer: str = "", account: Account | None = None
+    ) -> None:
+        """on_progress: called whenever there is something in `unwritten` to write. peer: the
+        client's address. account: where the request's bytes are charged.
         """
+        self.peer = peer
         self.account = account
         # Charged, until the body is freed.
         self.held_bytes = 0
@@ -89,6 +95,7 @@ class HttpCall:
         self.http_1_0 = False
         self.done = False
         self.on_cancel: Callable[[], None] | None = None
+        self.on_done: Callable[[], None] | None = None
         # The parts of the response to write next; the connection removes them.
         self.unwritten: list[bytes] = []
         self.streamed = False
@@ -153,6 +160,8 @@ class HttpCall:
         elif self.http_1_0:
             head += b"Connection: keep-alive\r\n"
         self.unwritten = [head + b"\r\n", *body]
+        if self.on_done is not None:
+            self.on_done()
         self._on_progress()
 
     def fail(
@@ -211,6 +220,8 @@ class HttpCall:
         self.on_cancel = self.on_flow_control = None
         if self.held_bytes:
             self._release()
+        if self.on_done is not None:
+            self.on_done()
         self._enqueue(b"" if self.http_1_0 else b"0\r\n\r\n")
 
     def _enqueue(self, part: bytes) -> None:
@@ -224,6 +235,8 @@ class HttpCall:
         self.done = True
         on_cancel, self.on_cancel, self.on_flow_control = self.on_cancel, None, None
         self.free_body()
+        if self.on_done is not None:
+            self.on_done()
         if on_cancel is not None:
             on_cancel()
 

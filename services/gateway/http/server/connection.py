@@ -102,6 +102,7 @@ class HttpConnection(asyncio.Protocol):
         self._allocate_body = allocate_body
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._peer = ""
         self._parser = httptools.HttpRequestParser(self)
         # The request being parsed.
         self._call: HttpCall | None = None
@@ -132,7 +133,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.client = client_of(text_of(transport.get_extra_info("peername")))
+        self._peer = text_of(transport.get_extra_info("peername"))
+        self.client = client_of(self._peer)
         self.secure = transport.get_extra_info("ssl_object") is not None
         if self._budget is not None:
             self._account = self._budget.open_account(self.client)
@@ -196,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
     # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._call = HttpCall(self._on_call_progress, self._account)
+        self._call = HttpCall(self._on_call_progress, self._peer, self._account)
         self._in_headers = True
         self._body.clear()
         self._upload.restart()
@@ -255,7 +257,7 @@ class HttpConnection(asyncio.Protocol):
         for _ in _TURN_REQUESTS:
             if known_head is None or not known_head.matches(data) or self._closing:
                 break
-            call = HttpCall(self._on_call_progress, self._account)
+            call = HttpCall(self._on_call_progress, self._peer, self._account)
             data = known_head.split_request(call, data)
             call.keep_alive = not self._draining
             self._accept_request(call)
@@ -405,7 +407,7 @@ class HttpConnection(asyncio.Protocol):
         """Respond to a request that is not read any further, then close."""
         if self._closing:
             return
-        call = self._call or HttpCall(self._on_call_progress, self._account)
+        call = self._call or HttpCall(self._on_call_progress, self._peer, self._account)
         self._call = None
         self._in_headers = self._continue_due = False
         self._body.clear()

@@ -57,3 +57,12 @@ output [
 ]
 instance_group [{ count: 1 kind: KIND_CPU }]
 """
+
+CHARGING = """
+backend: "python"
+input { name: "SECONDS" data_type: TYPE_FP32 dims: [1] }
+output { name: "TOTAL" data_type: TYPE_FP32 dims: [1] }
+instance_group [{ count: 1 kind: KIND_CPU }]
+"""
+
+AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }\n'

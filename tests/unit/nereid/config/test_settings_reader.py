@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from nereid.config import flags
+from nereid.config.hardened import HardenedSettings
 from nereid.config.settings_reader import (
     exit_on_errors,
     read_settings,
@@ -201,3 +202,32 @@ def test_an_error_that_two_services_find_is_reported_once(
     with pytest.raises(SystemExit):
         exit_on_errors(["one", "two", "one"], "example")
     assert capsys.readouterr().err.splitlines() == ["example: one", "example: two"]
+
+
+@dataclass(frozen=True)
+class Closable(HardenedSettings):
+    """Settings with another default when hardened."""
+
+    open_port: bool = flags.flag(True, "a port", flags.boolean, hardened="false")
+    other: int = flags.flag(1, "another", flags.integer(0))
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "expected"),
+    [
+        ([], {}, Closable()),
+        (["--hardened"], {}, Closable(hardened=True, open_port=False)),
+        ([], {"NEREID_HARDENED": "1"}, Closable(hardened=True, open_port=False)),
+        # What is said wins.
+        (["--hardened", "--open-port=true"], {}, Closable(hardened=True)),
+        (["--hardened"], {"NEREID_OPEN_PORT": "true"}, Closable(hardened=True)),
+        (["--hardened=false"], {"NEREID_HARDENED": "1"}, Closable()),
+    ],
+)
+def test_hardened_changes_defaults_and_nothing_that_is_given(
+    argv: list[str], environ: dict[str, str], expected: Closable
+) -> None:
+    settings = read_settings(Closable, argv, environ, "example")
+    assert settings == expected
+    # And so a child reads it.
+    assert read_settings(Closable, settings_argv(settings), {}, "example") == expected

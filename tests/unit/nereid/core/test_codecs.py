@@ -181,7 +181,7 @@ def test_cached_models_share_a_frame_with_responses() -> None:
     assert [item.id for item in back] == [1, 0]
     assert back[1] == CachedModels(("m", "n"))
     assert codec.decode(codec.encode([CachedModels(())])) == [CachedModels(())]
-    notice = CachedModels(("m",), "kernel/1/2")
+    notice = CachedModels(("m",), "kernel/1/2", b"key")
     assert codec.decode(codec.encode([notice])) == [notice]
     assert codec.size_bytes(CachedModels(("m", "no"))) == 0
 

@@ -93,3 +93,44 @@ def test_levels_by_flag(settings: LogSettings, levels: str) -> None:
     names = {"debug": 10, "info": 20, "warning": 30, "error": 40}
     written = [name for name, level in names.items() if logged(settings, level)]
     assert written == levels.split()
+
+
+FORGED = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json", "default", "ISO8601"])
+@pytest.mark.parametrize(
+    "control", ["\n", "\r", "\r\n", "\x1b[2J", "\x85", "\x9b2J", "\u2028", "\u202e", "\ud800"]
+)
+def test_a_clients_text_cannot_forge_a_line(log_format: str, control: str) -> None:
+    stream = io.StringIO()
+    set_up_logging(LogSettings(log_format=log_format), "gateway", stream)
+    logging.getLogger("some.where").info("unknown model '%s'", f"x{control}{FORGED}")
+    text = stream.getvalue()
+    assert text.endswith("\n")
+    assert len(text.splitlines()) == 1
+    assert text[:-1].isprintable()
+    # It can be written whatever it holds.
+    assert FORGED in text.encode().decode()
+
+
+@pytest.mark.parametrize("log_format", ["text", "default"])
+def test_a_tracebacks_lines_are_no_lines_of_the_log(log_format: str) -> None:
+    stream = io.StringIO()
+    set_up_logging(LogSettings(log_format=log_format), "gateway", stream)
+    try:
+        raise ValueError(f"unknown model 'x\n{FORGED}\x1b'")
+    except ValueError:
+        logging.getLogger("some.where").exception("it failed")
+    first, *others = stream.getvalue().splitlines()
+    assert "it failed" in first
+    assert any(FORGED in line for line in others)
+    assert all(line.startswith("    ") for line in others)
+    assert all(line.isprintable() for line in others)
+
+
+def test_ordinary_text_is_not_changed() -> None:
+    stream = io.StringIO()
+    set_up_logging(LogSettings(), "gateway", stream)
+    logging.getLogger("some.where").info("modèle 'été' 模型\tready")
+    assert stream.getvalue().endswith("modèle 'été' 模型\tready\n")

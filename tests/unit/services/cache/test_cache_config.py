@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nereid.services.cache.cache_config import (
+    PASSWORD_VARIABLE,
     LocalConfig,
     RedisConfig,
     checked_option,
@@ -46,6 +47,21 @@ def test_credentials_come_from_the_environment_unless_they_are_written() -> None
     assert isinstance(config, RedisConfig)
     assert (config.user, config.password) == ("mine", "secret")
     assert "secret" not in repr(config)
+
+
+def test_a_password_may_stand_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text("se,cr=et\nmore\n")
+    text = f"redis,host=h,password_file={path}"
+    assert parse_cache_config([text], {PASSWORD_VARIABLE: "b"}).password == "se,cr=et"  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="password and password_file exclude each other"):
+        parse_cache_config([text, "redis,password=x"], {})
+    path.write_text("\nx")
+    with pytest.raises(ValueError, match=r"password_file=.*: its first line is empty"):
+        parse_cache_config([text], {})
+    path.unlink()
+    with pytest.raises(ValueError, match=r"password_file=.*: No such file"):
+        parse_cache_config([text], {})
 
 
 def test_the_addresses_of_a_url_may_be_several() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from nereid.core.digest import DIGEST_BYTES
 from nereid.core.messages import ErrorStatus, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.gateway.request_digest import Digester
@@ -17,18 +18,19 @@ def head(*shape: int) -> bytes:
     return message.SerializeToString()
 
 
+KEY = b"k" * 32
 BASE = InferRequest(1, head(4), [b"abcd"], parameters={"a": 1, "b": "x"})
 
 
 def digest(digester: Digester | None = None, **fields: Any) -> bytes:
-    return (digester or Digester(["m"])).digest(dataclasses.replace(BASE, **fields))
+    return (digester or Digester(["m"], KEY)).digest(dataclasses.replace(BASE, **fields))
 
 
 @pytest.mark.parametrize(
     "fields", [{"head": head(2, 2)}, {"payloads": [b"abce"]}, {"parameters": None}]
 )
 def test_the_digest_depends_on_what_the_response_depends_on(fields: dict[str, Any]) -> None:
-    assert len(digest(**fields)) == 16
+    assert len(digest(**fields)) == DIGEST_BYTES
     assert digest(**fields) != digest()
 
 
@@ -48,7 +50,7 @@ def test_the_digest_depends_on_nothing_else(fields: dict[str, Any]) -> None:
 
 
 def test_no_digest_for_other_models_errors_or_data_in_clients_memory() -> None:
-    assert Digester(["other"]).digest(BASE) == b""
+    assert Digester(["other"], KEY).digest(BASE) == b""
     assert digest(head=b"\xff") == b""
     assert digest(error_status=ErrorStatus(3, "bad")) == b""
     assert digest(payloads=[]) == b""
@@ -56,13 +58,13 @@ def test_no_digest_for_other_models_errors_or_data_in_clients_memory() -> None:
 
 
 def test_large_requests_are_left_to_the_scheduler() -> None:
-    digester = Digester(["m"], max_bytes=4)
+    digester = Digester(["m"], KEY, max_bytes=4)
     assert digest(digester, payloads=[b"abcd"]) == digest()
     assert digest(digester, payloads=[b"abcde"]) == b""
 
 
 def test_the_table_of_heads_is_bounded() -> None:
-    digester = Digester(["m"], cached_heads=2)
+    digester = Digester(["m"], KEY, cached_heads=2)
     for size in range(5):
         assert digester.digest(InferRequest(1, head(size), [b"a" * size]))
     assert len(digester._layouts) <= 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 
+from nereid.core.digest import DIGEST_BYTES, KEY_BYTES
 from nereid.core.errors import Unavailable
 from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
@@ -94,11 +95,11 @@ async def test_a_digest_goes_along_where_the_scheduler_asked_for_it() -> None:
     head = kserve_pb2.ModelInferRequest(model_name="cached").SerializeToString()
     requests = [InferRequest(0, head, []) for _ in range(3)]
     it.upstream.infer(requests[0], it.responses.append)
-    it.link.on_items([CachedModels(("cached",))])
+    it.link.on_items([CachedModels(("cached",), "", b"k" * KEY_BYTES)])
     it.upstream.infer(requests[1], it.responses.append)
     it.link.on_items([CachedModels(())])
     it.upstream.infer(requests[2], it.responses.append)
-    assert [len(request.digest) for request in requests] == [0, 16, 0]
+    assert [len(request.digest) for request in requests] == [0, DIGEST_BYTES, 0]
     assert it.responses == []
 
 

@@ -40,6 +40,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.runtime.
 )
 from nereid.services.executor.batch.open_batches import COMPLETE, EXECUTING, OpenBatches
 from nereid.services.executor.batch.responses import MAX_EXECUTED_BYTES
+from nereid.services.executor.recent_runs import RecentRuns
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SHM_THRESHOLD_BYTES, aligned
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MOST_FORMS: Final = 1024
+_MAX_KEPT: Final = 64
 
 
 class DirectServer:
@@ -89,14 +91,20 @@ class DirectServer:
         )
         self._executing: BatchExecution | None = None
         self._stream: BlockingStream | None = None
+        # What is passed on to the executor if the stream is lost.
+        self._recent_runs = RecentRuns(_MAX_KEPT)
+        self._is_cut = False
         # Batches that were read while polling for controls.
         self._read_ahead: deque[bytes] = deque()
         self._queue = ResponseQueue(self._deliver_responses)
 
-    def stop(self) -> None:
+    def stop(self, *, cut: bool) -> None:
+        self._is_cut = self._is_cut or cut
         # A batch that arrives right now is lost with the stream; the scheduler gives it to another
         # instance.
-        if self._stream is not None and self._executing is None and not self._open.batches:
+        if self._stream is not None and (
+            cut or (self._executing is None and not self._open.batches)
+        ):
             self._stream.close()
         self._queue.wake()
 
@@ -115,8 +123,12 @@ class DirectServer:
             )
             self._serve_batches(self._stream)
         except RpcError as error:
+            self._is_cut = True
             return None if self._stopped.is_set() else [int(error.status), error.message]
         finally:
+            if self._is_cut:
+                for ids, executed in self._recent_runs.kept():
+                    self._serving.send(wire.KEPT, wire.kept_parts(ids, executed))
             if self._stream is not None:
                 self._stream.close()
             with self._buffer_lock:
@@ -158,6 +170,7 @@ class DirectServer:
         self._open.batches[number] = batch
         self._add_requests(execution, requests)
         serving.note_begun(number)
+        serving.note_running(batch.ids)
         batch.begun_ns = perf_counter_ns()
         self._queue.unlock_stream()
         replies = serving.execute(execution)
@@ -176,6 +189,12 @@ class DirectServer:
             # Their owner reuses the memory after this.
             execution.inputs.copy_held()
         if response is not None:
+            if self._is_cut:
+                # Nobody else has this response, whatever its size.
+                self._recent_runs.keep(batch.ids, response)
+            else:
+                self._recent_runs.complete(self, batch.ids, response)
+            serving.note_running(())
             stream.send(response)
         self._executing = None
         if batch.trace_contexts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import select
+import time
 from typing import TYPE_CHECKING, Any
 
 from nereid.backends import ModelLostError
@@ -34,6 +35,9 @@ class DirectSupervisor:
         self._context = context
         # How the stream ended, once it has.
         self._outcome: list[Any] = []
+        self._stop_sent = False
+        # When it must end, once it is abandoned.
+        self._until: float | None = None
 
     def run(self, on_wake: Callable[[], None]) -> None:
         """Until the stream has ended. on_wake: sends the worker what other threads left for it.
@@ -72,21 +76,19 @@ class DirectSupervisor:
         }
 
     def _supervise(self, on_wake: Callable[[], None]) -> None:
-        worker, context = self._worker, self._context
+        worker = self._worker
         channel = worker.channel
         socket, process_end, calls = worker.descriptors
         poll = select.poll()
         for descriptor in worker.descriptors:
             poll.register(descriptor, select.POLLIN)
-        stop_sent = False
         while not self._outcome:
-            if context.is_stopping() and not stop_sent:
-                stop_sent = True
-                worker.send_json(wire.STOP, None)
-            if context.is_abandoned():
-                # Nobody receives its responses any more.
+            self._send_stop()
+            left_s = None if self._until is None else self._until - time.monotonic()
+            if left_s is not None and left_s <= 0:
                 return
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            wait_ms = None if left_s is None else left_s * 1000 + 1
+            ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
             ended = process_end in ready
             # Of a worker that has ended, everything that it sent before.
             while (ended or socket in ready) and channel.read_available():
@@ -99,10 +101,27 @@ class DirectSupervisor:
             if calls in ready:
                 on_wake()
 
+    def _send_stop(self) -> None:
+        """Once the stream is to end; once more if the scheduler is lost, and it is to be cut."""
+        worker, context = self._worker, self._context
+        if context.is_abandoned() and self._until is None:
+            self._stop_sent = True
+            running = worker.running_requests
+            # It may go on with its batch for a while, if the responses may be asked for.
+            grace_s = context.abandoned_s if any(running) or not running else 0.0
+            self._until = time.monotonic() + grace_s
+            worker.send_json(wire.STOP, True)
+        elif context.is_stopping() and not self._stop_sent:
+            self._stop_sent = True
+            worker.send_json(wire.STOP, False)
+
     def _on_frame(self, kind: int, body: bytearray) -> None:
         worker, context = self._worker, self._context
         if kind == wire.RESPONSES:
             raise wire.WireError("responses, which belong on its stream")
+        if kind == wire.KEPT:
+            context.on_kept(*wire.read_kept(body))
+            return
         if kind not in (wire.SERVED, wire.REQUEST_OUTPUT_BUFFER, wire.TRACED):
             worker.on_frame(kind, body)
         else:

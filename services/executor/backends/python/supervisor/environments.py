@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal, InvalidArgument
 
 _UNPACK_LIMIT_S: Final = 600.0
@@ -99,5 +100,6 @@ def _relocate(directory: str) -> None:
             [f"{directory}/bin/python", script],
             check=True,
             timeout=_UNPACK_LIMIT_S,
+            env=public_environ(),
             stdout=subprocess.DEVNULL,
         )

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    OnReady = Callable[[bool], None]
+    # As of ReadinessReporter.query_readiness.
+    OnReady = Callable[[bool | None], None]
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,9 @@ class ReadinessQueries:
             on_response(False)
 
     def submit_query(self, on_response: OnReady) -> None:
-        """on_response is called once, from any thread, or never if the model hangs."""
+        """on_response is called from any thread: with None when the worker has the query, then with
+        the model's response, or never if it hangs.
+        """
         with self._lock:
             if self._wake is not None:
                 number = next(self._numbers)
@@ -73,9 +76,10 @@ class ReadinessQueries:
         try:
             number, ready = json.loads(bytes(body))
             with self._lock:
-                on_response = self._pending.pop(number, None)
+                find = self._pending.get if ready is None else self._pending.pop
+                on_response = find(number, None)
         except (ValueError, TypeError):
             _log.warning("malformed readiness response from a worker; dropped")
             return
         if on_response is not None:
-            on_response(ready is True)
+            on_response(None if ready is None else ready is True)

@@ -16,15 +16,17 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Any, Final
 
 import nereid
 from nereid.backends import ModelLostError
+from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal
 from nereid.services.executor.backends.python import direct, worker_site
 from nereid.services.executor.backends.python.response_heads import well_formed
 from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
     Channel,
@@ -39,7 +41,9 @@ _DIRECT_WORKER: Final = direct.__path__[0]
 # The directory of the package `nereid`.
 _ROOT: Final = str(Path(nereid.__file__).parents[1])
 
+# What a worker leaves in the memory that it shares: its last batch, and the requests that it runs.
 _LAST_BATCH: Final = Struct("<Q")
+_RUNNING: Final = Struct("<Q")
 # A worker that reads nothing for this long while frames are waiting hangs.
 _SEND_TIMEOUT_S: Final = 60.0
 _FINALIZE_TIMEOUT_S: Final = 10.0
@@ -80,6 +84,7 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 [python, *program],
                 pass_fds=descriptors,
+                env=public_environ(),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -98,6 +103,7 @@ class WorkerProcess:
         self._poll = select.poll()
         for descriptor in self.descriptors:
             self._poll.register(descriptor, select.POLLIN)
+        STOPPED_WORKERS.watch_worker(self._process.pid, self._model)
 
     @property
     def pid(self) -> int:
@@ -108,6 +114,15 @@ class WorkerProcess:
         """The number of the batch that it began last; also after its end."""
         number: int = _LAST_BATCH.unpack_from(self._last_batch, 0)[0]
         return number
+
+    @property
+    def running_requests(self) -> tuple[int, ...]:
+        """The ids of the requests that it executes now, of a stream that it serves itself."""
+        (count,) = _RUNNING.unpack_from(self._last_batch, _LAST_BATCH.size)
+        offset = _LAST_BATCH.size + _RUNNING.size
+        count = min(count, (len(self._last_batch) - offset) // _RUNNING.size)
+        ids: tuple[int, ...] = unpack_from(f"<{count}Q", self._last_batch, offset)
+        return ids
 
     @property
     def ended(self) -> bool:
@@ -212,6 +227,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the process and free everything that belongs to it."""
+        STOPPED_WORKERS.forget_worker(self._process.pid)
         self.terminate()
         self._process.wait()
         self.channel.close()

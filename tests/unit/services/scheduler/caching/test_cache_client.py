@@ -1,14 +1,20 @@
 """Lookups on a link that responds, is silent, goes down or is full."""
 
 import asyncio
+import threading
 
 import pytest
 
 from nereid.core.cache_messages import CacheLookup, CacheStore, CacheUsage, LookupResult
 from nereid.services.scheduler.caching.cache_client import CacheClient
-from tests.support.scheduler.cache_site import FakeLink
+from tests.support.scheduler.cache_site import SECRETS, FakeLink
 
 LIMIT_S = 20
+
+
+def client_of(link: FakeLink, timeout_s: float) -> CacheClient:
+    """Of a cache in this process: values have no tags."""
+    return CacheClient(link, SECRETS, timeout_s, in_this_process=True)
 
 
 async def look_up(client: CacheClient, key: bytes = b"k") -> asyncio.Future[bytes | None]:
@@ -19,7 +25,7 @@ async def look_up(client: CacheClient, key: bytes = b"k") -> asyncio.Future[byte
 
 async def test_results_reach_their_lookups_in_any_order() -> None:
     link = FakeLink()
-    client = CacheClient(link, LIMIT_S)
+    client = client_of(link, LIMIT_S)
     one, two = await look_up(client, b"1"), await look_up(client, b"2")
     first, second = link.lookups()
     assert (first.key, second.key) == (b"1", b"2")
@@ -34,7 +40,7 @@ async def test_results_reach_their_lookups_in_any_order() -> None:
 
 async def test_a_lookup_times_out_as_a_miss_and_a_later_result_is_ignored() -> None:
     link = FakeLink()
-    client = CacheClient(link, 0.02)
+    client = client_of(link, 0.02)
     started = asyncio.get_running_loop().time()
     found = await look_up(client)
     assert await asyncio.wait_for(found, LIMIT_S) is None
@@ -46,7 +52,7 @@ async def test_a_lookup_times_out_as_a_miss_and_a_later_result_is_ignored() -> N
 
 @pytest.mark.slow
 async def test_a_later_lookup_does_not_time_out_with_the_first() -> None:
-    client = CacheClient(FakeLink(), 0.5)
+    client = client_of(FakeLink(), 0.5)
     lookups = [await look_up(client)]
     await asyncio.sleep(0.4)
     lookups.append(await look_up(client))
@@ -58,7 +64,7 @@ async def test_a_later_lookup_does_not_time_out_with_the_first() -> None:
 
 async def test_a_link_that_goes_down_is_a_miss_for_all() -> None:
     link = FakeLink()
-    client = CacheClient(link, LIMIT_S)
+    client = client_of(link, LIMIT_S)
     found = [await look_up(client) for _ in range(3)]
     link.up = False
     link.on_down()
@@ -75,14 +81,14 @@ async def test_a_link_that_goes_down_is_a_miss_for_all() -> None:
 
 async def test_without_a_timeout_nothing_is_looked_up() -> None:
     link = FakeLink()
-    client = CacheClient(link, 0)
+    client = client_of(link, 0)
     assert not client.lookup(b"k", lambda _: None)
     assert link.sent == []
 
 
 async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
     link = FakeLink()
-    client = CacheClient(link, LIMIT_S)
+    client = client_of(link, LIMIT_S)
 
     def fail(value: bytes | None) -> None:
         raise RuntimeError(value)
@@ -99,7 +105,7 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
 
 async def test_unsent_bytes_are_bounded() -> None:
     link = FakeLink()
-    client = CacheClient(link, LIMIT_S)
+    client = client_of(link, LIMIT_S)
     value = bytes(30 << 20)
     for _ in range(3):
         client.store(b"k", value)
@@ -109,3 +115,56 @@ async def test_unsent_bytes_are_bounded() -> None:
     client.store(b"k", value)
     assert len(link.sent) == 3
     client.close()
+
+
+async def test_only_values_that_this_mesh_stored_are_hits(caplog: pytest.LogCaptureFixture) -> None:
+    link = FakeLink()
+    client = CacheClient(link, SECRETS, LIMIT_S)
+    client.store(b"k", b"v")
+    (stored,) = link.stores()
+    assert stored.value != b"v"
+    found = await look_up(client)
+    link.send_results(stored.value)
+    assert await found == b"v"
+    for forged in (b"v", b"", stored.value[:-1] + b"w", b"\0" * 17):
+        found = await look_up(client)
+        link.send_results(forged)
+        assert await found is None
+    found = await look_up(client, b"another key")
+    link.send_results(stored.value)
+    assert await found is None
+    assert (client.hits, client.failures) == (1, 5)
+    # Once per interval, however many there are.
+    assert caplog.text.count("that this mesh did not store") == 1
+    client.close()
+
+
+async def test_large_values_are_tagged_and_checked_in_threads() -> None:
+    link = FakeLink()
+    client = CacheClient(link, SECRETS, LIMIT_S)
+    large = b"v" * (1 << 20)
+    client.store(b"k", large)
+    assert link.stores() == []
+    async with asyncio.timeout(LIMIT_S):
+        while not link.stores():
+            await asyncio.sleep(0.001)
+    for value, expected in ((link.stores()[0].value, large), (b"w" + large, None)):
+        found = await look_up(client)
+        link.send_results(value)
+        assert not found.done()
+        assert await asyncio.wait_for(found, LIMIT_S) == expected
+    assert (client.hits, client.failures) == (1, 1)
+    client.close()
+
+
+async def test_a_large_value_that_cannot_be_checked_any_more_is_a_miss() -> None:
+    link = FakeLink()
+    client = CacheClient(link, SECRETS, LIMIT_S)
+    gate = threading.Event()
+    busy = [client.threads.submit(gate.wait, LIMIT_S) for _ in range(2)]
+    found = await look_up(client)
+    link.send_results(bytes(1 << 20))
+    client.close()
+    assert await asyncio.wait_for(found, LIMIT_S) is None
+    gate.set()
+    assert all(each.result() for each in busy)

@@ -2,11 +2,13 @@
 
 import pytest
 
+from nereid.core.digest import DIGEST_BYTES
 from nereid.core.messages import CLASSIFICATION, InferRequest
 from nereid.pb import kserve_pb2
 from nereid.services.scheduler.caching.cache_keys import CacheKeys
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
+from tests.support.scheduler.cache_site import SECRETS
 from tests.support.scheduler.samples import head_of
 
 INPUTS = [("I", "UINT8", [3])]
@@ -20,7 +22,7 @@ def request(*outputs: str, **classes: int) -> InferRequest:
     return InferRequest(1, message.SerializeToString(), [b"abc"])
 
 
-KEYS = CacheKeys(["O", "P"])
+KEYS = CacheKeys(["O", "P"], SECRETS)
 
 
 @pytest.mark.parametrize("outputs", [("O", "P"), ("P", "O"), ("O", "P", "O")])
@@ -42,10 +44,28 @@ def test_other_outputs_or_classes_have_other_keys() -> None:
     assert KEYS.key(request("O")) == KEYS.key(request("O", "O"))
 
 
+def test_the_scope_names_model_version_and_revision() -> None:
+    scopes = [("m", 1, b"r"), ("m", 11, b"r"), ("m1", 1, b"r"), ("m", 1, b"1r"), ("n", 1, b"r")]
+    assert len({KEYS.scope(*scope) for scope in scopes}) == len(scopes)
+    assert KEYS.scope("m", 1, b"r") == CacheKeys([], SECRETS).scope("m", 1, b"r")
+
+
+def test_keys_are_of_digests_alone() -> None:
+    key = KEYS.scope("name", 1, b"r") + KEYS.key(request("O"))
+    assert len(key) == 3 * DIGEST_BYTES
+    assert b"name" not in key
+
+
+def test_a_digest_of_another_length_is_made_anew() -> None:
+    first = request()
+    first.digest = b"x" * 16
+    assert KEYS.key(first) == KEYS.key(request())
+
+
 def test_a_digest_from_the_gateway_equals_the_one_made_here() -> None:
     first = request("O")
     key = KEYS.key(first)
-    assert len(first.digest) == 16
+    assert len(first.digest) == DIGEST_BYTES
     again = request("O")
     again.digest, again.payloads = first.digest, []
     assert KEYS.key(again) == key
@@ -67,7 +87,7 @@ def test_tensors_in_shared_memory_are_digested_by_their_bytes() -> None:
 
 
 def test_the_table_of_heads_is_bounded() -> None:
-    keys = CacheKeys(["O"], max_heads=2)
+    keys = CacheKeys(["O"], SECRETS, max_heads=2)
     for size in range(5):
         head = head_of([("I", "UINT8", [size])])
         assert keys.key(InferRequest(1, head, [b"a" * size]))

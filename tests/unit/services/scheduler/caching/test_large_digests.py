@@ -47,8 +47,10 @@ async def test_others_are_responded_while_a_large_request_is_digested() -> None:
     assert await it.execute() == 1
     assert it.responses[1].payloads == [LARGE]
     # The digest alone finds it again.
+    await until(lambda: len(it.link.stores()) == 2)
     it.submit_large(3, LARGE, digest=large.digest)
     it.link.send_results(it.link.stores()[1].value)
+    await until(lambda: 3 in it.responses)
     assert it.responses[3].payloads == [LARGE]
     await it.end()
 
@@ -116,7 +118,7 @@ async def test_a_large_request_without_a_key_runs(why: str) -> None:
         if why == "data lost":
             segments.discard(segment.name)
         elif why == "not cached any more":
-            it.cache.set_scope(None)
+            it.cache.set_revision(1, None)
         else:
             it.client.close()
     await until(lambda: it.stream.sent)
@@ -154,7 +156,7 @@ async def test_a_large_request_that_would_deadlock_is_refused(key: bool) -> None
         assert stuck.cache_lookup is not None
         stuck.cache_lookup.on_queued = refuse
         if not key:
-            it.cache.set_scope(None)
+            it.cache.set_revision(1, None)
     await until(lambda: it.responses)
     assert it.texts() == {2: "for ever"}
     assert await it.execute() == 1

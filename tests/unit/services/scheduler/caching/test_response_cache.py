@@ -4,16 +4,21 @@ import asyncio
 
 import pytest
 
+from nereid.core.digest import DIGEST_BYTES
 from nereid.core.errors import Unavailable
 from nereid.core.messages import InferRequest, InferResponse
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.caching.response_cache import cache_scope_of
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of
+
+# What caches kept before they had a format of their own: here it names memory of another process.
+REFERENCE = pb.InferResponse(
+    head=b"head", payloads=[{"shared_memory": {"segment_name": "1.2.3", "size_bytes": 4}}]
+)
 
 
 async def test_identical_requests_at_once_run_once() -> None:
@@ -39,8 +44,8 @@ async def test_identical_requests_at_once_run_once() -> None:
 
 async def test_different_requests_share_nothing() -> None:
     it = CachedModel()
-    it.submit(1, b"a" * 16)
-    it.submit(2, b"b" * 16)
+    it.submit(1, b"a" * DIGEST_BYTES)
+    it.submit(2, b"b" * DIGEST_BYTES)
     assert len({each.key for each in it.link.lookups()}) == 2
     it.link.send_results(None)
     assert await it.execute() == 2
@@ -51,7 +56,7 @@ async def test_different_requests_share_nothing() -> None:
 async def test_a_request_without_a_digest_gets_one_if_its_data_can_be_read() -> None:
     it = CachedModel()
     digested = it.submit(1, b"").request
-    assert len(digested.digest) == 16
+    assert len(digested.digest) == DIGEST_BYTES
     lost = InferRequest(2, digested.head, [SharedMemory("0.0.0", 0, 1)])
     it.model.submit(lost, it.keep_response)
     assert len(it.link.lookups()) == 1
@@ -101,8 +106,10 @@ async def test_each_entry_has_the_revision_of_its_response(hit: bool) -> None:
     if not hit:
         it.instance.revision = b"s" * 16
     entries = [it.submit(number) for number in range(2)]
-    it.link.send_results(pb.InferResponse(head=b"head").SerializeToString() if hit else None)
-    if not hit:
+    if hit:
+        it.link.send_sealed(pb.CachedResponse(head=b"head").SerializeToString())
+    else:
+        it.link.send_results(None)
         await it.execute()
     assert {each.revision for each in entries} == {REVISION if hit else b"s" * 16}
     assert it.link.stores() == []
@@ -111,7 +118,7 @@ async def test_each_entry_has_the_revision_of_its_response(hit: bool) -> None:
 
 async def test_without_a_revision_nothing_is_looked_up() -> None:
     it = CachedModel()
-    it.cache.set_scope(None)
+    it.cache.set_revision(1, None)
     it.submit(1)
     assert await it.execute() == 1
     assert it.link.sent == []
@@ -218,11 +225,11 @@ async def test_a_cache_that_is_down_or_silent_is_a_miss() -> None:
     await it.end()
 
 
-@pytest.mark.parametrize("value", [b"\xff\xff", b"", pb.InferResponse(id=3).SerializeToString()])
+@pytest.mark.parametrize("value", [b"\xff\xff", b"", REFERENCE.SerializeToString()])
 async def test_a_value_that_is_no_response_is_a_miss(value: bytes) -> None:
     it = CachedModel()
     it.submit(0)
-    it.link.send_results(value)
+    it.link.send_sealed(value)
     assert await it.execute() == 1
     assert it.texts() == {0: ""}
     await it.end()
@@ -242,7 +249,7 @@ async def test_no_more_wait_than_may_be_queued() -> None:
 
 async def test_a_response_of_another_revision_is_not_stored() -> None:
     it = CachedModel()
-    it.cache.set_scope(cache_scope_of("m", 1, b"s" * 16))
+    it.cache.set_revision(1, b"s" * 16)
     it.submit(0)
     it.link.send_results(None)
     await it.execute()
@@ -254,7 +261,7 @@ async def test_a_response_of_another_revision_is_not_stored() -> None:
 async def test_a_revised_model_shares_nothing_with_its_past() -> None:
     it = CachedModel()
     it.submit(0)
-    it.cache.set_scope(cache_scope_of("m", 1, b"s" * 16))
+    it.cache.set_revision(1, b"s" * 16)
     it.submit(1)
     old, new = it.link.lookups()
     assert old.key != new.key
@@ -290,7 +297,7 @@ async def test_only_a_traced_leaders_context_reaches_the_cache() -> None:
     it = CachedModel()
     it.submit(1, trace_context=SAMPLED)
     it.submit(2, trace_context=SAMPLED)
-    it.submit(3, b"e" * 16, trace_context=SAMPLED[:-1] + b"\0")
+    it.submit(3, b"e" * DIGEST_BYTES, trace_context=SAMPLED[:-1] + b"\0")
     it.link.send_results(None)
     assert await it.execute() == 2
     first, follower = it.tracer.named("cache lookup")
@@ -328,7 +335,7 @@ async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
     it = CachedModel(max_unsent_bytes=100)
     # One that is stored, or shared with followers, is copied.
     for number, payload in ((1, small), (2, large), (3, large)):
-        it.submit_large(number, payload, digest=bytes([payload.size_bytes]) * 16)
+        it.submit_large(number, payload, digest=bytes([payload.size_bytes]) * DIGEST_BYTES)
     it.link.send_results(None)
     assert await it.execute() == 1
     assert await it.execute() == 1
@@ -336,7 +343,9 @@ async def test_a_response_too_large_to_store_is_left_in_its_segment() -> None:
     assert (len(it.link.stores()), it.client.failures) == (1, 1)
     # This one is not; a request that comes the moment it is sent runs by itself.
     one, other = (
-        InferRequest(number, head_of([("I", "UINT8", [1, 101])]), [large], digest=b"x" * 16)
+        InferRequest(
+            number, head_of([("I", "UINT8", [1, 101])]), [large], digest=b"x" * DIGEST_BYTES
+        )
         for number in (4, 5)
     )
 

@@ -18,7 +18,7 @@ from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.caching.response_cache import ResponseCache, cache_scope_of
+from nereid.services.scheduler.caching.response_cache import ResponseCache
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.executors.instance import Instance
 from nereid.services.scheduler.models.model_version import ModelVersion, VersionContext
@@ -26,7 +26,7 @@ from nereid.services.scheduler.models.queue_limits import QueueLimits
 from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.shm.mappings import read
 from nereid.shm.reference import SharedMemory
-from tests.support.scheduler.cache_site import FakeLink
+from tests.support.scheduler.cache_site import SECRETS, FakeLink
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config
 from tests.support.scheduler.fake_executors import Executor, Stream, turn
 
@@ -314,11 +314,11 @@ async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
     changed: str,
 ) -> None:
     it, link = World(CHAIN), FakeLink()
-    client = CacheClient(link, 5)
+    client = CacheClient(link, SECRETS, 5)
     for version in (it.ensemble, *(it.models[name].version for name in "ab")):
         version.revision = b"old"
         version.cache = ResponseCache(version, client, 0)
-        version.cache.set_scope(cache_scope_of(version.name, 1, b"old"))
+        version.cache.set_revision(1, b"old")
     it.models["b"].instance.revision = b"old"
     await it.ask()
     link.send_results(None)
@@ -327,11 +327,8 @@ async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
         it.models["a"].version.revision = b"new"
     head = kserve_pb2.ModelInferResponse(model_name="a")
     head.outputs.add(name="O", datatype="UINT8", shape=[1])
-    link.send_results(
-        pb.InferResponse(
-            head=head.SerializeToString(), payloads=[{"inline": b"m"}]
-        ).SerializeToString()
-    )
+    cached = pb.CachedResponse(head=head.SerializeToString(), payloads=[b"m"])
+    link.send_sealed(cached.SerializeToString())
     await turn()
     assert it.models["a"].stream.sent == []
     link.send_results(None)

@@ -61,13 +61,14 @@ class World:
         self.loader.executor_joined(session)
         return session, stream
 
-    def open(self, stream: Stream) -> list[Stream]:
+    def open(self, stream: Stream, process: str = "") -> list[Stream]:
         """Open the streams of all instances that have been requested so far."""
         streams = []
         for command in stream.sent:
             if command.HasField("load"):
                 streams.append(Stream())
-                assert self.loader.instance_opened(command.load.instance, streams[-1])
+                number = command.load.instance
+                assert self.loader.instance_opened(number, streams[-1], process)
         return streams
 
 
@@ -217,9 +218,12 @@ async def test_a_failure_on_a_leaving_executor_is_no_failure_of_the_model() -> N
 
 async def test_an_executor_that_joins_again_ends_its_old_session() -> None:
     it = World()
-    _, stream = it.join("same")
-    it.open(stream)
-    _, other = it.join("same")
+    session, stream = it.join("same")
+    session.process = "1"
+    it.open(stream, "1")
+    other = Stream()
+    again = Session(session.hello, other, "1")
+    assert it.loader.executor_joined(again)
     assert stream.finished
     assert len(other.sent) == 2
 

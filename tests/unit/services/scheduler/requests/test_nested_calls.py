@@ -32,6 +32,8 @@ model_transaction_policy { decoupled: true }
 class Model:
     """A version whose instances the test runs."""
 
+    decoupled = False
+
     def cancel(self, entry: Entry) -> None:
         raise AssertionError(entry)
 

@@ -36,6 +36,7 @@ READINESS_QUERY = 8
 FINALIZE = 9
 # Serve the instance's stream: where it is and how to identify. STOP: end after the current batch.
 SERVE = 10
+# Whether to cut the stream, as the scheduler is lost.
 STOP = 11
 # In response to REQUEST_OUTPUT_BUFFER: a place in a segment; null: there is none.
 OUTPUT_BUFFER = 12
@@ -54,7 +55,7 @@ LOG = 25
 METRIC = 26
 # The model asks something of the mesh.
 CALL = 27
-# The query's number, and what is_ready() returned.
+# The query's number, and what is_ready() returned; null: it is being called.
 READY = 28
 FINALIZED = 29
 # The stream ended: null if in good order, else a status and a message; or a text, if it could not
@@ -64,6 +65,9 @@ SERVED = 30
 REQUEST_OUTPUT_BUFFER = 31
 # Times of a batch, for the traces of its members.
 TRACED = 32
+# Before SERVED, if the stream was lost: the requests of a batch that has run, and its Executed
+# message.
+KEPT = 33
 
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")
@@ -205,6 +209,23 @@ def read_call(body: Any) -> Call:
         raise WireError("malformed call") from error
     _check_end(view, at, numbers, len(numbers))
     return Call(number, flags, meta, tensors)
+
+
+def kept_parts(ids: Sequence[int], executed: bytes) -> list[Any]:
+    """The body of a KEPT frame, in parts."""
+    return [array("Q", [len(ids), *ids]).tobytes(), executed]
+
+
+def read_kept(body: Any) -> tuple[list[int], bytes]:
+    """The ids and the message in a KEPT frame; raises WireError."""
+    view = memoryview(body)
+    try:
+        end = _LONG.size * (1 + _LONG.unpack_from(view)[0])
+        if end > len(view):
+            raise WireError("a frame ends too early")
+        return view[_LONG.size : end].cast("Q").tolist(), bytes(view[end:])
+    except _MALFORMED as error:
+        raise WireError("malformed frame of kept responses") from error
 
 
 def size_of(tensor: Any) -> int:

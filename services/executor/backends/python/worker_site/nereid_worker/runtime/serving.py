@@ -18,7 +18,7 @@ import queue
 import threading
 import weakref
 from functools import partial
-from struct import Struct
+from struct import Struct, pack_into
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..pb_utils.errors import TritonError, TritonModelException
@@ -54,8 +54,11 @@ class StreamServer(Protocol):
     def serve(self) -> list[Any] | None:
         """Until the stream ends or stop(); None: in good order, else a status and a message."""
 
-    def stop(self) -> None:
-        """Have serve() return once all batches have their responses. From the reading thread."""
+    def stop(self, *, cut: bool) -> None:
+        """Have serve() return once all batches have their responses. From the reading thread.
+
+        cut: the scheduler is lost, and the stream of no use.
+        """
 
     def on_output_buffer(self, buffer: list[Any] | None) -> None:
         """The executor's response to REQUEST_OUTPUT_BUFFER. From the reading thread."""
@@ -199,18 +202,21 @@ class Serving:
             known.on_control(member, control)
 
     def _on_readiness_query(self, body: bytearray) -> None:
+        number = json.loads(bytes(body))
+        # Before the model is asked: this process is not the one that hangs.
+        self._connection.notify(wire.READY, [number, None])
         # In a thread of its own: is_ready() may take long, and batches must not wait for it.
-        report = partial(self._report_ready, json.loads(bytes(body)))
+        report = partial(self._report_ready, number)
         threading.Thread(target=report, name="is_ready", daemon=True).start()
 
     def _on_serve(self, body: bytearray) -> None:
         self._stopped.clear()
         self._work.put(partial(self._serve_stream, json.loads(bytes(body))))
 
-    def _on_stop(self, _body: bytearray) -> None:
+    def _on_stop(self, body: bytearray) -> None:
         self._stopped.set()
         if self._stream_server is not None:
-            self._stream_server.stop()
+            self._stream_server.stop(cut=json.loads(bytes(body)))
 
     def _on_output_buffer(self, body: bytearray) -> None:
         if self._stream_server is not None:
@@ -282,6 +288,14 @@ class Serving:
     def note_begun(self, number: int) -> None:
         """Leave the batch's number where the executor finds it, also after this process died."""
         _LAST_BATCH.pack_into(self._last_batch, 0, number)
+
+    def note_running(self, ids: Sequence[int]) -> None:
+        """Likewise the ids of the requests that are executing, as many as there is room for."""
+        ids = ids[: (len(self._last_batch) - 2 * _LAST_BATCH.size) // _LAST_BATCH.size]
+        pack_into(f"<{len(ids) + 1}Q", self._last_batch, _LAST_BATCH.size, len(ids), *ids)
+
+    def send(self, kind: int, parts: Sequence[Any]) -> None:
+        self._channel.send(kind, parts)
 
     def notify(self, kind: int, message: Any) -> None:
         self._connection.notify(kind, message)

@@ -17,7 +17,7 @@ class Caller:
     """Makes queries; and the thread to be woken."""
 
     def __init__(self) -> None:
-        self.responses: list[bool] = []
+        self.responses: list[bool | None] = []
         self.woken = 0
 
     def wake(self) -> None:
@@ -45,6 +45,16 @@ def test_each_query_is_sent_once_and_responded_once() -> None:
     queries.on_ready(body_of(first, False))
     queries.on_ready(body_of(first, True))
     assert caller.responses == [True, False]
+
+
+def test_that_the_worker_asks_its_model_is_passed_on() -> None:
+    queries, caller = ReadinessQueries(), Caller()
+    queries.enable(caller.wake)
+    queries.submit_query(caller.responses.append)
+    (number,) = queries.pop_unsent()
+    queries.on_ready(body_of(number, None))
+    queries.on_ready(body_of(number, True))
+    assert caller.responses == [None, True]
 
 
 @pytest.mark.parametrize("sent", [False, True])

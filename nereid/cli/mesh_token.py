@@ -1,0 +1,50 @@
+"""`nereid mesh-token`: makes a mesh's token, or a role's token from it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from nereid.config.flags import Topic, choice, flag
+from nereid.config.inherited_secrets import read_environ
+from nereid.config.mesh_access import MeshAccessSettings
+from nereid.config.settings_reader import read_settings
+from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.tokens import new_token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PROGRAM = "nereid mesh-token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshTokenSettings(MeshAccessSettings):
+    """Print a new mesh token, or with --role the token of one role, made from the mesh's own."""
+
+    TOPIC: ClassVar = Topic.MESH
+
+    role: str | None = flag(
+        None,
+        f"the role to make a token for: {', '.join(role.value for role in Role)}",
+        choice(*(role.value for role in Role)),
+    )
+
+    def errors(self) -> list[str]:
+        """What is wrong with these settings, a line each."""
+        errors = self.mesh_errors()
+        if self.role is not None and not errors and self.read_mesh_token() is None:
+            errors.append("--role needs the mesh's token: --mesh-token-file or NEREID_MESH_TOKEN")
+        return errors
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the token; the exit code."""
+    settings = read_settings(MeshTokenSettings, argv, read_environ(), _PROGRAM)
+    token = settings.read_mesh_token()
+    made = new_token()
+    if settings.role is not None and token is not None:
+        made = token.role_token(Role(settings.role))
+    sys.stdout.write(f"{made}\n")
+    return 0

@@ -1,0 +1,27 @@
+"""--hardened: other defaults for the flags that declare one (`flag(..., hardened=...)`).
+
+Each flag that is given wins over it, so that one thing can be opened again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nereid.config.flags import Topic, boolean, flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardenedSettings:
+    """The flag that closes what is open by default; every service's settings have it."""
+
+    TOPIC: ClassVar = Topic.PROCESSES
+
+    hardened: bool = flag(
+        False,
+        "close what is open by default, as on Triton: control APIs without credentials, model files"
+        " in load requests, the python backend, metrics for other machines, mesh ports without a"
+        " token; each flag that is given opens its own again",
+        boolean,
+        bare="true",
+    )

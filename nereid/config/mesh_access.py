@@ -1,0 +1,143 @@
+"""Who may use a mesh port: the flags that all services share, and what follows from them.
+
+A TCP port that other machines can reach opens only with a token or mTLS. Unix sockets and the
+loopback interface are for this machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from nereid.config.flags import Topic, boolean, flag
+from nereid.config.hardened import HardenedSettings
+from nereid.config.mesh_tls import MeshTlsSettings
+from nereid.mesh_auth.credentials import Credentials
+from nereid.mesh_auth.guard import GuardRules
+from nereid.mesh_auth.tokens import MeshToken
+from nereid.rpc.net.address import is_local, unix_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid.mesh_auth.roles import Role
+    from nereid.rpc import ChannelOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
+    """The flags of access between services; every service's settings have them."""
+
+    TOPIC: ClassVar = Topic.MESH
+    # The roles whose tokens will do for this service; none: it needs the mesh's own.
+    MESH_ROLES: ClassVar[frozenset[Role]] = frozenset()
+
+    mesh_token: str = flag(
+        "",
+        "the secret that the services of one mesh share, or one role's token (nereid mesh-token)",
+        secret=True,
+    )
+    mesh_token_file: str = flag("", "a file whose first line is the --mesh-token")
+    mesh_tls_any_role: bool = flag(
+        False,
+        "where a service listens with --mesh-tls-root and no token, accept every certificate for"
+        " every role, whatever it names",
+        boolean,
+        bare="true",
+    )
+
+    def mesh_errors(self, listening: Iterable[str] = ()) -> list[str]:
+        """What is wrong with these flags for a service that listens at these addresses."""
+        listening = tuple(listening)
+        errors = self.mesh_tls_errors(listening)
+        try:
+            token = self.read_mesh_token()
+        except ValueError as error:
+            return [*errors, str(error)]
+        if token is not None and token.only is not None and token.only not in self.MESH_ROLES:
+            roles = " or ".join(sorted(role.value for role in self.MESH_ROLES))
+            wanted = f"the mesh's own or that of {roles}" if roles else "the mesh's own"
+            errors.append(
+                f"--mesh-token is the token of the role {token.only.value}; this service needs"
+                f" {wanted}"
+            )
+        if token is None and not self.mesh_tls_root:
+            errors += filter(None, map(self._open_port_error, listening))
+        return errors
+
+    def _open_port_error(self, address: str) -> str:
+        remedy = "set --mesh-token-file (`nereid mesh-token` makes a token) or --mesh-tls-root"
+        harm = "whoever connects there could load models and forge responses"
+        if not is_local(address):
+            return (
+                f"{address} can be reached from other machines, and {harm}: {remedy}, or listen on"
+                " 127.0.0.1"
+            )
+        if self.hardened and unix_path(address) is None:
+            return (
+                f"{address} can be reached by all users of this machine, and {harm}: {remedy}, or"
+                " listen on a unix socket"
+            )
+        return ""
+
+    def read_mesh_token(self) -> MeshToken | None:
+        """The token, if there is one. Raises ValueError."""
+        text, source = self.mesh_token, "--mesh-token"
+        if self.mesh_token_file:
+            if text:
+                raise ValueError("--mesh-token and --mesh-token-file exclude each other")
+            source = f"--mesh-token-file: '{self.mesh_token_file}'"
+            try:
+                text = Path(self.mesh_token_file).read_text(encoding="utf-8").partition("\n")[0]
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is no text"
+                raise ValueError(f"{source}: {reason}") from error
+            text = text.strip()
+            if not text:
+                raise ValueError(f"{source}: its first line is empty")
+        if not text:
+            return None
+        try:
+            return MeshToken(text)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from error
+
+    def mesh_secret(self, purpose: str) -> bytes:
+        """A secret for one purpose of all who have the mesh's token; empty: there is none."""
+        token = self.read_mesh_token()
+        return b"" if token is None else token.secret(purpose)
+
+    def mesh_credentials(self, role: Role) -> Credentials | None:
+        """For the calls of a service of this role; None: there is no token."""
+        token = self.read_mesh_token()
+        key = None if token is None else token.key(role)
+        return None if key is None else Credentials(role, key)
+
+    def mesh_channel(self, address: str, role: Role, options: ChannelOptions) -> ChannelOptions:
+        """How a service of this role calls another at an address. Raises OSError."""
+        made = self.mesh_credentials(role)
+        credentials = None if made is None else made.metadata
+        return replace(options, tls=self.mesh_tls_client(address), credentials=credentials)
+
+    @property
+    def mesh_private(self) -> bool:
+        """Whether file modes are all that guards unix sockets: nobody else may connect then."""
+        return not (self.mesh_token or self.mesh_token_file)
+
+    def mesh_guard(self, *, executor_control: bool = False) -> GuardRules | None:
+        """What this service's mesh port requires; None: it is open to this machine."""
+        token = self.read_mesh_token()
+        if token is None and not self.mesh_tls_root:
+            return None
+        return GuardRules(token, self.mesh_tls_any_role, executor_control)
+
+    def mesh_users(self, address: str) -> str:
+        """Whom a mesh port at this address is open to, for a log."""
+        if not self.mesh_private:
+            return "services with the mesh token"
+        if unix_path(address) is not None:
+            return "processes of this user"
+        if self.mesh_tls_root:
+            return "services with a certificate of --mesh-tls-root"
+        return "any process of this machine"

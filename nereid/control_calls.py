@@ -1,0 +1,79 @@
+"""Calls of the scheduler's control plane, bytes in and bytes out.
+
+Every call raises NereidError: what the scheduler replied, or Unavailable when it did not. Knows
+neither services nor the protocols of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from nereid import rpc
+from nereid.core.errors import Unavailable, error_from_code
+from nereid.core.methods import SCHEDULER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNREACHABLE: Final = "the scheduler cannot be reached"
+_NO_REPLY: Final = "the scheduler does not reply"
+
+
+async def call_scheduler(
+    channel: rpc.Channel, method: str, request: bytes, timeout_s: float | None
+) -> bytes:
+    """One call; timeout_s None: however long it takes."""
+    with _scheduler_errors():
+        return await channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
+
+
+async def call_responsive_scheduler(
+    channel: rpc.Channel, method: str, request: bytes, *, accept_s: float, timeout_s: float
+) -> bytes:
+    """One call that the scheduler has to accept within accept_s, and to complete in timeout_s.
+
+    A scheduler that hangs is told from one that waits for others: that one accepts the call first.
+    """
+    loop = asyncio.get_running_loop()
+    reply: asyncio.Future[bytes] = loop.create_future()
+    messages: list[bytes] = []
+
+    def on_close(error: rpc.RpcError | None) -> None:
+        if reply.done():
+            return
+        if error is None:
+            reply.set_result(b"".join(messages))
+        else:
+            reply.set_exception(error)
+
+    def on_silence() -> None:
+        on_close(rpc.RpcError(rpc.Status.UNAVAILABLE, _NO_REPLY))
+
+    silence = loop.call_later(min(accept_s, timeout_s), on_silence)
+    stream = channel.stream(
+        SCHEDULER + method, on_message=messages.append, on_close=on_close, on_open=silence.cancel
+    )
+    stream.send(request)
+    stream.half_close()
+    try:
+        with _scheduler_errors():
+            async with asyncio.timeout(timeout_s):
+                return await reply
+    except TimeoutError:
+        raise Unavailable(_NO_REPLY) from None
+    finally:
+        silence.cancel()
+        stream.cancel()
+
+
+@contextmanager
+def _scheduler_errors() -> Iterator[None]:
+    try:
+        yield
+    except rpc.NotConnectedError as error:
+        # The scheduler's address is in the log, and not for clients.
+        raise Unavailable(UNREACHABLE) from error
+    except rpc.RpcError as error:
+        raise error_from_code(int(error.status), error.message) from error

@@ -1,0 +1,124 @@
+"""Credentials of calls within the mesh: each proves once that its sender has a role's key.
+
+    nereid-mesh-auth: v1 <role> <Unix time in ms> <nonce> <HMAC-SHA256 over these and the method>
+
+A credential is accepted once, for its method, by a clock within 30 s of its sender's: one that was
+overheard or comes late opens nothing. So an executor can give a worker the credential of its one
+stream, and keep the key. What a credential does not do: hide the call, or say who the server is;
+TLS does.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+import time
+from typing import TYPE_CHECKING, Final
+
+from nereid.mesh_auth.roles import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.mesh_auth.tokens import MeshToken
+
+AUTH_KEY: Final = "nereid-mesh-auth"
+# How far the two clocks may differ, and so how long a nonce is kept.
+WINDOW_S: Final = 30.0
+_VERSION: Final = "v1"
+_NONCE_BYTES: Final = 12
+_MAX_NONCES: Final = 1 << 17
+_LONGEST_TIME: Final = 15
+
+
+class CredentialError(Exception):
+    """A credential is not accepted. transient: the same sender's next one may be."""
+
+    def __init__(self, reason: str, *, transient: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.transient = transient
+
+
+class Credentials:
+    """Makes the credentials of one role. From any thread."""
+
+    def __init__(self, role: Role, key: bytes, clock: Callable[[], float] = time.time) -> None:
+        self._role = role.value
+        self._key = key
+        self._clock = clock
+
+    def metadata(self, path: str) -> tuple[tuple[str, str], ...]:
+        """The metadata of one call; another call needs another."""
+        nonce = base64.urlsafe_b64encode(secrets.token_bytes(_NONCE_BYTES)).decode()
+        claim = f"{_VERSION} {self._role} {int(self._clock() * 1000)} {nonce}"
+        return ((AUTH_KEY, f"{claim} {_mac(self._key, claim, path)}"),)
+
+
+class CredentialVerifier:
+    """Checks credentials of all roles whose keys the token has; for one event loop."""
+
+    def __init__(
+        self,
+        token: MeshToken,
+        clock: Callable[[], float] = time.time,
+        max_nonces: int = _MAX_NONCES,
+    ) -> None:
+        keys = {role.value: token.key(role) for role in Role}
+        self._keys = {name: key for name, key in keys.items() if key is not None}
+        self._clock = clock
+        self._max_nonces = max_nonces
+        # Those of the window, each with its credential's time, in the order of their arrival.
+        self._nonces: dict[str, float] = {}
+        # What was made before is refused, as its nonce may be forgotten: before our start, or when
+        # there were more than max_nonces.
+        self._not_before = int(clock() * 1000) / 1000
+
+    def verify(self, text: str, path: str) -> Role:
+        """The role that a credential proves. Raises CredentialError."""
+        parts = text.split(" ")
+        if len(parts) != 5 or parts[0] != _VERSION or not parts[2].isdecimal():
+            raise CredentialError("its credential is malformed; is it of another release?")
+        _, name, stamp, nonce, mac = parts
+        key = self._keys.get(name)
+        claim = text.rpartition(" ")[0]
+        if (
+            key is None
+            or len(stamp) > _LONGEST_TIME
+            or not hmac.compare_digest(mac.encode(), _mac(key, claim, path).encode())
+        ):
+            raise CredentialError("its credential was made with another token (--mesh-token)")
+        self._check_time(int(stamp) / 1000)
+        if nonce in self._nonces:
+            raise CredentialError("its credential was used before: a replay")
+        self._remember(nonce, int(stamp) / 1000)
+        return Role(name)
+
+    def _check_time(self, made: float) -> None:
+        ahead = made - self._clock()
+        if abs(ahead) > WINDOW_S:
+            way = "ahead of" if ahead > 0 else "behind"
+            raise CredentialError(
+                f"its clock differs: it is {abs(ahead):.0f} s {way} this one, and clocks of a mesh"
+                f" may differ by {WINDOW_S:.0f} s"
+            )
+        if made < self._not_before:
+            raise CredentialError("its credential is from before this start", transient=True)
+
+    def _remember(self, nonce: str, made: float) -> None:
+        nonces = self._nonces
+        nonces[nonce] = made
+        expired = self._clock() - WINDOW_S
+        while nonces:
+            oldest = next(iter(nonces))
+            if len(nonces) > self._max_nonces:
+                self._not_before = max(self._not_before, nonces[oldest] + 0.001)
+            elif nonces[oldest] >= expired:
+                break
+            del nonces[oldest]
+
+
+def _mac(key: bytes, claim: str, path: str) -> str:
+    digest = hmac.digest(key, f"{claim} {path}".encode(), "sha256")
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

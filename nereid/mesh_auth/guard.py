@@ -1,0 +1,105 @@
+"""The guard of a mesh port: each call needs a role that may make it, or is refused as soon as its
+headers are there.
+
+    configured      a caller's role
+    token           its credential's, whatever its certificate says
+    mTLS alone      those that its certificate names; callers on unix sockets may do everything
+    neither         there is no guard: only loopback and unix sockets may be listened at
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from nereid.mesh_auth.credentials import AUTH_KEY, CredentialError, CredentialVerifier
+from nereid.mesh_auth.roles import Role, method_roles, roles_of_names
+from nereid.observability.refusal_log import RefusalLog
+from nereid.rpc import RpcError, Status
+
+if TYPE_CHECKING:
+    from nereid.mesh_auth.tokens import MeshToken
+    from nereid.rpc import Call, Handlers
+
+_log = logging.getLogger(__name__)
+
+_NO_CREDENTIAL: Final = (
+    "this mesh port requires a token: give the caller --mesh-token or --mesh-token-file"
+)
+_NAMELESS: Final = (
+    "its certificate names no role: the first label of a DNS name must begin with"
+    f" {', '.join(role.value for role in Role)}, or the port needs --mesh-tls-any-role"
+)
+_REFUSED: Final = "%s: a call of %s was refused: %s"
+_ALL: Final = frozenset(Role)
+
+
+@dataclass(frozen=True)
+class GuardRules:
+    """What a mesh port requires. token None: certificates alone."""
+
+    token: MeshToken | None
+    # Without a token, every certificate may do everything, whatever it names.
+    any_certificate: bool = False
+    # See roles.method_roles.
+    executor_control: bool = False
+
+
+class Guard:
+    """Checks the calls of one port; for one event loop."""
+
+    def __init__(self, rules: GuardRules) -> None:
+        self._verifier = None if rules.token is None else CredentialVerifier(rules.token)
+        self._any_certificate = rules.any_certificate
+        self._roles = method_roles(executor_control=rules.executor_control)
+        self._refusals = RefusalLog(_log)
+
+    def guarded(self, handlers: Handlers) -> Handlers:
+        """These handlers, behind the guard. Raises KeyError for a method without roles."""
+        for path in (*handlers.unary, *handlers.async_unary, *handlers.stream):
+            self._roles[path]
+        return replace(handlers, admit=self.check)
+
+    def check(self, call: Call) -> None:
+        """Raises RpcError, and logs the first of its kind, if the caller may not make this call."""
+        try:
+            roles = self._roles_of(call)
+            allowed = self._roles[call.path]
+            if roles.isdisjoint(allowed):
+                raise RpcError(Status.PERMISSION_DENIED, _wrong_role(roles, allowed))
+        except RpcError as error:
+            kind, method = error.message.partition(":")[0], call.path.rpartition("/")[2]
+            self._refusals.report(call.peer, kind, _REFUSED, method, error.message)
+            raise
+
+    def _roles_of(self, call: Call) -> frozenset[Role]:
+        if self._verifier is not None:
+            return frozenset({self._proven_role(self._verifier, call)})
+        if self._any_certificate or call.peer.startswith("unix:"):
+            return _ALL
+        named = roles_of_names(call.peer_names)
+        if not named:
+            raise RpcError(Status.PERMISSION_DENIED, _NAMELESS)
+        return named
+
+    def _proven_role(self, verifier: CredentialVerifier, call: Call) -> Role:
+        credential = call.get(AUTH_KEY)
+        if not isinstance(credential, str):
+            raise RpcError(Status.UNAUTHENTICATED, _NO_CREDENTIAL)
+        try:
+            return verifier.verify(credential, call.path)
+        except CredentialError as error:
+            status = Status.UNAVAILABLE if error.transient else Status.UNAUTHENTICATED
+            raise RpcError(status, error.reason) from error
+
+
+def guarded(handlers: Handlers, rules: GuardRules | None) -> Handlers:
+    """These handlers as a port with these rules serves them; None: without a guard."""
+    return handlers if rules is None else Guard(rules).guarded(handlers)
+
+
+def _wrong_role(roles: frozenset[Role], allowed: frozenset[Role]) -> str:
+    has = " or ".join(sorted(role.value for role in roles))
+    needs = " or ".join(sorted(role.value for role in allowed))
+    return f"the caller's role is {has}, and this method is for {needs}"

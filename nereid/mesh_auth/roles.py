@@ -1,0 +1,75 @@
+"""The roles of a mesh's members, and the methods that each role may call.
+
+A member's role comes from its credential (tokens, credentials) or from its certificate's name.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.cache_messages import EXCHANGE_PATH
+from nereid.core.methods import EXECUTE_PATH, INFER_PATH, JOIN_PATH, SCHEDULER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class Role(enum.Enum):
+    """What a member of the mesh is, to those that it calls."""
+
+    GATEWAY = "gateway"
+    EXECUTOR = "executor"
+    SCHEDULER = "scheduler"
+    CACHE = "cache"
+    # A person or a script that makes control calls by hand.
+    OPERATOR = "operator"
+
+
+# The last word may have a number or a name of its own: executor-3, gateway01, executor_gpu.
+_NAMED_ROLE: Final = re.compile(rf"({'|'.join(role.value for role in Role)})(?![a-z])")
+
+_CONTROL: Final = frozenset({Role.GATEWAY, Role.OPERATOR})
+_READINESS: Final = frozenset({Role.GATEWAY, Role.OPERATOR, Role.EXECUTOR})
+# Python models may ask for these (pb_utils.load_model); see --allow-executor-control.
+_MODEL_CONTROL: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
+_ROLES: Final[dict[str, frozenset[Role]]] = {
+    JOIN_PATH: frozenset({Role.EXECUTOR}),
+    EXECUTE_PATH: frozenset({Role.EXECUTOR}),
+    # Models send requests to other models.
+    INFER_PATH: frozenset({Role.GATEWAY, Role.EXECUTOR}),
+    SCHEDULER + "ModelReady": _READINESS,
+    **{
+        SCHEDULER + method: _CONTROL
+        for method in (
+            "ServerReady",
+            "ModelMetadata",
+            "ModelConfig",
+            "ModelStatistics",
+            "RepositoryIndex",
+            *_MODEL_CONTROL,
+            "TraceSetting",
+            "LogSettings",
+            "Metrics",
+        )
+    },
+    EXCHANGE_PATH: frozenset({Role.SCHEDULER}),
+}
+
+
+def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Role]]:
+    """The roles that may call each method, by path.
+
+    executor_control: executors may load and unload models, as Python models ask of them.
+    """
+    if not executor_control:
+        return _ROLES
+    control = {SCHEDULER + method: _READINESS for method in _MODEL_CONTROL}
+    return _ROLES | control
+
+
+def roles_of_names(names: Iterable[str]) -> frozenset[Role]:
+    """The roles that a certificate's names give: by the first label, such as executor-3.mesh."""
+    found = (_NAMED_ROLE.match(name.lower().partition(".")[0]) for name in names)
+    return frozenset(Role(each[1]) for each in found if each is not None)

@@ -1,0 +1,51 @@
+"""Log lines about refused peers: one for each peer, kind and interval, however often it tries."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from nereid.rpc.net.address import host_of
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+
+_INTERVAL_S: Final = 60.0
+_MAX_PEERS: Final = 1024
+
+
+class RefusalLog:
+    """Logs warnings. Bounded: once there are too many peers, the next ones share a line."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        interval_s: float = _INTERVAL_S,
+        max_peers: int = _MAX_PEERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._interval_s = interval_s
+        self._max_peers = max_peers
+        self._clock = clock
+        # By peer and kind: when it was logged last, and how often it happened since. Oldest first.
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def report(self, peer: str, kind: str, event: str, *details: object) -> None:
+        """kind: of refusal; each has lines of its own. event: a format for peer and details."""
+        now = self._clock()
+        logged = self._logged
+        while logged and next(iter(logged.values()))[0] <= now - 2 * self._interval_s:
+            del logged[next(iter(logged))]
+        host = host_of(peer)
+        if (host, kind) not in logged and len(logged) >= self._max_peers:
+            host = "(others)"
+        at, count = logged.pop((host, kind), (-self._interval_s, 0))
+        if now - at < self._interval_s:
+            logged[host, kind] = at, count + 1
+            return
+        logged[host, kind] = now, 0
+        if count:
+            event += f" (and {count} times since the last such line)"
+        self._logger.warning(event, peer, *details)

@@ -1,0 +1,66 @@
+"""Looks up the locked versions of all dependencies in a database of vulnerabilities.
+
+usage: audit.py [--service pypi|osv] [FILE ...]    (requirements/*.txt, as a whole by default)
+
+Exits with 1 if a version is known to be vulnerable, and with 2 if any could not be looked up, as
+when the service cannot be reached: what was not audited has not passed. Runs pip-audit, which
+stands beside this interpreter (make audit).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_SHOWN = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--service", choices=("pypi", "osv"), default="pypi")
+    parser.add_argument("file", nargs="*", type=Path)
+    given = parser.parse_args()
+    files = given.file or sorted((ROOT / "requirements").glob("*.txt"))
+    program = Path(sys.executable).with_name("pip-audit")
+    sys.exit(max(audit(path, given.service, program) for path in files))
+
+
+def audit(path: Path, service: str, program: Path) -> int:
+    """The exit code for one file; prints what was found. program: pip-audit."""
+    command = [str(program), f"--vulnerability-service={service}"]
+    command += ["--require-hashes", "--disable-pip", "--progress-spinner=off", "--format=json"]
+    done = subprocess.run(
+        [*command, f"--requirement={path}"], capture_output=True, text=True, check=False
+    )
+    try:
+        dependencies: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
+    except ValueError:
+        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        print(f"{path.name}: NOT AUDITED: pip-audit ended with {done.returncode}: {reason}")
+        return 2
+    skipped = [each for each in dependencies if "skip_reason" in each]
+    vulnerable = [each for each in dependencies if each.get("vulns")]
+    for each in vulnerable:
+        for found in each["vulns"]:
+            fixed = ", ".join(found["fix_versions"]) or "none yet"
+            print(
+                f"{path.name}: {each['name']} {each['version']}: {found['id']}, fixed in: {fixed}"
+            )
+    for each in skipped[:_SHOWN]:
+        print(f"{path.name}: NOT AUDITED: {each['name']}: {each['skip_reason']}")
+    if len(skipped) > _SHOWN:
+        print(f"{path.name}: NOT AUDITED: {len(skipped) - _SHOWN} more")
+    audited = len(dependencies) - len(skipped)
+    print(f"{path.name}: {audited} of {len(dependencies)} audited, {len(vulnerable)} vulnerable")
+    if skipped or not dependencies:
+        return 2
+    return 1 if vulnerable else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The requests that this executor runs and has run lately, by the ids that survive a resend.
+
+A scheduler that died takes its connections along, not the batches in hand. Their requests are sent
+again with the same ids; the next scheduler recalls the responses of their first runs here. Few and
+small ones are kept. Responses in shared memory are lost: it was given back.
+
+Written by the instances' threads for each batch, so without locks: every step is one operation of a
+dict or a deque. Read by the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    # The response to a request that has run; None: there is none to be had.
+    OnRecalled = Callable[[pb.InferResponse | None], None]
+
+_log = logging.getLogger(__name__)
+
+_MAX_KEPT: Final = 256
+# Of a batch that nobody has recalled by its end. Larger outputs are mostly in shared memory.
+_MAX_KEPT_BYTES: Final = 64 << 10
+
+
+class RecentRuns:
+    """One executor's. An owner is whoever runs a batch: it has one at a time."""
+
+    def __init__(self, max_kept: int = _MAX_KEPT, max_kept_bytes: int = _MAX_KEPT_BYTES) -> None:
+        """max_kept: how many batches; max_kept_bytes: of each."""
+        self._max_kept_bytes = max_kept_bytes
+        self._running: dict[Hashable, Sequence[int]] = {}
+        # Ids and serialised Executed messages, oldest first.
+        self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=max_kept)
+        self._waiting: dict[int, OnRecalled] = {}
+
+    # ---- for the instances
+
+    def begin(self, owner: Hashable, ids: Sequence[int]) -> None:
+        """The owner runs a batch of requests; those with the id 0 are nobody's."""
+        self._running[owner] = ids
+
+    def complete(self, owner: Hashable, ids: Sequence[int], executed: bytes | None) -> None:
+        """A batch has run. executed: a whole Executed message; None: there is none."""
+        if executed is not None and len(executed) <= self._max_kept_bytes:
+            self._kept.append((ids, executed))
+        self._running.pop(owner, None)
+        if self._waiting:
+            self._report_ended(ids, executed)
+
+    def keep(self, ids: Sequence[int], executed: bytes) -> None:
+        """A batch had run, which only now becomes known."""
+        self._kept.append((ids, executed))
+
+    def abandon(self, owner: Hashable) -> None:
+        """The owner runs nothing any more: if it has a batch, that has no response."""
+        ids = self._running.pop(owner, ())
+        if self._waiting:
+            self._report_ended(ids, None)
+
+    def kept(self) -> list[tuple[Sequence[int], bytes]]:
+        """The batches that have run: their ids and Executed messages, oldest first."""
+        return list(self._kept)
+
+    # ---- for sessions with the scheduler
+
+    def begun_ids(self) -> list[int]:
+        """Those that recall() has something to say about."""
+        batches = [*self._running.values(), *(ids for ids, _ in self.kept())]
+        return [each for ids in batches for each in ids if each]
+
+    def recall(self, request_id: int, on_recalled: OnRecalled) -> None:
+        """Have on_recalled called once the request has run, from any thread."""
+        # It waits before we look: otherwise the run could end in between.
+        self._waiting[request_id] = on_recalled
+        if not any(request_id in ids for ids in list(self._running.values())):
+            self._report_ended((request_id,), None)
+
+    # ---- inside
+
+    def _report_ended(self, ids: Sequence[int], executed: bytes | None) -> None:
+        """executed: None: it may be among those that are kept."""
+        for place, request_id in enumerate(ids):
+            on_recalled = self._waiting.pop(request_id, None)
+            if on_recalled is None:
+                continue
+            if executed is None:
+                on_recalled(self._find(request_id))
+            else:
+                on_recalled(_response_of(place, executed))
+
+    def _find(self, request_id: int) -> pb.InferResponse | None:
+        for ids, executed in reversed(self.kept()):
+            if request_id in ids:
+                return _response_of(ids.index(request_id), executed)
+        return None
+
+
+def _response_of(member: int, executed: bytes) -> pb.InferResponse | None:
+    try:
+        reply = pb.Executed.FromString(executed)
+    except DecodeError:
+        _log.exception("a kept response is malformed")
+        return None
+    if reply.partial or member >= len(reply.responses):
+        return None
+    response = reply.responses[member]
+    if any(payload.HasField("shared_memory") for payload in response.payloads):
+        return None
+    return response

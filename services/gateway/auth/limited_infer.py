@@ -1,0 +1,136 @@
+"""infer() on behalf of one principal: its requests are counted until their last response."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.bounded_cache import BoundedCache
+from nereid.core.messages import ErrorStatus, InferResponse
+from nereid.pb import kserve_pb2
+from nereid.rpc import Status
+from nereid.services.gateway.auth.refusal import CallRefused, Reason
+from nereid.services.gateway.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
+
+if TYPE_CHECKING:
+    from nereid.core.messages import InferRequest
+    from nereid.services.gateway.auth.access import AccessControl, Caller
+    from nereid.services.gateway.auth.principal import Principal
+    from nereid.services.gateway.infer_chain import Infer, OnResponse, RequestHandle
+
+STATUSES: Final = {
+    Reason.NO_CREDENTIALS: Status.UNAUTHENTICATED,
+    Reason.INVALID_CREDENTIALS: Status.UNAUTHENTICATED,
+    Reason.NOT_PERMITTED: Status.PERMISSION_DENIED,
+    Reason.RATE: Status.RESOURCE_EXHAUSTED,
+    Reason.CONCURRENCY: Status.RESOURCE_EXHAUSTED,
+    Reason.ATTEMPTS: Status.RESOURCE_EXHAUSTED,
+}
+_INFERENCE: Final = "inference"
+
+
+class HeadModels(BoundedCache[bytes, str]):
+    """The models that heads of requests name."""
+
+    def __init__(self) -> None:
+        super().__init__(CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
+
+    def model_of(self, head: bytes) -> str:
+        """The model's name."""
+        known = self.get(head)
+        if known is not None:
+            return known
+        return self.remember(head, kserve_pb2.ModelInferRequest.FromString(head).model_name)
+
+
+class LimitedInfer:
+    """Checks each request against the principal's present grant; a refusal is its response.
+
+    of_stream: rights and rate are checked here, for each message; else whoever opened the call
+    has done that, before the message was decoded.
+    """
+
+    def __init__(
+        self,
+        infer: Infer,
+        access: AccessControl,
+        caller: Caller,
+        models: HeadModels,
+        *,
+        of_stream: bool,
+    ) -> None:
+        self._infer = infer
+        self._access = access
+        self._caller = caller
+        self._models = models
+        self._of_stream = of_stream
+
+    def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
+        """Send a permitted request on."""
+        caller = self._caller
+        principal = caller.principal
+        try:
+            if self._of_stream or principal.grant.depends_on_model(_INFERENCE):
+                model = self._models.model_of(request.head)
+                self._access.check_rights(caller, _INFERENCE, model)
+            if self._of_stream:
+                self._access.count_request(caller)
+            else:
+                # Others may have come while the message was decoded.
+                self._access.check_concurrency(caller)
+        except CallRefused as refused:
+            return _refuse(request, on_response, refused)
+        counted = _CountedRequest(principal, on_response)
+        counted.handle = self._infer(request, counted.on_response)
+        return counted
+
+
+class _CountedRequest:
+    """A request in flight, released once: by its last response or its cancellation."""
+
+    __slots__ = ("_on_response", "_released", "_usage", "handle")
+
+    handle: RequestHandle
+
+    def __init__(self, principal: Principal, on_response: OnResponse) -> None:
+        self._usage = principal.usage
+        self._usage.in_flight += 1
+        self._released = False
+        self._on_response = on_response
+
+    def on_response(self, response: InferResponse) -> None:
+        if not response.more:
+            self._release()
+        self._on_response(response)
+
+    def cancel(self) -> None:
+        self._release()
+        self.handle.cancel()
+
+    def set_flow(self, *, paused: bool) -> None:
+        self.handle.set_flow(paused=paused)
+
+    def _release(self) -> None:
+        if not self._released:
+            self._released = True
+            self._usage.release()
+
+
+class _RefusedRequest:
+    """A request that is not pending."""
+
+    def cancel(self) -> None:
+        """Nothing to cancel."""
+
+    def set_flow(self, *, paused: bool) -> None:
+        """No responses to pause."""
+
+
+_REFUSED: Final = _RefusedRequest()
+
+
+def _refuse(request: InferRequest, on_response: OnResponse, refused: CallRefused) -> RequestHandle:
+    if request.lease is not None:
+        request.lease.free()
+    status = STATUSES[refused.refusal.reason]
+    on_response(InferResponse(request.id, error=ErrorStatus(status, refused.refusal.message)))
+    return _REFUSED

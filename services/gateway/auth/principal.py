@@ -1,0 +1,56 @@
+"""An authenticated client. Decides what it may do; holds no clock, socket or header."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from nereid.services.gateway.auth.grant import NOTHING, Grant
+from nereid.services.gateway.auth.refusal import Reason, Refusal
+from nereid.services.gateway.auth.usage import Usage
+
+
+class Principal:
+    """Whom an API key or a token stands for.
+
+    It outlives changes of the configuration, which replace its grant: streams that are open and
+    requests in flight keep to the present one.
+    """
+
+    __slots__ = ("grant", "name", "usage")
+
+    def __init__(self, name: str, grant: Grant = NOTHING) -> None:
+        self.name = name
+        self.grant = grant
+        self.usage = Usage()
+
+    def check_rights(self, api: str, model: str = "") -> Refusal | None:
+        """Why a call of this group that names this model (empty: none) is not permitted."""
+        grant = self.grant
+        if not grant.permits(api):
+            return self._not_permitted(f"the API '{api}'" if api else "this method")
+        if model and not grant.permits_model(api, model):
+            return self._not_permitted(f"the API '{api}' with model '{model[:100]}'")
+        return None
+
+    def check_limits(self, now: float) -> Refusal | None:
+        """Why one more request is too many now; None: it counts for the rate."""
+        limits = self.grant.limits
+        if self.usage.is_full(limits):
+            return self.too_many()
+        wait_s = self.usage.wait_s(limits, now)
+        if not wait_s:
+            return None
+        message = (
+            f"'{self.name}' exceeds {limits.requests_per_second:g} requests per second;"
+            f" try again in {ceil(wait_s * 1000)} ms"
+        )
+        return Refusal(Reason.RATE, message, wait_s)
+
+    def too_many(self) -> Refusal:
+        """The refusal of a request beyond the limit of concurrency."""
+        limit = self.grant.limits.concurrency
+        message = f"'{self.name}' has {limit} requests in flight, which is its limit"
+        return Refusal(Reason.CONCURRENCY, message, 1.0)
+
+    def _not_permitted(self, what: str) -> Refusal:
+        return Refusal(Reason.NOT_PERMITTED, f"'{self.name}' has no right to use {what}")

@@ -1,0 +1,50 @@
+"""What a gateway's ports are open for, and to whom: one line at the start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.services.gateway.settings import GatewaySettings
+
+# The APIs as --http-restricted-api names them, as the line does; what is not here is harmless.
+_TEXTS: Final = {
+    "inference": "inference",
+    "metadata": "metadata",
+    "statistics": "statistics",
+    "model-repository": "model control",
+    "trace": "trace settings",
+    "logging": "log settings",
+    "shared-memory": "shared memory",
+}
+
+
+def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> str:
+    """addresses: where "http", "grpc" and "metrics" are served; None: nowhere."""
+    ports: dict[tuple[str, str], list[str]] = {}
+    for protocol in ("http", "grpc"):
+        if address := addresses[protocol]:
+            what = ", ".join(_open_apis(settings, protocol)) or "nothing"
+            ports.setdefault((_clients(settings, protocol), what), []).append(address)
+    parts = [f"to {who} of {' and '.join(at)}: {what}" for (who, what), at in ports.items()]
+    if settings.auth_config:
+        parts.append("to clients with credentials: what --auth-config permits them")
+    if metrics := addresses["metrics"]:
+        parts.append(f"to any client of {metrics}: metrics")
+    return "; ".join(parts)
+
+
+def _open_apis(settings: GatewaySettings, protocol: str) -> list[str]:
+    guarded = settings.restricted_apis(protocol) | settings.closed_apis(protocol)
+    guarded |= settings.apis_with_credentials()
+    if not settings.allow_client_shm:
+        guarded |= {"shared-memory"}
+    return [text for name, text in _TEXTS.items() if name not in guarded]
+
+
+def _clients(settings: GatewaySettings, protocol: str) -> str:
+    if getattr(settings, f"{protocol}_use_ssl_mutual"):
+        return f"clients with a certificate of --{protocol}-root-cert"
+    return "any client"

@@ -1,0 +1,50 @@
+"""The groups of APIs that clients are given or refused as one; their names are Triton's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nereid.services.gateway.grpc import health
+from nereid.services.gateway.http.routes import RouteKind
+
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+
+ROUTES_BY_API: Final[dict[str, tuple[RouteKind, ...]]] = {
+    "health": (RouteKind.LIVE, RouteKind.READY, RouteKind.MODEL_READY),
+    "metadata": (RouteKind.SERVER_METADATA, RouteKind.MODEL_METADATA),
+    "inference": (RouteKind.INFER, RouteKind.GENERATE, RouteKind.GENERATE_STREAM),
+    "shared-memory": (
+        RouteKind.SHARED_MEMORY_STATUS,
+        RouteKind.SHARED_MEMORY_REGISTER,
+        RouteKind.SHARED_MEMORY_UNREGISTER,
+    ),
+    "model-config": (RouteKind.MODEL_CONFIG,),
+    "model-repository": (
+        RouteKind.REPOSITORY_INDEX,
+        RouteKind.REPOSITORY_LOAD,
+        RouteKind.REPOSITORY_UNLOAD,
+    ),
+    "statistics": (RouteKind.MODEL_STATISTICS,),
+    "trace": (RouteKind.TRACE_SETTING,),
+    "logging": (RouteKind.LOGGING,),
+}
+_METHODS: Final[dict[str, tuple[str, ...]]] = {
+    "health": ("ServerLive", "ServerReady", "ModelReady"),
+    "metadata": ("ServerMetadata", "ModelMetadata"),
+    "inference": ("ModelInfer", "ModelStreamInfer"),
+    "shared-memory": tuple(
+        f"{kind}SharedMemory{act}"
+        for kind in ("System", "Cuda")
+        for act in ("Status", "Register", "Unregister")
+    ),
+    "model-config": ("ModelConfig",),
+    "model-repository": ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+    "statistics": ("ModelStatistics",),
+    "trace": ("TraceSetting",),
+    "logging": ("LogSettings",),
+}
+# Paths of gRPC methods.
+METHODS_BY_API: Final[dict[str, tuple[str, ...]]] = {
+    name: tuple(_SERVICE + method for method in methods) for name, methods in _METHODS.items()
+}
+METHODS_BY_API["health"] += (health.CHECK,)

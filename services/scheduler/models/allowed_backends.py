@@ -1,0 +1,41 @@
+"""--backends: the backends that models may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nereid.core.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class AllowedBackends:
+    """All backends, some, or all but some."""
+
+    # None: all but those that are excluded.
+    named: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str) -> AllowedBackends:
+        """From onnxruntime,openvino or -python,-pytorch; empty: all. Raises ValueError."""
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        excluded = [name[1:] for name in names if name.startswith("-")]
+        if not excluded:
+            return cls(frozenset(names)) if names else cls()
+        if len(excluded) < len(names) or not all(excluded):
+            raise ValueError("expected names, or names that each begin with -")
+        return cls(None, frozenset(excluded))
+
+    def __str__(self) -> str:
+        names = sorted(self.named or ()) or [f"-{name}" for name in sorted(self.excluded)]
+        return ",".join(names)
+
+    def require(self, backend: str, model: str) -> None:
+        """Raises InvalidArgument if models may not use this backend."""
+        if backend in self.excluded or (self.named is not None and backend not in self.named):
+            raise InvalidArgument(
+                f"backend '{backend}' of model '{model}' is not allowed on this server (--backends)"
+            )
+
+
+ALL_BACKENDS = AllowedBackends()

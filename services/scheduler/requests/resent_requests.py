@@ -1,0 +1,106 @@
+"""Requests that their gateway sends again, since the scheduler, or a response, was lost.
+
+The first run may still go on in an executor. While it can be reached, the request waits for it and
+gets its response. Without that, it runs again; or fails, if its model runs requests at most once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import Aborted, DeadlineExceeded
+from nereid.core.messages import InferResponse, error_status_of
+from nereid.observability.logging import request_log_extra
+from nereid.services.scheduler.requests.entry import identify_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from nereid.core.messages import InferRequest
+    from nereid.services.scheduler.requests.first_runs import FirstRuns
+    from nereid.services.scheduler.requests.load_queue import OnResponse
+
+_log = logging.getLogger(__name__)
+
+
+def may_have_run(model: str, cause: str) -> Aborted:
+    """The error for a request that must not run again."""
+    text = f"{cause}; the request may have run, and model '{model}' runs requests at most once"
+    return Aborted(text, accepted=True)
+
+
+class ResentRequest:
+    """A resent request that waits for its first run. A PendingRequest."""
+
+    def __init__(
+        self,
+        request: InferRequest,
+        first_runs: FirstRuns,
+        on_response: OnResponse,
+        on_unknown: Callable[[], None],
+        run_ids: Collection[int] = (),
+    ) -> None:
+        """on_unknown: called, later, if there is no response of a first run. run_ids: all runs to
+        wait for, if the request's own is not the only one.
+        """
+        self._request = request
+        self._first_runs = first_runs
+        self._on_response = on_response
+        self._on_unknown = on_unknown
+        # The runs that are waited for.
+        self._open = {*run_ids, request.id}
+        self._response: InferResponse | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+
+    def wait(self) -> bool:
+        """Begin to wait; False: there is no first run to wait for."""
+        request = self._request
+        find, on_end = self._first_runs.find, self._on_run_end
+        self._open = {each for each in self._open if find(each, partial(on_end, each))}
+        if not self._open:
+            return False
+        if request.deadline is not None:
+            left_s = max(0.0, request.deadline - time.monotonic())
+            loop = asyncio.get_running_loop()
+            self._deadline_timer = loop.call_later(left_s, self._on_deadline)
+        return True
+
+    def cancel(self) -> None:
+        self._forget()
+
+    def set_flow(self, *, paused: bool) -> None:
+        """Do nothing: there are no responses yet."""
+
+    def _on_run_end(self, run_id: int, response: InferResponse | None) -> None:
+        self._open.discard(run_id)
+        if run_id == self._request.id:
+            self._response = response
+        if not self._open:
+            self._forget()
+            self._on_first_run(self._response)
+
+    def _on_first_run(self, response: InferResponse | None) -> None:
+        if response is None:
+            self._on_unknown()
+            return
+        extra = request_log_extra(self._request.request_id, self._request.trace_context)
+        _log.info("a request that was sent again gets the response of its first run", extra=extra)
+        identify_response(self._request, response)
+        self._on_response(response)
+
+    def _on_deadline(self) -> None:
+        self._forget()
+        error = DeadlineExceeded("the deadline passed while the request was running", accepted=True)
+        response = InferResponse(0, error=error_status_of(error))
+        identify_response(self._request, response)
+        self._on_response(response)
+
+    def _forget(self) -> None:
+        for run_id in self._open:
+            self._first_runs.forget(run_id)
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()

@@ -1,0 +1,139 @@
+"""`nereid serve --hardened`, and what no mesh lets clients do: read files, forge log lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as client
+
+from tests.support.mesh.mesh import Mesh, ask, running
+from tests.support.models import python_models
+from tests.support.models.e2e_models import save_scaler
+
+pytestmark = pytest.mark.slow
+
+KEY = "s3cret"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    save_scaler(tmp_path / "models", "scaler", 2, 'output { name: "OUTPUT0" }\n')
+    python_models.save(tmp_path / "models", "identity")
+    return tmp_path / "models"
+
+
+def load(mesh: Mesh, model: str, parameters: dict[str, str] | None = None) -> tuple[int, str]:
+    body = json.dumps({"parameters": parameters or {}}).encode()
+    status, text = mesh.get(f"/v2/repository/models/{model}/load", "POST", body)
+    return status, text.decode()
+
+
+def exposure(log: Path) -> str:
+    (line,) = [line for line in log.read_text().splitlines() if ": open to " in line]
+    return line
+
+
+def is_open(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+def test_a_hardened_mesh_serves_and_does_nothing_else(models: Path, tmp_path: Path) -> None:
+    explicit = ("--model-control-mode=explicit", "--load-model=scaler")
+    with running(models, tmp_path / "log", "--hardened", *explicit) as mesh:
+        assert mesh.get("/v2/models/scaler/ready")[0] == 200
+        assert load(mesh, "identity")[0] == 403
+        assert mesh.get("/v2/logging")[0] == 403
+        # The metrics port is this machine's; 127.0.0.2 stands for another interface.
+        assert is_open("127.0.0.1", mesh.metrics_port)
+        assert not is_open("127.0.0.2", mesh.metrics_port)
+        assert is_open("127.0.0.2", mesh.http_port)
+        line = exposure(tmp_path / "log")
+        assert re.search(
+            r"to any client of \S+ and \S+: inference, metadata, statistics; to any client of"
+            r" 127\.0\.0\.1:\d+: metrics; to processes of this user at unix:\S+: the mesh$",
+            line,
+        )
+    # A flag that is given opens its own again, and no other.
+    with running(models, tmp_path / "log", "--hardened", "--open-control-apis", *explicit) as mesh:
+        status, text = load(mesh, "identity")
+        assert status == 400
+        assert "backend 'python' of model 'identity' is not allowed" in text
+        files = {"file:1/model.py": base64.b64encode(b"x").decode(), "config": "{}"}
+        status, text = load(mesh, "new", files)
+        assert status == 400
+        assert "--allow-model-files" in text
+    with running(
+        models,
+        tmp_path / "log",
+        "--hardened",
+        "--open-control-apis",
+        "--backends=python",
+        *explicit,
+    ) as mesh:
+        assert load(mesh, "identity")[0] == 200
+
+
+def test_an_open_mesh_says_so(models: Path, tmp_path: Path) -> None:
+    with running(models, tmp_path / "log") as mesh:
+        line = exposure(tmp_path / "log")
+        assert "inference, metadata, statistics, model control, trace settings" in line
+        assert is_open("127.0.0.2", mesh.metrics_port)
+
+
+def test_a_hardened_mesh_port_needs_a_token(models: Path, tmp_path: Path) -> None:
+    mesh = Mesh(models, tmp_path / "log", "--hardened", "--scheduler-address=127.0.0.1:0")
+    assert mesh.process.wait(60) == 2
+    assert "all users of this machine" in (tmp_path / "log").read_text()
+    mesh = Mesh(models, tmp_path / "log", "--scheduler-address=0.0.0.0:0")
+    assert mesh.process.wait(60) == 2
+    text = (tmp_path / "log").read_text()
+    assert "can be reached from other machines" in text
+    assert "--mesh-token-file" in text
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_models_name_forges_no_line(models: Path, tmp_path: Path, log_format: str) -> None:
+    forged = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
+    config = json.dumps({"backend": "nope"})
+    with running(
+        models,
+        tmp_path / "log",
+        "--model-control-mode=explicit",
+        "--log-verbose=1",
+        f"--log-format={log_format}",
+    ) as mesh:
+        name = f"x\n{forged}"
+        with client.InferenceServerClient(mesh.grpc) as grpc:
+            with pytest.raises(client.InferenceServerException):
+                grpc.load_model(name)
+            with pytest.raises(client.InferenceServerException):
+                grpc.load_model(name, config=config, files={"file:1/a": b"x"})
+            inputs = [client.InferInput("INPUT0", [1, 8], "FP32")]
+            inputs[0].set_data_from_numpy(np.zeros((1, 8), np.float32))
+            with pytest.raises(client.InferenceServerException):
+                grpc.infer(name, inputs, request_id=f"id\r{forged}")
+        ask(mesh.http, "/v2/models/x%0a/ready")
+    text = (tmp_path / "log").read_text()
+    assert forged in text
+    assert not [line for line in text.splitlines() if line.startswith(forged)]
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../../../../../../../etc/passwd"])
+def test_labels_are_not_read_outside_the_model(models: Path, tmp_path: Path, name: str) -> None:
+    with running(models, tmp_path / "log", "--model-control-mode=explicit") as mesh:
+        config = {
+            "backend": "onnxruntime",
+            "max_batch_size": 4,
+            "output": [{"name": "OUTPUT0", "label_filename": name}],
+        }
+        status, text = load(mesh, "scaler", {"config": json.dumps(config)})
+        assert status == 400
+        assert "must stay within the model's directory" in text
+        assert mesh.get("/v2/models/scaler/ready")[0] == 400

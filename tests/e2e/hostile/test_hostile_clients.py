@@ -1,0 +1,114 @@
+"""No client stops another: the attacks of tests/support/hostile on a mesh under ordinary load.
+
+What others had to wait is compared with what they wait without an attack. How fast a machine is
+differs, so what CI allows is generous; nightly it is a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hostile.attack import Attack
+from tests.support.hostile.attacks import ATTACKS
+from tests.support.hostile.siege import Report, Siege, siege
+from tests.support.mesh.mesh import Mesh, running
+from tests.support.models.e2e_models import make_repository
+
+_BUDGET_MIB = 256
+_BEYOND_BUDGET_MIB = 100
+_DECODER_MIB = 1024
+# Longer than the baseline, in seconds.
+_ALLOWED_S, _ALLOWED_NIGHTLY_S = 0.5, 0.1
+FLAGS = (
+    # Control as open as it is by default.
+    "--model-control-mode=explicit",
+    "--load-model=*",
+    f"--max-pending-bytes={_BUDGET_MIB << 20}",
+    f"--max-client-bytes={_BUDGET_MIB << 19}",
+    f"--max-connection-bytes={96 << 20}",
+    f"--grpc-max-input-size={64 << 20}",
+    f"--decoder-memory-bytes={_DECODER_MIB << 20}",
+    "--http-request-timeout-secs=3",
+    "--grpc-idle-timeout-secs=4",
+    "--upload-timeout-secs=20",
+)
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("hostile")
+    with running(make_repository(root / "models"), root / "log", *FLAGS) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def besieged(mesh: Mesh) -> Iterator[Siege]:
+    with siege(mesh) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def quiet_s(besieged: Siege) -> float:
+    """The longest wait without an attack."""
+    return max(besieged.measure_quiet(5).longest_s.values())
+
+
+def _check(attack: Attack, report: Report) -> None:
+    """All but how long others waited."""
+    assert attack.expected.fullmatch(report.outcome), report
+    assert report.took_s < attack.limit_s, report
+    assert report.others.wrong == []
+    assert not report.ended, report
+    for process, peak_mib in report.peak_mib.items():
+        budget_mib = _DECODER_MIB if "decoding" in process else _BUDGET_MIB + attack.more_mib
+        assert peak_mib <= budget_mib + _BEYOND_BUDGET_MIB, (process, str(report))
+
+
+def _check_log(log: Path) -> None:
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if line.startswith(("Traceback", "I0101"))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "attack",
+    [each for each in ATTACKS if not each.nightly],
+    ids=lambda attack: attack.name,
+)
+def test_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attack) -> None:
+    report = besieged.attack(attack)
+    _check(attack, report)
+    assert report.others.errors == report.others.refused == [], str(report)
+    assert report.longest_s <= quiet_s + _ALLOWED_S, str(report)
+    _check_log(mesh.log)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_others_hardly_notice(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attack) -> None:
+    """The attack goes on for seconds; the median of three, if the first was not good enough."""
+    reports = [besieged.attack(attack, repeats_s=5)]
+    if reports[0].longest_s > quiet_s + _ALLOWED_NIGHTLY_S:
+        reports += [besieged.attack(attack, repeats_s=5) for _ in range(2)]
+    for report in reports:
+        _check(attack, report)
+        assert report.others.errors == report.others.refused == [], str(report)
+    longest_s = statistics.median(report.longest_s for report in reports)
+    assert longest_s <= quiet_s + _ALLOWED_NIGHTLY_S, [str(each) for each in reports]
+    _check_log(mesh.log)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_others_behind_the_same_address(
+    besieged: Siege, mesh: Mesh, quiet_s: float, attack: Attack
+) -> None:
+    """They may be refused together with the attacker, but neither wait nor get wrong answers."""
+    report = besieged.attack(attack, source="127.0.0.1")
+    _check(attack, report)
+    assert report.longest_s <= quiet_s + _ALLOWED_S, str(report)
+    _check_log(mesh.log)

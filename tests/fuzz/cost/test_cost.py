@@ -1,0 +1,67 @@
+"""A short round over all targets; nightly to their full size, and with random inputs.
+
+`make fuzz FUZZ="--seconds 600 cost"` looks for more.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.fuzz.cost.growing import Growing, Target, examine
+from tests.fuzz.cost.search import search
+from tests.fuzz.cost.targets import TARGETS
+
+_SHORT_BYTES = 1 << 17
+
+
+@pytest.fixture(params=TARGETS, ids=lambda target: target.name)
+def target(request: pytest.FixtureRequest) -> Target:
+    chosen: Target = request.param
+    return chosen
+
+
+@pytest.mark.slow
+def test_known_inputs_are_cheap(target: Target) -> None:
+    excesses = [examine(target, growing, _SHORT_BYTES) for growing in target.inputs]
+    assert [str(each) for each in excesses if each is not None] == []
+
+
+@pytest.mark.nightly
+def test_large_inputs_are_cheap(target: Target) -> None:
+    excesses = [examine(target, growing, target.largest_bytes) for growing in target.inputs]
+    assert [str(each) for each in excesses if each is not None] == []
+
+
+@pytest.mark.nightly
+def test_random_inputs_are_cheap(target: Target) -> None:
+    excess = search(target, random.Random(7), 20)
+    assert excess is None, f"{excess}\n{excess.growing!r}"
+
+
+def _quadratic(data: bytes) -> int:
+    return sum(data.count(b"x") for _ in range(0, len(data), 64))
+
+
+def _greedy(data: bytes) -> list[bytes]:
+    return [bytes(64) + data[at : at + 1] for at in range(len(data))]
+
+
+@pytest.mark.parametrize(
+    ("run", "what"), [(_quadratic, "times in two doublings"), (_greedy, "bytes of memory")]
+)
+def test_what_costs_too_much_is_found(run: object, what: str) -> None:
+    growing = Growing("letters", b"x")
+    generous = Target("demo", run, (growing,), steps_per_byte=1e6, memory_per_byte=60)  # type: ignore[arg-type]
+    excess = examine(generous, growing, 1 << 19)
+    assert excess is not None
+    assert what in str(excess)
+
+
+def test_what_takes_too_long_for_its_size_is_found() -> None:
+    growing = Growing("letters", b"x")
+    target = Target("demo", lambda data: sum(byte for byte in data * 20), (growing,))
+    excess = examine(target, growing, 1 << 19)
+    assert excess is not None
+    assert "steps a byte" in str(excess)

@@ -1,0 +1,20 @@
+"""All attacks, by what they do; each module has its table."""
+
+from tests.support.hostile.attack import Attack
+from tests.support.hostile.attacks import (
+    compression,
+    frames,
+    json_bodies,
+    messages,
+    requests,
+    unfinished,
+)
+
+ATTACKS: tuple[Attack, ...] = (
+    *json_bodies.ATTACKS,
+    *messages.ATTACKS,
+    *compression.ATTACKS,
+    *frames.ATTACKS,
+    *unfinished.ATTACKS,
+    *requests.ATTACKS,
+)

@@ -1,0 +1,226 @@
+"""Honest clients in a process of their own.
+
+python -m tests.support.hostile.honest_process HTTP GRPC
+
+They ask for health (each time on a new connection, and on one that is kept) and for small
+inferences over both protocols, check each answer, and note how long they waited. `begin` on
+standard input starts a measurement; `end` finishes it, once each client has had one more answer,
+and prints it as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+import uvloop
+
+from nereid.pb import kserve_pb2
+
+SOURCE = "127.0.0.1"
+_LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+# For as long as it takes: how long others wait is what is measured.
+_PATIENCE_S = 60.0
+
+Ask = Callable[[], Awaitable[None]]
+
+
+class WrongAnswerError(Exception):
+    """An answer, but not the right one."""
+
+
+class RefusedError(Exception):
+    """The mesh, or a limit of this client's address, is full."""
+
+
+@dataclass
+class Measurement:
+    """What the honest clients saw."""
+
+    requests: int = 0
+    # Of this process itself: what the machine, not the mesh, made them wait.
+    own_lag_s: float = 0.0
+    longest_s: dict[str, float] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+class _KeptHttp:
+    """A kept connection."""
+
+    def __init__(self, address: str) -> None:
+        self._host, _, port = address.rpartition(":")
+        self._port = int(port)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Status and body."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(
+                self._host, self._port, local_addr=(SOURCE, 0)
+            )
+        reader, writer = self._streams
+        try:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            _, _, size = head.lower().partition(b"\r\ncontent-length:")
+            body = await reader.readexactly(int(size.split(b"\r\n")[0] or 0))
+        except BaseException:
+            self.close()
+            raise
+        if b"connection: close" in head.lower():
+            self.close()
+        if head[9:12] in (b"429", b"503"):
+            raise RefusedError(head[9:12].decode())
+        return int(head[9:12]), body
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+def _check(found: object, expected: object) -> None:
+    if found != expected:
+        raise WrongAnswerError(f"{str(found)[:200]!r} instead of {str(expected)[:200]!r}")
+
+
+class HonestClients:
+    def __init__(self, http: str, grpc_address: str) -> None:
+        self._http, self._number = http, 0
+        channel = grpc.aio.insecure_channel(grpc_address)
+        self._infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        self.measurement = Measurement()
+        kept = _KeptHttp(http)
+        binary, text = _KeptHttp(http), _KeptHttp(http)
+        # A name, what to ask, and how often in seconds.
+        self.clients: list[tuple[str, Ask, float]] = [
+            ("live on new connections", self._live_on_new_connection, 0.03),
+            ("live", lambda: self._live(kept), 0.02),
+            ("infer binary", lambda: self._infer_binary(binary), 0.04),
+            ("infer JSON", lambda: self._infer_json(text), 0.06),
+            ("infer gRPC", self._infer_grpc, 0.04),
+        ]
+
+    def _next(self) -> float:
+        self._number = (self._number + 1) % 100_000
+        return float(self._number)
+
+    async def _live_on_new_connection(self) -> None:
+        connection = _KeptHttp(self._http)
+        await self._live(connection)
+        connection.close()
+
+    async def _live(self, connection: _KeptHttp) -> None:
+        _check(await connection.ask(_LIVE), (200, b""))
+
+    async def _infer_binary(self, connection: _KeptHttp) -> None:
+        tensor = struct.pack("<8f", *([self._next()] * 8))
+        header = (
+            b'{"inputs":[{"name":"INPUT0","shape":[1,8],"datatype":"FP32","parameters":'
+            b'{"binary_data_size":32}}],"parameters":{"binary_data_output":true}}'
+        )
+        head = (
+            "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
+            f"Inference-Header-Content-Length: {len(header)}\r\n"
+            f"Content-Length: {len(header) + 32}\r\n\r\n"
+        )
+        status, body = await connection.ask(head.encode() + header + tensor)
+        _check((status, body[-32:]), (200, tensor))
+
+    async def _infer_json(self, connection: _KeptHttp) -> None:
+        values = [self._next()] * 8
+        document = {
+            "inputs": [{"name": "INPUT0", "shape": [1, 8], "datatype": "FP32", "data": values}]
+        }
+        text = json.dumps(document)
+        head = (
+            "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
+            f"Content-Length: {len(text)}\r\n\r\n"
+        )
+        status, body = await connection.ask((head + text).encode())
+        _check(status, 200)
+        _check(json.loads(body)["outputs"][0]["data"], values)
+
+    async def _infer_grpc(self) -> None:
+        tensor = struct.pack("<8f", *([self._next()] * 8))
+        request = kserve_pb2.ModelInferRequest(
+            model_name="identity_fp32", raw_input_contents=[tensor]
+        )
+        request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 8])
+        answer = await self._infer(request.SerializeToString(), timeout=_PATIENCE_S)
+        response = kserve_pb2.ModelInferResponse.FromString(answer)
+        _check(list(response.raw_output_contents), [tensor])
+
+    async def run(self, name: str, ask: Ask, interval_s: float, ended: asyncio.Event) -> None:
+        """Ask again and again until `ended`, and once more."""
+        last = False
+        while not last:
+            last = ended.is_set()
+            measurement, start = self.measurement, time.monotonic()
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await ask()
+            except WrongAnswerError as error:
+                measurement.wrong.append(f"{name}: {error}")
+            except RefusedError as error:
+                measurement.refused.append(f"{name}: {error}")
+            except grpc.aio.AioRpcError as error:
+                full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                noted = measurement.refused if full else measurement.errors
+                noted.append(f"{name}: {error.code()}: {error.details()}")
+            except (OSError, EOFError, TimeoutError) as error:
+                measurement.errors.append(f"{name}: {error!r}")
+            waited = time.monotonic() - start
+            measurement.requests += 1
+            measurement.longest_s[name] = max(measurement.longest_s.get(name, 0), waited)
+            if not last:
+                await asyncio.sleep(interval_s)
+
+    async def watch_own_lag(self, ended: asyncio.Event) -> None:
+        while not ended.is_set():
+            start = time.monotonic()
+            await asyncio.sleep(0.005)
+            lag = time.monotonic() - start - 0.005
+            self.measurement.own_lag_s = max(self.measurement.own_lag_s, lag)
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    return reader
+
+
+def _tell(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+async def main() -> None:
+    clients = HonestClients(*sys.argv[1:3])
+    commands = await _standard_input()
+    while await commands.readline():
+        clients.measurement, ended = Measurement(), asyncio.Event()
+        tasks = [asyncio.create_task(clients.run(*each, ended)) for each in clients.clients] + [
+            asyncio.create_task(clients.watch_own_lag(ended))
+        ]
+        _tell({})
+        await commands.readline()
+        ended.set()
+        await asyncio.gather(*tasks)
+        _tell(asdict(clients.measurement))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,176 @@
+"""A mesh under ordinary load that hostile clients are let loose on: what others had to bear."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from tests.support.hostile.attack import Attack, Prepared, Target
+from tests.support.hostile.honest_process import Measurement
+from tests.support.mesh.mesh import Mesh
+
+_ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of an attack, and of the others meanwhile."""
+
+    outcome: str
+    took_s: float
+    others: Measurement
+    # By process, beyond what it had when the siege began: the peak, and what remained.
+    peak_mib: dict[str, float]
+    left_mib: dict[str, float]
+    # That ran at the beginning and no longer do.
+    ended: frozenset[str]
+
+    @property
+    def longest_s(self) -> float:
+        """The longest that anybody else had to wait."""
+        return max(self.others.longest_s.values())
+
+    def __str__(self) -> str:
+        others = self.others
+        waits = max(others.longest_s, key=lambda name: others.longest_s[name])
+        parts = [
+            f"{self.outcome} after {self.took_s:.2f} s",
+            f"others waited {self.longest_s * 1e3:.0f} ms ({waits})",
+            f"their own lag {others.own_lag_s * 1e3:.0f} ms",
+            f"{others.requests} requests",
+            f"{len(others.wrong)} wrong, {len(others.refused)} refused, {len(others.errors)} ended",
+            f"peak MiB {_rounded(self.peak_mib)}, left {_rounded(self.left_mib)}",
+            *others.wrong[:2],
+            *others.refused[:2],
+            *others.errors[:2],
+        ]
+        return "; ".join(parts)
+
+
+def _rounded(by_process: dict[str, float]) -> dict[str, int]:
+    return {name: round(value) for name, value in by_process.items()}
+
+
+class Siege:
+    """Honest clients beside a mesh, and what its processes use."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._honest = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.hostile.honest_process", mesh.http, mesh.grpc],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=_ROOT,
+            text=True,
+        )
+        self._start_decoders()
+        self.measure_quiet(2)
+        self.processes = _processes(mesh.process.pid)
+        self._at_first = {pid: _memory_mib(pid, "VmRSS") for pid in self.processes}
+
+    def measure_quiet(self, duration_s: float) -> Measurement:
+        """What honest clients see without an attack."""
+        self._command("begin")
+        time.sleep(duration_s)
+        return Measurement(**self._command("end"))
+
+    def attack(self, attack: Attack, source: str = "127.0.0.2", repeats_s: float = 0) -> Report:
+        """Let it attack once, and again until repeats_s have passed."""
+        target = Target(self._mesh.http, self._mesh.grpc, source)
+        if isinstance(attack.client, Prepared):
+            attack.client.prepare()
+        for pid in self._running():
+            # The peak of the resident memory begins anew.
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+        self._command("begin")
+        begin = time.monotonic()
+        while True:
+            start = time.monotonic()
+            outcome = attack.client(target)
+            took_s = time.monotonic() - start
+            if time.monotonic() - begin + took_s > repeats_s:
+                break
+        others = Measurement(**self._command("end"))
+        if isinstance(attack.client, Prepared):
+            attack.client.forget()
+        ended = {what for pid, what in self.processes.items() if pid not in self._running()}
+        return Report(
+            outcome,
+            took_s,
+            others,
+            self._beyond_first("VmHWM"),
+            self._beyond_first("VmRSS"),
+            frozenset(ended),
+        )
+
+    def _running(self) -> dict[int, str]:
+        """All of the mesh's processes: those that decode requests come and go."""
+        return _processes(self._mesh.process.pid)
+
+    def _beyond_first(self, name: str) -> dict[str, float]:
+        beyond: dict[str, float] = {}
+        for pid, what in self._running().items():
+            with contextlib.suppress(OSError):
+                beyond[what] = _memory_mib(pid, name) - self._at_first.get(pid, 0)
+        return beyond
+
+    def _start_decoders(self) -> None:
+        """They start when they are needed, which is no attack."""
+        body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,400000],"data":[%b]}]}'
+        status, _ = self._mesh.get(
+            "/v2/models/identity_fp32/infer", "POST", body % b",".join([b"1.5"] * 400_000)
+        )
+        assert status == HTTPStatus.OK
+
+    def _command(self, word: str) -> dict[str, Any]:
+        assert self._honest.stdin is not None
+        assert self._honest.stdout is not None
+        self._honest.stdin.write(word + "\n")
+        self._honest.stdin.flush()
+        document: dict[str, Any] = json.loads(self._honest.stdout.readline())
+        return document
+
+    def close(self) -> None:
+        assert self._honest.stdin is not None
+        assert self._honest.stdout is not None
+        self._honest.stdin.close()
+        self._honest.wait(20)
+        self._honest.stdout.close()
+
+
+@contextlib.contextmanager
+def siege(mesh: Mesh) -> Iterator[Siege]:
+    besieged = Siege(mesh)
+    try:
+        yield besieged
+    finally:
+        besieged.close()
+
+
+def _processes(root: int) -> dict[int, str]:
+    """A process and all below it, by what they run."""
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+            words = (path.parent / "cmdline").read_text().split("\0")
+            modules = [word for word in words if word.startswith("nereid.")]
+            names[int(path.parent.name)] = modules[0] if modules else "nereid serve"
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: names[pid].removeprefix("nereid.services.") + f" {pid}" for pid in sorted(found)}
+
+
+def _memory_mib(pid: int, name: str) -> float:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition(f"{name}:")[2].split()[0]) / 1024

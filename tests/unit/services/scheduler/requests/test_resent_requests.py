@@ -1,0 +1,254 @@
+"""Requests that are sent again: by the response of their first run, once more, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import Unavailable
+from nereid.core.messages import Cancel, InferResponse
+from nereid.pb import nereid_pb2 as pb
+from nereid.services.scheduler.executors.sessions import Session
+from nereid.services.scheduler.models.dependencies import step_request_id
+from nereid.services.scheduler.requests.first_runs import FirstRuns
+from nereid.services.scheduler.requests.gateway_session import GatewaySession
+from tests.support.scheduler.admission_world import AdmissionWorld, Link, loading_version, request
+
+ABORTED = (
+    "the connection to an executor or a scheduler was lost; the request may have run, and model "
+    "'m' runs requests at most once"
+)
+
+
+class Commands:
+    """An executor's control stream."""
+
+    def __init__(self) -> None:
+        self.recalled: list[int] = []
+
+    def send(self, message: bytes) -> None:
+        self.recalled.append(pb.ExecutorCommand.FromString(message).recall.request)
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class World(AdmissionWorld):
+    """A scheduler that has just started, and executors that come back."""
+
+    def __init__(self, *, at_most_once: bool = False, grace_s: float = 60, **fields: Any) -> None:
+        self.first_runs = FirstRuns(grace_s)
+        served = loading_version()
+        if at_most_once:
+            served.draft.parameters["at_most_once"].string_value = "true"
+        super().__init__(served=served, first_runs=self.first_runs, **fields)
+
+    def join(self, *begun: int) -> tuple[Session, Commands]:
+        commands = Commands()
+        session = Session(pb.Hello(name="one", begun_requests=begun), commands)
+        self.first_runs.executor_joined(session)
+        return session, commands
+
+    def report(self, request_id: int, head: bytes | None) -> None:
+        response = None if head is None else pb.InferResponse(head=head)
+        self.first_runs.on_recalled(pb.Recalled(request=request_id, response=response))
+
+    def resend(self, request_id: int = 1, **fields: Any) -> None:
+        self.gateway.on_items([request(request_id, resent=True, **fields)])
+
+    def responses(self) -> list[tuple[int, bytes]]:
+        return [(each.id, each.head) for each in self.link.sent]
+
+
+@pytest.mark.parametrize("joins_first", [True, False])
+async def test_the_response_of_the_first_run_is_delivered(joins_first: bool) -> None:
+    it = World()
+    if joins_first:
+        _, commands = it.join(1, 2)
+        it.resend()
+    else:
+        it.resend()
+        _, commands = it.join(1, 2)
+    assert commands.recalled == [1]
+    assert it.gateway.pending == 1
+    it.report(1, b"head")
+    assert it.responses() == [(1, b"head")]
+    assert it.gateway.pending == 0
+
+
+async def test_a_request_without_a_first_run_is_queued_after_the_grace_period() -> None:
+    it = World(grace_s=0.3)
+    model = it.ready()
+    it.resend()
+    assert model.pending == 0
+    async with asyncio.timeout(5):
+        while not model.pending:
+            await asyncio.sleep(0.001)
+    # From then on at once.
+    it.resend(2)
+    assert model.pending == 2
+    model.fail_all(Unavailable("over"))
+    assert it.errors() == [(1, "over"), (2, "over")]
+    model.close()
+
+
+async def test_the_grace_period_begins_when_executors_can_join() -> None:
+    it = World(grace_s=0.3)
+    it.ready().close()
+    async with asyncio.timeout(5):
+        while it.first_runs.find(1, lambda _: None):
+            await asyncio.sleep(0.01)
+    it.first_runs.restart_grace()
+    assert it.first_runs.find(2, lambda _: None)
+    it.first_runs.end_waits()
+
+
+@pytest.mark.parametrize("how", ["none", "left"])
+async def test_a_first_run_without_a_response_is_repeated(how: str) -> None:
+    it = World()
+    model = it.ready()
+    session, _ = it.join(1)
+    it.resend()
+    if how == "none":
+        it.report(1, None)
+    else:
+        it.first_runs.executor_left(session)
+    assert model.pending == 1
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
+async def test_but_not_for_a_model_that_runs_requests_at_most_once() -> None:
+    it = World(at_most_once=True)
+    model = it.ready()
+    it.join(1)
+    it.resend()
+    it.report(1, None)
+    assert it.errors() == [(1, ABORTED)]
+    assert model.pending == 0
+    model.close()
+    # Nobody has it, after the grace period.
+    it = World(at_most_once=True, grace_s=0)
+    it.ready().close()
+    it.resend()
+    assert it.errors() == [(1, ABORTED)]
+    # Requests that were not sent before run.
+    model = it.ready()
+    it.gateway.on_items([request(2)])
+    assert model.pending == 1
+    model.fail_all(Unavailable("over"))
+    model.close()
+
+
+async def test_a_request_that_waits_for_its_first_run_can_be_cancelled() -> None:
+    it = World()
+    it.join(1)
+    it.resend()
+    it.gateway.on_items([Cancel(1)])
+    it.report(1, b"head")
+    assert it.responses() == []
+    assert it.gateway.pending == 0
+
+
+async def test_and_fails_at_its_deadline() -> None:
+    it = World()
+    it.join(1)
+    it.resend(deadline=time.monotonic() + 0.01)
+    async with asyncio.timeout(5):
+        while not it.errors():
+            await asyncio.sleep(0.001)
+    assert it.errors() == [(1, "the deadline passed while the request was running")]
+    it.report(1, b"head")
+    assert len(it.responses()) == 1
+
+
+async def test_a_scheduler_that_stops_refuses_what_waits() -> None:
+    it = World()
+    it.resend()
+    it.admission.stop()
+    ((number, text),) = it.errors()
+    assert number == 1
+    assert "stopping" in text
+
+
+class Back:
+    """The same gateway, on a new link."""
+
+    def __init__(self, it: AdmissionWorld) -> None:
+        self.link = Link()
+        self.session = GatewaySession(it.admission)
+        self.session.link = self.link
+
+
+def executing(it: AdmissionWorld) -> Any:
+    """One request of the gateway's that an instance executes."""
+    it.gateway.on_items([request(1)])
+    (entry,) = it.gateway._pending.values()
+    return entry
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+async def test_a_gateway_that_is_back_gets_the_response_of_what_ran_meanwhile(
+    ends_first: bool,
+) -> None:
+    it = AdmissionWorld()
+    model = it.ready()
+    entry = executing(it)
+    run(model, entry)
+    it.gateway.on_down()
+    assert len(it.admission.orphans) == 1
+    back = Back(it)
+    if ends_first:
+        end(model, entry)
+    back.session.on_items([request(1, resent=True)])
+    if not ends_first:
+        assert back.session.pending == 1
+        end(model, entry)
+    await asyncio.sleep(0)
+    assert [(each.id, each.head) for each in back.link.sent] == [(1, b"done")]
+    assert back.session.pending == len(it.admission.orphans) == 0
+    assert it.link.sent == []
+    model.close()
+
+
+async def test_what_is_only_queued_is_cancelled_with_its_link() -> None:
+    it = AdmissionWorld()
+    model = it.ready()
+    executing(it)
+    it.gateway.on_down()
+    assert model.pending == len(it.admission.orphans) == 0
+    model.close()
+
+
+def run(model: Any, entry: Any) -> None:
+    """An instance takes the entry's batch."""
+    batch = model._batcher.next_batch(time.monotonic_ns(), 1)
+    assert batch.entries == [entry]
+
+
+def end(model: Any, entry: Any) -> None:
+    model._close(entry, InferResponse(0, b"done"))
+
+
+async def test_an_ensemble_waits_for_the_runs_of_its_steps() -> None:
+    it = World()
+    model = it.ready()
+    inner = it.served.draft.ensemble_scheduling.step
+    inner.add(model_name="a")
+    inner.add(model_name="b")
+    own, first, second = 1, step_request_id(1, 0), step_request_id(1, 1)
+    assert it.catalogue.run_ids("m", "", own) == {own, first, second}
+    _, commands = it.join(second, first)
+    it.resend()
+    # Its own run is not named: executors know only the steps.
+    it.first_runs._on_grace_end()
+    assert sorted(commands.recalled) == sorted((first, second))
+    it.report(second, b"head")
+    assert model.pending == 0
+    it.report(first, None)
+    assert model.pending == 1
+    model.fail_all(Unavailable("over"))
+    model.close()
