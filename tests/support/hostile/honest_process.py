@@ -202,7 +202,7 @@ async def _standard_input() -> asyncio.StreamReader:
     return reader
 
 
-def _tell(document: dict[str, Any]) -> None:
+def _report(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
@@ -215,11 +215,11 @@ async def main() -> None:
         tasks = [asyncio.create_task(clients.run(*each, ended)) for each in clients.clients] + [
             asyncio.create_task(clients.watch_own_lag(ended))
         ]
-        _tell({})
+        _report({})
         await commands.readline()
         ended.set()
         await asyncio.gather(*tasks)
-        _tell(asdict(clients.measurement))
+        _report(asdict(clients.measurement))
 
 
 if __name__ == "__main__":
