@@ -153,10 +153,8 @@ async def _measure(arguments: argparse.Namespace, server: process.ServerProcess,
             }
         )
         shown = ", ".join(f"{name} {each.anonymous}" for name, each in memory.items())
-        print(
-            f"{number + 1}/{arguments.pieces}: {soak.sent.total()} requests; anonymous KiB: {shown}",
-            flush=True,
-        )
+        done = f"{number + 1}/{arguments.pieces}: {soak.sent.total()} requests"
+        print(f"{done}; anonymous KiB: {shown}", flush=True)
     return {"sent": dict(soak.sent), "growth": growth_of(pieces), "pieces": pieces}
 
 

@@ -35,7 +35,8 @@ def main(argv: Sequence[str]) -> None:
     channel = socket.socket(fileno=descriptor)
     _die_with_parent(parent)
     os.nice(niceness)
-    _limit_memory(memory_bytes)
+    if sys.platform == "linux":
+        _limit_memory(memory_bytes)
     # Documents have no cycles; walking a million lists again and again takes most of the time.
     gc.collect()
     gc.freeze()
@@ -72,6 +73,8 @@ def _limit_memory(memory_bytes: int) -> None:
     limit_bytes = mapped_bytes + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Where memory runs out all the same, this process is killed rather than its gateway.
+    Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _die_with_parent(parent: int) -> None:

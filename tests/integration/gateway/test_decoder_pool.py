@@ -102,6 +102,12 @@ async def test_a_process_has_its_limit_of_memory() -> None:
         assert (await pool.run(PEER, decoder_jobs.allocate, 1 << 20))[0] == 1 << 20
 
 
+async def test_where_memory_runs_out_a_decoder_process_is_killed_first() -> None:
+    async with pool_of() as pool:
+        score, _ = await pool.run(PEER, decoder_jobs.read, "/proc/self/oom_score_adj")
+        assert score == "1000\n"
+
+
 async def test_a_cancelled_job_is_not_begun(fifo: Path, tmp_path: Path) -> None:
     async with pool_of() as pool:
         running = blocked(pool, fifo)

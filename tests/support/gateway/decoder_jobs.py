@@ -47,5 +47,9 @@ def allocate(_: Sequence[bytes], size_bytes: int) -> tuple[int, Sequence[bytes]]
     return len(bytes(size_bytes)), ()
 
 
+def read(_: Sequence[bytes], path: str) -> tuple[str, Sequence[bytes]]:
+    return Path(path).read_text(), ()
+
+
 def environment(_: Sequence[bytes]) -> tuple[list[str], Sequence[bytes]]:
     return list(os.environ), ()

@@ -115,10 +115,10 @@ async def test_only_what_was_sent_before_is_marked_as_resent() -> None:
     sent = it.infer()
     assert not sent.resent
     it.link.on_down()
-    late = it.infer()
+    unsent = it.infer()
     it.link.on_up()
-    assert (sent.resent, late.resent) == (True, False)
-    assert it.link.sent_ids()[-2:] == [sent.id, late.id]
+    assert (sent.resent, unsent.resent) == (True, False)
+    assert it.link.sent_ids()[-2:] == [sent.id, unsent.id]
     it.close()
 
 
