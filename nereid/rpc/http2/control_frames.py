@@ -150,7 +150,11 @@ class ControlFrames(Generic[S]):
             raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         entries = frames.parse_settings(payload)
         self.budget.spend(1 + len(entries) // _ENTRIES_PER_UNIT)
-        # Of repeated settings the last one counts.
+        # Of repeated settings the last one counts; of header table sizes the smallest as well
+        # (RFC 7541 4.2).
+        tables = [value for key, value in entries if key == frames.HEADER_TABLE_SIZE]
+        if tables:
+            self._sender.set_peer_header_table_bytes(min(tables))
         for key, value in dict(entries).items():
             self._apply_setting(key, value)
         self._sender.write(frames.SETTINGS_ACK)
@@ -172,8 +176,6 @@ class ControlFrames(Generic[S]):
             sender.set_peer_frame_bytes(value)
         elif key == frames.MAX_CONCURRENT_STREAMS:
             self.peer_max_streams = value
-        elif key == frames.HEADER_TABLE_SIZE:
-            sender.set_peer_header_table_bytes(value)
         elif key == frames.ENABLE_PUSH and value > (1 if self.server else 0):
             # A server must not ask for push at all.
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
