@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Final
+
+# Who shares a network of this many bits counts as one client: it is what one customer gets.
+_IPV6_CLIENT_BITS: Final = 64
 
 
 def unix_path(address: str) -> str | None:
@@ -46,3 +50,30 @@ def text_of(peer: object) -> str:
     if isinstance(peer, bytes):
         peer = peer.decode("utf-8", "replace")
     return f"unix:{peer}"
+
+
+def client_of(peer: str) -> str:
+    """Who is behind a peer's address, for limits and rights: its host without the port.
+
+    An IPv6 host counts by its network of 64 bits, an IPv4 host the same over both. Empty for a unix
+    socket and within the process. Takes grpcio's spelling as well.
+    """
+    if peer.startswith("unix:"):
+        return ""
+    # grpcio says "ipv4:host:port", and "ipv6:%5Bhost%5D:port".
+    text = peer.removeprefix("ipv4:").removeprefix("ipv6:")
+    host, colon, _ = text.replace("%5B", "[").replace("%5D", "]").rpartition(":")
+    if not colon:
+        return ""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host
+    if not isinstance(address, ipaddress.IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback or address.is_link_local:
+        return str(address)
+    network = int(address) >> (128 - _IPV6_CLIENT_BITS) << (128 - _IPV6_CLIENT_BITS)
+    return f"{ipaddress.IPv6Address(network)}/{_IPV6_CLIENT_BITS}"

@@ -180,6 +180,8 @@ class GrpcFront:
 
         if received_ns:
             request.arrival = Arrival("grpc", received_ns)
+        # From here on the data plane counts the bytes.
+        call.release()
         cancel = infer(request, on_response).cancel
 
         def on_cancel() -> None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import NereidError
 from nereid.core.messages import Arrival
 from nereid.rpc import Status
+from nereid.rpc.grpc.status import status_of_over_budget
+from nereid.rpc.net.budget import OverBudgetError
 from nereid.services.gateway.grpc.stream_responses import (
     PendingReply,
     ReplyOrder,
@@ -154,6 +156,7 @@ class _InferStream:
         "_paused_requests",
         "_trace_context",
         "_unread",
+        "_unread_bytes",
         "end_status",
         "ended",
         "order",
@@ -173,6 +176,7 @@ class _InferStream:
         self._trace_context = b"" if traceparent is None else trace_context.binary(traceparent)
         # Messages that came while reading was paused.
         self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
         self.reading_paused = False
         # Decodes the message that was read last.
         self._decoding: asyncio.Task[None] | None = None
@@ -187,7 +191,7 @@ class _InferStream:
 
     def on_message(self, message: bytes) -> None:
         if self.reading_paused:
-            self._unread.append(message)
+            self._keep_unread(message)
         elif self.end_status is None:
             self._submit_message(message)
             if self._is_full():
@@ -227,7 +231,9 @@ class _InferStream:
         self.reading_paused = False
         unread = self._unread
         while unread and self.end_status is None:
-            self._submit_message(unread.popleft())
+            message = unread.popleft()
+            self._release_unread(len(message))
+            self._submit_message(message)
             if self._is_full():
                 self.reading_paused = True
                 return
@@ -242,7 +248,7 @@ class _InferStream:
         """Read no more, and end with this status when no request is pending."""
         if self.end_status is None and not self.ended:
             self.end_status = end_status
-            self._unread.clear()
+            self._drop_unread()
             self.reading_paused = False
             if not self._half_closed:
                 self._call.pause()
@@ -266,6 +272,29 @@ class _InferStream:
         self._call.fail(status, message)
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _keep_unread(self, message: bytes) -> None:
+        if self.end_status is not None or self.ended:
+            return
+        account = self._call.account
+        if account is not None:
+            try:
+                account.charge(len(message))
+            except OverBudgetError as error:
+                self.end((status_of_over_budget(error), error.message))
+                return
+            self._unread_bytes += len(message)
+        self._unread.append(message)
+
+    def _release_unread(self, size_bytes: int) -> None:
+        account = self._call.account
+        if account is not None and size_bytes:
+            self._unread_bytes -= size_bytes
+            account.release(size_bytes)
+
+    def _drop_unread(self) -> None:
+        self._unread.clear()
+        self._release_unread(self._unread_bytes)
 
     def _submit_message(self, message: bytes) -> None:
         owner = self._owner
@@ -330,4 +359,4 @@ class _InferStream:
             request.cancel()
         self.order.replies.clear()
         self._paused_requests.clear()
-        self._unread.clear()
+        self._drop_unread()

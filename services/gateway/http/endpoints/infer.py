@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 # Bodies past this are compressed in a thread.
 _COMPRESS_BYTES: Final = 65536
-# Bodies past this are decompressed in a thread: they may become a thousand times as large.
-_DECOMPRESS_BYTES: Final = 2048
 _HEADER_LENGTH: Final = b"inference-header-content-length"
 # Remembered decoders; a full table starts anew.
 _MAX_DECODERS: Final = 1024
@@ -68,14 +66,14 @@ class InferEndpoint:
         encoder: InferResponseEncoder,
         loads: LoadReports,
         tasks: CallTasks,
-        max_input_bytes: int,
+        decompressor: content_coding.Decompressor,
     ) -> None:
         self._data_plane = submission.data_plane
         self._encoder = encoder
         self._submit_request = submission.submit_request
         self._loads = loads
         self._tasks = tasks
-        self._max_input_bytes = max_input_bytes
+        self._decompressor = decompressor
         self._turns = self._data_plane.turns
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
@@ -218,12 +216,7 @@ class InferEndpoint:
     async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
         encoding = call.headers.pop(b"content-encoding")
         try:
-            if len(call.body) <= _DECOMPRESS_BYTES:
-                body = content_coding.decompress(call.body, encoding, self._max_input_bytes)
-            else:
-                body = await asyncio.to_thread(
-                    content_coding.decompress, call.body, encoding, self._max_input_bytes
-                )
+            body = await self._decompressor.decompress(call.body, encoding, call.client, call.hold)
         except NereidError as error:
             self._submit(call, decoder.error_request(error), ResponseForm())
             return
