@@ -28,12 +28,12 @@ class Growing:
 
     def make(self, size: int) -> bytes:
         """Of about that size."""
-        room = max(size - len(self.start) - len(self.end), 0)
+        free = max(size - len(self.start) - len(self.end), 0)
         if isinstance(self.fragment, bytes):
-            middle = self.fragment * (room // len(self.fragment) + 1)
+            middle = self.fragment * (free // len(self.fragment) + 1)
         else:
             # The middle one is as long as most.
-            count = room // len(self.fragment(room // 20)) + 1
+            count = free // len(self.fragment(free // 20)) + 1
             middle = b"".join(map(self.fragment, range(count)))
         return self.start + middle + self.end
 
