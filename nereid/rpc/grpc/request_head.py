@@ -55,8 +55,8 @@ _CACHED_BLOCKS = 64
 # Of one connection's.
 _CACHED_BLOCK_BYTES = 65_536
 # A block that is not cached costs by its fields beyond so many, which hardly any client needs.
-_FREE_FIELDS = 64
-_FIELDS_PER_UNIT = 16
+_FREE_FIELDS = 32
+_FIELDS_PER_UNIT = 2
 _CACHED_BASES = 1024
 
 

@@ -28,9 +28,9 @@ class Growing:
 
     def make(self, size: int) -> bytes:
         """Of about that size."""
-        free = max(size - len(self.start) - len(self.end), 0)
+        left = max(size - len(self.start) - len(self.end), 0)
         if isinstance(self.fragment, bytes):
-            middle = self.fragment * (free // len(self.fragment) + 1)
+            middle = self.fragment * (left // len(self.fragment) + 1)
         else:
             # The middle one is as long as most.
             count = free // len(self.fragment(free // 20)) + 1
