@@ -33,7 +33,7 @@ class Growing:
             middle = self.fragment * (left // len(self.fragment) + 1)
         else:
             # The middle one is as long as most.
-            count = free // len(self.fragment(free // 20)) + 1
+            count = left // len(self.fragment(left // 20)) + 1
             middle = b"".join(map(self.fragment, range(count)))
         return self.start + middle + self.end
 
