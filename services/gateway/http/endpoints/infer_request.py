@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
 # int() is quadratic, and refuses more than some thousand digits.
 _MAX_DIGITS: Final = 100
+# Numbers below so many digits need no other look.
+_PLAIN_DIGITS: Final = 16
 # As many as fit into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
@@ -86,6 +88,8 @@ def header_length(text: bytes | None, body_size: int) -> int:
     """
     if text is None:
         return body_size
+    if len(text) < _PLAIN_DIGITS and text.isdigit() and (length := int(text)) <= body_size:
+        return length
     match = _NUMBER.match(text)
     sign, digits = match.groups() if match else (b"", b"")
     length = int(digits[:_MAX_DIGITS] or b"0")

@@ -165,6 +165,10 @@ class HttpConnection(asyncio.Protocol):
         try:
             if self._call is None:
                 data = self._accept_known_heads(data)
+                if not (data or self._deferred or self._held_bytes):
+                    # Nearly all requests: nothing is left of what was read.
+                    self._update_transport()
+                    return
                 self._first_bytes = data
             elif not self._in_headers:
                 self._last_activity = self._loop.time()
